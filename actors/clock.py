@@ -1,0 +1,102 @@
+"""The logical clock of a node: an actor through which everything passes that leaves or arrives.
+
+Source: Lamport 1978, implementation rules IR1 (count between any two events) and
+IR2 (a message carries its time; who receives it goes on from later than that).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast.actors.effect import Effects, Observe, Send
+from holdfast.actors.message import Address, Instant, Local, Message, local
+from holdfast.actors.role import Host, Role
+
+STAMP_MAX = (1 << 52) - 1
+"""Stamps fit 52 bits, so that a stamp and a node number pack into a 63-bit fence."""
+
+
+class Stamped(Message):
+    """A message with a field ``stamp``: when it was sent, logically; 0 until the clock set it."""
+
+    __slots__ = ()
+
+
+@local
+class Departing(Local):
+    """From the host: a frame is about to leave; its stamp is the clock's ``time`` after this."""
+
+
+@local
+class Arrived(Local):
+    """From the host: a peer's frame with ``stamp`` arrived; its messages come after this."""
+
+    stamp: int
+
+
+@local
+class Post(Local):
+    """From a role: stamp ``message`` and have it carried to ``nodes``, in the order posted."""
+
+    nodes: tuple[str, ...]
+    message: Stamped
+
+
+@local
+class Carry(Local):
+    """To the courier: ``message`` is stamped; take it to ``nodes``, in this order."""
+
+    nodes: tuple[str, ...]
+    message: Stamped
+
+
+class Clock(Role[Departing | Arrived | Post]):
+    """Counts events of one node and stamps what leaves it.
+
+    Invariants:
+        M2  ``time`` never decreases, and rises with every stamp.
+
+    Args:
+        start: where to begin, 0 to `STAMP_MAX`; the first stamp is one more.
+        courier: who carries what was posted, None where no protocol posts.
+
+    """
+
+    def __init__(
+        self, address: Address, host: Host, *, start: int = 0, courier: Address | None = None
+    ) -> None:
+        super().__init__(address, host)
+        self.time = start
+        self.courier = courier
+
+    def handle(self, sender: Address, event: Departing | Arrived | Post, now: Instant) -> Effects:
+        """Tick. Physical time plays no part here."""
+        del sender, now
+        match event:
+            case Departing():
+                return self._on_departing()
+            case Arrived():
+                return self._on_arrived(event)
+            case Post():
+                return self._on_post(event)
+
+    def _on_departing(self) -> Effects:
+        self.time += 1  # IR1
+        assert self.time <= STAMP_MAX
+        return ()
+
+    def _on_arrived(self, arrived: Arrived) -> Effects:
+        if not 0 <= arrived.stamp < STAMP_MAX:
+            return (Observe("clock.impossible_stamp"),)
+        self.time = max(self.time, arrived.stamp) + 1  # IR2
+        return ()
+
+    def _on_post(self, post: Post) -> Effects:
+        if self.courier is None:
+            return (Observe("clock.nobody_carries"),)
+        self.time += 1  # IR1
+        assert self.time <= STAMP_MAX
+        unstamped: Any = post.message
+        stamped = replace(unstamped, stamp=self.time)
+        return (Send(self.courier, Carry(nodes=post.nodes, message=stamped)),)

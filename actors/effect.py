@@ -1,0 +1,70 @@
+"""What a role may ask of its host. A role returns effects; it never performs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from holdfast.actors.message import Address, Local, Message, Timer
+
+if TYPE_CHECKING:
+    from holdfast.actors.role import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Deliver ``message`` to ``to``.
+
+    Between nodes: at most once, in no promised order. Between roles of one node:
+    exactly once, in the order of sending. A `Local` never leaves its node.
+    """
+
+    to: Address
+    message: Message | Local
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Deliver ``timer`` back to this role after at least ``after_ms`` milliseconds."""
+
+    after_ms: int
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make ``record`` durable before any later effect of the same role begins."""
+
+    record: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start a role of class ``role`` at ``address`` of this node; its `begin` runs next.
+
+    ``arguments`` are the keyword arguments of its constructor after address and host.
+    """
+
+    address: Address
+    role: type[Role[Any]]
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """End the role at ``address`` of this node. What is sent to it later is dropped."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Count ``name`` (``folder.what_happened``): a metric in production, a mark in tests."""
+
+    name: str
+    count: int = 1
+
+
+Effect = Send | Wake | Persist | Spawn | Retire | Observe
+Effects = Sequence[Effect]

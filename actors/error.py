@@ -1,0 +1,62 @@
+"""Everything this package raises on purpose, by what the caller can do about it."""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Base of every error a caller may want to catch. Never raised itself."""
+
+
+class RefusedError(HoldfastError):
+    """The cluster answered, and the answer is no. Nothing changed."""
+
+
+class NotHeldError(RefusedError):
+    """The lock is not, or is no longer, held by whoever asked, under the fence shown."""
+
+
+class AlreadyHeldError(RefusedError):
+    """This owner holds the lock, or waits for it, already, and the lock is not reentrant."""
+
+
+class LockTimeoutError(RefusedError):
+    """The wait ended before the lock was free. It is held by somebody else; nothing broke."""
+
+
+class CancelledError(RefusedError):
+    """The wait was withdrawn before the lock was granted."""
+
+
+class UnsupportedError(RefusedError):
+    """The protocol in use does not promise what was asked for; the text names one that does."""
+
+
+class OverloadedError(RefusedError):
+    """A queue is at its limit. Nothing was done; ask again later, or less."""
+
+
+class InvalidRequestError(RefusedError, ValueError):
+    """A field of the request is out of its limits; the text names field, value and limit."""
+
+
+class UnavailableError(HoldfastError):
+    """No answer can be had just now: a node that is needed, or all of them, are unreachable.
+
+    For an acquire nothing is held. The text names the node and for how long.
+    """
+
+
+class WrongClusterError(UnavailableError):
+    """What answers at the address belongs to another cluster, or speaks another version."""
+
+
+class UnknownOutcomeError(HoldfastError):
+    """No answer came in time: the request may or may not have taken effect.
+
+    Do not assume either. Ask again under the same request number, which the
+    cluster applies at most once, or give the lock up as lost.
+    """
+
+
+class ConfigError(HoldfastError, ValueError):
+    """The configuration is not usable; the text names the key, the value and what is allowed."""

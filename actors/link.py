@@ -1,0 +1,27 @@
+"""What a host tells the roles of its node about links to other nodes."""
+
+from __future__ import annotations
+
+from holdfast.actors.message import Local, local
+
+
+@local
+class LinkUp(Local):
+    """The link to ``node`` is connected."""
+
+    node: str
+
+
+@local
+class LinkDown(Local):
+    """The link to ``node`` broke, or was refused; what was sent may be lost."""
+
+    node: str
+
+
+@local
+class LinkRefused(Local):
+    """Whoever answers where ``node`` should be belongs to another cluster or version."""
+
+    node: str
+    detail: str

@@ -1,0 +1,80 @@
+"""The words between a node's proxy and the protocol behind it. They never leave the node.
+
+A *ticket* numbers one acquisition through this node, from the proxy's counter.
+A protocol that speaks these words is a backend of `holdfast.actors.lock.proxy.Proxy`.
+"""
+
+from __future__ import annotations
+
+from holdfast.actors.lock.message import Absence, Contender
+from holdfast.actors.message import Local, local
+
+
+@local
+class Want(Local):
+    """Get ``lock`` for ``ticket``, which belongs to the client ``session``."""
+
+    lock: str
+    ticket: int
+    session: str
+    owner: str
+
+
+@local
+class Give(Local):
+    """``ticket`` no longer wants ``lock``: withdraw its wait, or release what it holds."""
+
+    lock: str
+    ticket: int
+
+
+@local
+class Got(Local):
+    """``ticket`` holds ``lock`` under ``fence``. Said once for a ticket."""
+
+    lock: str
+    ticket: int
+    fence: int
+
+
+@local
+class Full(Local):
+    """``ticket`` cannot be queued for ``lock``; ``detail`` says which limit is reached."""
+
+    lock: str
+    ticket: int
+    detail: str
+
+
+@local
+class Look(Local):
+    """Tell me what you know of ``lock`` beyond this node; answered by `Seen`."""
+
+    lock: str
+    query: int
+
+
+@local
+class Seen(Local):
+    """The answer to the `Look` numbered ``query``; holder and waiters in order, all nodes'.
+
+    A contender of this node carries its ticket's session and owner, as given in `Want`.
+    """
+
+    lock: str
+    query: int
+    holder: Contender | None
+    waiters: tuple[Contender, ...]
+    waits_for: tuple[Absence, ...]
+
+
+@local
+class Ready(Local):
+    """Whether the backend can serve now, and in words what is missing if not."""
+
+    ready: bool
+    detail: str
+
+
+Backend = Want | Give | Look
+"""What a backend hears from its proxy."""

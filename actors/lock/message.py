@@ -1,0 +1,248 @@
+"""The words between a client and the proxy of a node. Tags 0x10 to 0x1f.
+
+Every request carries ``session`` (one client), ``owner`` (who in that client) and
+``request``, a number that rises with each new request of that owner and stays the
+same when the request is sent again. A caller inside the node's own process may leave
+all three out: its `ask` is then an owner of its own, and the fence is its proof.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from holdfast.actors.error import (
+    AlreadyHeldError,
+    CancelledError,
+    InvalidRequestError,
+    LockTimeoutError,
+    NotHeldError,
+    OverloadedError,
+    RefusedError,
+    UnavailableError,
+    UnsupportedError,
+)
+from holdfast.actors.message import Local, Message, Refusal, local, message
+
+
+class Reason(IntEnum):
+    """Why a request was refused. Numbers are on the wire and never reused."""
+
+    TIMED_OUT = 1
+    """The wait ended while somebody else held the lock."""
+    NOT_HELD = 2
+    """Release of a lock that is not held under the fence shown."""
+    ALREADY_HELD = 3
+    """The owner holds the lock, or waits for it, already."""
+    CANCELLED = 4
+    """The wait was withdrawn."""
+    INVALID = 5
+    """A field is out of its limits."""
+    UNSUPPORTED = 6
+    """The protocol does not promise this."""
+    OVERLOADED = 7
+    """A queue is at its limit."""
+    UNAVAILABLE = 8
+    """The wait ended while a node that is needed was silent."""
+
+
+ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
+    Reason.TIMED_OUT: LockTimeoutError,
+    Reason.NOT_HELD: NotHeldError,
+    Reason.ALREADY_HELD: AlreadyHeldError,
+    Reason.CANCELLED: CancelledError,
+    Reason.INVALID: InvalidRequestError,
+    Reason.UNSUPPORTED: UnsupportedError,
+    Reason.OVERLOADED: OverloadedError,
+    Reason.UNAVAILABLE: UnavailableError,
+}
+"""What each reason becomes at the border to a user's program."""
+
+
+@message(0x10)
+class Acquire(Message):
+    """Let me hold ``lock``. Answered by `Granted` or `Refused`, possibly much later.
+
+    ``wait_ms`` is how long to wait, 0 for not at all, None for without limit.
+    """
+
+    lock: str
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    wait_ms: int | None = None
+
+
+@message(0x11)
+class Release(Message):
+    """I am done with ``lock``, which I hold under ``fence``. `Released` or `Refused`."""
+
+    lock: str
+    fence: int
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+
+
+@message(0x12)
+class Cancel(Message):
+    """Forget my `Acquire` numbered ``request``; if it was granted, take the lock back.
+
+    Answered by `Cancelled`, always, so that it can be repeated until heard.
+    """
+
+    lock: str
+    session: str
+    owner: str
+    request: int
+
+
+@message(0x13)
+class Inspect(Message):
+    """Tell me about ``lock``: answered by `LockStatus`."""
+
+    lock: str
+    session: str = ""
+    request: int = 0
+
+
+@message(0x14)
+class Describe(Message):
+    """Tell me about the node: answered by `NodeStatus`."""
+
+    session: str = ""
+    request: int = 0
+
+
+@message(0x15)
+class KeepAlive(Message):
+    """The client ``session`` is there. Answered by `Alive`."""
+
+    session: str
+    request: int = 0
+
+
+@message(0x16)
+class Alive(Message):
+    """The node is there and serves ``session``."""
+
+    session: str
+    node: str
+    request: int = 0
+
+
+@message(0x18)
+class Granted(Message):
+    """``owner`` holds ``lock`` under ``fence``, which is above every earlier one of the lock."""
+
+    lock: str
+    fence: int
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+
+
+@message(0x19)
+class Released(Message):
+    """``owner`` no longer holds ``lock``."""
+
+    lock: str
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+
+
+@message(0x1A)
+class Cancelled(Message):
+    """The `Acquire` numbered ``request`` neither waits nor holds any more."""
+
+    lock: str
+    session: str
+    owner: str
+    request: int
+
+
+@message(0x1B)
+class Refused(Refusal):
+    """No, for ``reason``; ``detail`` says it in words a user can act on."""
+
+    lock: str
+    reason: Reason
+    detail: str
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+
+    def error(self) -> RefusedError | UnavailableError:
+        """Return the typed error for ``reason``, with ``detail`` as its text."""
+        return ERRORS[self.reason](self.detail)
+
+
+class Contender(NamedTuple):
+    """Somebody who holds a lock or waits for it, as far as the answering node knows."""
+
+    node: str
+    session: str
+    owner: str
+    fence: int | None
+    """The fence of a holder, if known; None while waiting."""
+    since_ms: int
+    """How long it has held or waited, as seen by the answering node (ms)."""
+
+
+class Absence(NamedTuple):
+    """A node whose word is needed before the next grant, and how long it has been silent."""
+
+    node: str
+    silent_ms: int
+
+
+@message(0x1C)
+class LockStatus(Message):
+    """What the answering node knows of ``lock``: true when it was said, stale on arrival."""
+
+    lock: str
+    holder: Contender | None
+    waiters: tuple[Contender, ...]
+    """In the order in which they will be served, where the protocol has one."""
+    waits_for: tuple[Absence, ...]
+    """Nodes that must be heard before anybody else can be granted the lock here."""
+    session: str = ""
+    request: int = 0
+
+
+class Counted(NamedTuple):
+    """One counter of a node: an `Observe` name and how often it happened since boot."""
+
+    name: str
+    times: int
+
+
+@message(0x1D)
+class NodeStatus(Message):
+    """What a node says of itself, and of every lock that is held or waited for through it."""
+
+    node: str
+    protocol: str
+    nodes: tuple[str, ...]
+    ready: bool
+    """Whether a request made now can be granted once its turn comes."""
+    detail: str
+    """In words: ready, or what is missing."""
+    uptime_ms: int
+    counters: tuple[Counted, ...]
+    locks: tuple[LockStatus, ...]
+    session: str = ""
+    request: int = 0
+
+
+Request = Acquire | Release | Cancel | Inspect | Describe | KeepAlive
+"""What a client may say to a proxy."""
+
+Answer = Granted | Released | Cancelled | Refused | LockStatus | NodeStatus | Alive
+"""What a proxy may say to a client."""
+
+
+@local
+class Abandon(Local):
+    """From the host: the `ask` behind the sender's address gave up waiting for its answer."""

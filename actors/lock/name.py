@@ -1,0 +1,55 @@
+"""The limits of what a request may say: names, owners, waits."""
+
+from __future__ import annotations
+
+from holdfast.actors.error import InvalidRequestError
+
+LOCK_NAME_BYTES_MAX = 256
+"""As long as a file name: a lock is named after a thing, it does not carry one."""
+
+OWNER_BYTES_MAX = 256
+"""Room for host, process, thread and a word of the application's own."""
+
+WAIT_MS_MAX = 7 * 24 * 3_600_000
+"""A week (ms). Whoever means longer means no limit, which is None."""
+
+
+def check_lock_name(lock: str) -> None:
+    """Refuse a name that is empty, too long, or not printable.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    size = len(lock.encode(errors="replace"))
+    if not 1 <= size <= LOCK_NAME_BYTES_MAX:
+        raise InvalidRequestError(
+            f"lock name of {size} bytes ({lock[:40]!r}), 1 to {LOCK_NAME_BYTES_MAX} are allowed"
+        )
+    if not lock.isprintable():
+        raise InvalidRequestError(f"lock name {lock[:40]!r} has characters that do not print")
+
+
+def check_owner(owner: str) -> None:
+    """Refuse an owner that is too long.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    size = len(owner.encode(errors="replace"))
+    if size > OWNER_BYTES_MAX:
+        raise InvalidRequestError(
+            f"owner of {size} bytes ({owner[:40]!r}), at most {OWNER_BYTES_MAX} are allowed"
+        )
+
+
+def check_wait(wait_ms: int | None) -> None:
+    """Refuse a wait that is negative or beyond `WAIT_MS_MAX`; None is no limit.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    if wait_ms is not None and not 0 <= wait_ms <= WAIT_MS_MAX:
+        raise InvalidRequestError(f"wait_ms is {wait_ms}, 0 to {WAIT_MS_MAX} are allowed")

@@ -1,0 +1,109 @@
+"""Declare a message once: in process it is the object itself, on the wire it is CBOR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NewType, TypeVar, dataclass_transform
+
+Address = NewType("Address", str)
+"""Where a role is reached, as ``node/role``; unique in a cluster for all time."""
+
+Instant = NewType("Instant", int)
+"""Nanoseconds on the host's monotonic clock. Only differences mean anything."""
+
+NS_PER_MS = 1_000_000
+"""Nanoseconds in a millisecond: instants are the one, durations on the wire the other."""
+
+
+def address_of(node: str, role: str) -> Address:
+    """Return the address of ``role`` on ``node``."""
+    return Address(f"{node}/{role}")
+
+
+def node_of(address: Address) -> str:
+    """Return the node on which ``address`` lives."""
+    return address.partition("/")[0]
+
+
+def ms_between(earlier: Instant, later: Instant) -> int:
+    """Return the whole milliseconds from ``earlier`` to ``later``, never below 0."""
+    return max(0, (later - earlier) // NS_PER_MS)
+
+
+class Event:
+    """What a role reacts to: a message from somebody, or an event of its own node."""
+
+    __slots__ = ()
+
+
+class Message(Event):
+    """An event that may cross the wire: immutable, comparable, known by one tag."""
+
+    __slots__ = ()
+    TAG: ClassVar[int]
+
+
+class Refusal(Message):
+    """A message that becomes an exception at the border to a user's program."""
+
+    __slots__ = ()
+
+    def error(self) -> Exception:
+        """Return the exception that tells the user what this message tells a role."""
+        raise NotImplementedError
+
+
+class Local(Event):
+    """An event between roles of one node. It has no tag, so no peer can forge one."""
+
+    __slots__ = ()
+
+
+class Timer(Event):
+    """An event a role sends itself, later. It has no tag, so no peer can forge one."""
+
+    __slots__ = ()
+
+
+REGISTRY: dict[int, type[Message]] = {}
+"""Wire tag to class. Tags are never reused; a retired tag stays as a comment."""
+
+M = TypeVar("M", bound=Message)
+L = TypeVar("L", bound=Local)
+T = TypeVar("T", bound=Timer)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def message(tag: int) -> Callable[[type[M]], type[M]]:
+    """Register the decorated class under ``tag`` and freeze it.
+
+    Args:
+        tag: the wire tag, 0x10 to 0xffff; see ``actors/README.md`` for who owns which.
+
+    Raises:
+        ValueError: ``tag`` already belongs to another message.
+
+    """
+
+    def declare(cls: type[M]) -> type[M]:
+        declared = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        if tag in REGISTRY:
+            raise ValueError(f"tag {tag:#x} is taken by {REGISTRY[tag].__name__}")
+        declared.TAG = tag
+        REGISTRY[tag] = declared
+        return declared
+
+    return declare
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def local(cls: type[L]) -> type[L]:
+    """Freeze the decorated event between roles of one node."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def timer(cls: type[T]) -> type[T]:
+    """Freeze the decorated timer."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)

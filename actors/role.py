@@ -1,0 +1,142 @@
+"""The one place where Pykka, time and effects meet a role."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
+
+import pykka
+
+from holdfast.actors.effect import Effects, Observe
+from holdfast.actors.message import Address, Event, Instant
+
+E = TypeVar("E", bound=Event)
+
+
+class Host(Protocol):
+    """What a role runs on: one dispatcher thread with sockets, or the simulator."""
+
+    def now(self) -> Instant:
+        """Read the clock; never goes back."""
+        ...
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        """Carry out ``effects`` in order; a `Persist` is durable before the next begins."""
+        ...
+
+    def adopt(self, role: Role[Any]) -> None:
+        """Begin to run ``role``: give it its first turn, then whatever is sent to it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event on its way into a role's inbox, with the address that sent it."""
+
+    sender: Address
+    event: Event
+
+
+class Inbox:
+    """Pykka's inbox, as a doorway: what Pykka puts in goes straight to the host.
+
+    Pykka makes an actor's inbox before the actor knows its host, so the host fits
+    ``forward`` when it adopts the role. An inbox without a host refuses.
+    """
+
+    __slots__ = ("forward",)
+
+    def __init__(self) -> None:
+        self.forward: Any = None
+
+    def put(self, envelope: Any, /) -> None:
+        """Hand a Pykka envelope to the host of this inbox's role; from any thread."""
+        if self.forward is None:
+            raise pykka.ActorDeadError("the role was never started")
+        self.forward(envelope)
+
+    def get(self) -> Any:
+        """Refuse: the dispatcher pulls from its own ready-queue, nobody pulls here."""
+        raise NotImplementedError("a role's inbox is emptied by its host")
+
+    def empty(self) -> bool:
+        """Return True: nothing ever rests here."""
+        return True
+
+
+class Role(pykka.Actor, abc.ABC, Generic[E]):
+    """A Pykka actor whose every decision is a pure function of its inputs.
+
+    A subclass keeps its state in plain attributes and implements `handle`. It
+    must not read a clock, draw from ``random``, sleep, log as a means of
+    signalling, or hold a reference to another actor: what it may know arrives
+    as an argument, and what it wants leaves as an effect. That is what lets
+    one class run behind sockets and, unstarted, in the simulator.
+
+    ``Role[A | B]`` says which events `handle` is written for; both hosts drop and
+    count everything else before it reaches the role.
+    """
+
+    accepts: ClassVar[frozenset[type[Event]]] = frozenset()
+    """What `handle` is written for, read off ``Role[...]``. The rest is dropped."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        bases: tuple[Any, ...] = vars(cls).get("__orig_bases__", ())
+        for base in bases:
+            if get_origin(base) is Role:
+                (events,) = get_args(base)
+                cls.accepts = frozenset(get_args(events) or (events,))
+
+    def __init__(self, address: Address, host: Host) -> None:
+        super().__init__()
+        self.address = address
+        self._host = host
+
+    def begin(self, now: Instant) -> Effects:
+        """Return the role's first effects. Called once, before any event."""
+        del now
+        return ()
+
+    @abc.abstractmethod
+    def handle(self, sender: Address, event: E, now: Instant) -> Effects:
+        """Move to the next state and return what should happen."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return what the role remembers: its attributes less Pykka's and the host."""
+        hidden = {"address", "actor_urn", "actor_inbox", "actor_stopped"}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if not name.startswith("_") and name not in hidden
+        }
+
+    def on_start(self) -> None:
+        """Take the first turn (Pykka's hook)."""
+        self._host.perform(self.address, self.begin(self._host.now()))
+
+    def on_receive(self, message: Any) -> None:
+        """Take one turn with a `Delivery` (Pykka's hook).
+
+        The clock is read here, when the message is handled, and not when it was
+        queued: a lease judged by the time of queueing could outlive itself by
+        however long the inbox was.
+        """
+        if not isinstance(message, Delivery) or type(message.event) not in self.accepts:
+            self._host.perform(self.address, (Observe("role.stranger_dropped"),))
+            return
+        event: Any = message.event
+        self._host.perform(self.address, self.handle(message.sender, event, self._host.now()))
+
+    @staticmethod
+    def _create_actor_inbox() -> Any:
+        return Inbox()
+
+    @staticmethod
+    def _create_future() -> pykka.Future[Any]:
+        return pykka.ThreadingFuture()
+
+    def _start_actor_loop(self) -> None:
+        self._host.adopt(self)

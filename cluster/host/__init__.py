@@ -1,0 +1,1 @@
+"""Real time: one dispatcher thread that runs all roles of a node."""

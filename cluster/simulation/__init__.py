@@ -1,0 +1,1 @@
+"""Virtual time: the same roles under every misfortune, one seed a history."""
