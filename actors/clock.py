@@ -13,8 +13,8 @@ from holdfast.actors.effect import Effects, Observe, Send
 from holdfast.actors.message import Address, Instant, Local, Message, local
 from holdfast.actors.role import Host, Role
 
-STAMP_MAX = (1 << 52) - 1
-"""Stamps fit 52 bits, so that a stamp and a node number pack into a 63-bit fence."""
+STAMP_MAX = (1 << 56) - 1
+"""Stamps fit 56 bits, so that a stamp and the number of a node (7 bits) pack into a fence."""
 
 
 class Stamped(Message):

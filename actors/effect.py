@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from holdfast.actors.message import Address, Local, Message, Timer
 
@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     from holdfast.actors.role import Role
 
 
-@dataclass(frozen=True, slots=True)
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def effect(cls: type[T]) -> type[T]:
+    """Make the decorated effect a value, frozen for type checkers as messages are."""
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+@effect
 class Send:
     """Deliver ``message`` to ``to``.
 
@@ -24,7 +33,7 @@ class Send:
     message: Message | Local
 
 
-@dataclass(frozen=True, slots=True)
+@effect
 class Wake:
     """Deliver ``timer`` back to this role after at least ``after_ms`` milliseconds."""
 
@@ -32,14 +41,14 @@ class Wake:
     timer: Timer
 
 
-@dataclass(frozen=True, slots=True)
+@effect
 class Persist:
     """Make ``record`` durable before any later effect of the same role begins."""
 
     record: Message
 
 
-@dataclass(frozen=True, slots=True)
+@effect
 class Spawn:
     """Start a role of class ``role`` at ``address`` of this node; its `begin` runs next.
 
@@ -51,14 +60,14 @@ class Spawn:
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
+@effect
 class Retire:
     """End the role at ``address`` of this node. What is sent to it later is dropped."""
 
     address: Address
 
 
-@dataclass(frozen=True, slots=True)
+@effect
 class Observe:
     """Count ``name`` (``folder.what_happened``): a metric in production, a mark in tests."""
 

@@ -58,5 +58,9 @@ class UnknownOutcomeError(HoldfastError):
     """
 
 
+class ClosedError(HoldfastError):
+    """The client was closed, or belongs to the process that this one was forked from."""
+
+
 class ConfigError(HoldfastError, ValueError):
     """The configuration is not usable; the text names the key, the value and what is allowed."""

@@ -6,8 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from holdfast.actors.central.broker import Broker
+from holdfast.actors.central.server import LockServer
+from holdfast.actors.clock import Clock
 from holdfast.actors.effect import Send, Spawn
-from holdfast.actors.message import Message
+from holdfast.actors.error import UnsupportedError
+from holdfast.actors.lamport.courier import Courier
+from holdfast.actors.lamport.message import Neighbors
+from holdfast.actors.lamport.process import LockProcess
+from holdfast.actors.lock.proxy import Proxy
+from holdfast.actors.message import Address, Message, address_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +55,103 @@ class Cast:
 
 Recipe = Callable[[Seat], Cast]
 """How a protocol seats its roles on one node."""
+
+
+def recipe_of(protocol: str) -> Recipe:
+    """Return how ``protocol`` seats its roles.
+
+    Raises:
+        UnsupportedError: there is no such protocol; the text names those there are.
+
+    """
+    if protocol not in RECIPES:
+        known = ", ".join(sorted(RECIPES))
+        raise UnsupportedError(f"protocol {protocol!r} does not exist; there are {known}")
+    return RECIPES[protocol]
+
+
+def keeps_journal(protocol: str, settings: Settings, node: str, nodes: tuple[str, ...]) -> bool:
+    """Return whether ``node`` writes anything that must survive its restart."""
+    return (
+        protocol == "central"
+        and settings.central_journal
+        and node == server_of(settings, tuple(sorted(nodes)))
+    )
+
+
+def server_of(settings: Settings, nodes: tuple[str, ...]) -> str:
+    """Return the node that runs the lock server: the chosen one, or the first by name."""
+    return settings.central_server or nodes[0]
+
+
+def lamport(seat: Seat) -> Cast:
+    """Seat a clock, a courier, a lock process and a proxy on every node; nobody leads."""
+    clock, courier, process = (
+        address_of(seat.node, role) for role in ("clock", "courier", "process")
+    )
+    neighbors = Neighbors(nodes=seat.nodes)
+    return Cast(
+        roles=(
+            Spawn(clock, Clock, {"start": seat.first_stamp, "courier": courier}),
+            Spawn(
+                courier, Courier, {"node": seat.node, "boot": seat.boot, "process": process}
+            ),
+            Spawn(
+                process,
+                LockProcess,
+                {
+                    "node": seat.node,
+                    "boot": seat.boot,
+                    "clock": clock,
+                    "proxy": address_of(seat.node, "proxy"),
+                },
+            ),
+            _proxy(seat, "lamport", process),
+        ),
+        openings=(Send(courier, neighbors), Send(process, neighbors)),
+    )
+
+
+def central(seat: Seat) -> Cast:
+    """Seat the lock server on one node, and on every node a proxy and its lock clients."""
+    owner = server_of(seat.settings, seat.nodes)
+    server, clients = address_of(owner, "server"), address_of(seat.node, "clients")
+    roles = [
+        Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
+        Spawn(
+            clients,
+            Broker,
+            {
+                "proxy": address_of(seat.node, "proxy"),
+                "server": server,
+                "boot": seat.boot,
+                "random": seat.random,
+            },
+        ),
+        _proxy(seat, "central", clients),
+    ]
+    if seat.node == owner:
+        # Without a journal the date is the floor of the fences: a restarted server has
+        # forgotten who holds what, but its fences go on rising, so that storage can tell.
+        journal = seat.settings.central_journal
+        arguments = {
+            "granted": 0 if journal else seat.first_stamp,
+            "journal": journal,
+            "records": seat.records,
+        }
+        roles.append(Spawn(server, LockServer, arguments))
+    return Cast(roles=tuple(roles))
+
+
+def _proxy(seat: Seat, protocol: str, backend: Address) -> Spawn:
+    arguments = {
+        "node": seat.node,
+        "nodes": seat.nodes,
+        "protocol": protocol,
+        "backend": backend,
+    }
+    return Spawn(address_of(seat.node, "proxy"), Proxy, arguments)
+
+
+RECIPES: dict[str, Recipe] = {"central": central, "lamport": lamport}
+"""By the name the configuration uses."""

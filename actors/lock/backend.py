@@ -6,7 +6,7 @@ A protocol that speaks these words is a backend of `holdfast.actors.lock.proxy.P
 
 from __future__ import annotations
 
-from holdfast.actors.lock.message import Absence, Contender
+from holdfast.actors.lock.message import Absence, Contender, Counted
 from holdfast.actors.message import Local, local
 
 
@@ -78,3 +78,16 @@ class Ready(Local):
 
 Backend = Want | Give | Look
 """What a backend hears from its proxy."""
+
+
+@local
+class Report(Local):
+    """To the host, at ``node/node``: tell how long you run and what you counted."""
+
+
+@local
+class Reported(Local):
+    """From the host: the answer to `Report`."""
+
+    uptime_ms: int
+    counters: tuple[Counted, ...]

@@ -21,6 +21,7 @@ from holdfast.actors.error import (
     RefusedError,
     UnavailableError,
     UnsupportedError,
+    WrongClusterError,
 )
 from holdfast.actors.message import Local, Message, Refusal, local, message
 
@@ -44,6 +45,8 @@ class Reason(IntEnum):
     """A queue is at its limit."""
     UNAVAILABLE = 8
     """The wait ended while a node that is needed was silent."""
+    WRONG_CLUSTER = 9
+    """Whoever answers belongs to another cluster or version; the session says so, no proxy."""
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
@@ -55,6 +58,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.UNSUPPORTED: UnsupportedError,
     Reason.OVERLOADED: OverloadedError,
     Reason.UNAVAILABLE: UnavailableError,
+    Reason.WRONG_CLUSTER: WrongClusterError,
 }
 """What each reason becomes at the border to a user's program."""
 

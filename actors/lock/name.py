@@ -31,7 +31,7 @@ def check_lock_name(lock: str) -> None:
 
 
 def check_owner(owner: str) -> None:
-    """Refuse an owner that is too long.
+    """Refuse an owner that is too long, or not printable.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
@@ -42,6 +42,8 @@ def check_owner(owner: str) -> None:
         raise InvalidRequestError(
             f"owner of {size} bytes ({owner[:40]!r}), at most {OWNER_BYTES_MAX} are allowed"
         )
+    if not owner.isprintable():
+        raise InvalidRequestError(f"owner {owner[:40]!r} has characters that do not print")
 
 
 def check_wait(wait_ms: int | None) -> None:

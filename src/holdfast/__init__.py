@@ -1,3 +1,97 @@
-"""holdfast: distributed locks that hold. The public names; everything else is an implementation."""
+"""holdfast: distributed locks that hold. The public names; everything else is an implementation.
+
+with holdfast.connect("tcp://10.0.0.1:4040,tcp://10.0.0.2:4040") as client:
+with client.lock("orders/42") as lock:
+storage.write(order, fence=lock.fence)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from holdfast.actors.error import (
+    AlreadyHeldError,
+    CancelledError,
+    ClosedError,
+    ConfigError,
+    HoldfastError,
+    InvalidRequestError,
+    LockTimeoutError,
+    NotHeldError,
+    OverloadedError,
+    RefusedError,
+    UnavailableError,
+    UnknownOutcomeError,
+    UnsupportedError,
+    WrongClusterError,
+)
+from holdfast.actors.lock.message import (
+    Absence,
+    Acquire,
+    Contender,
+    Describe,
+    Granted,
+    Inspect,
+    LockStatus,
+    NodeStatus,
+    Release,
+    Released,
+)
+from holdfast.cluster.client import Client, connect
+from holdfast.cluster.lock import Lock
+from holdfast.cluster.log import silence
+
+if TYPE_CHECKING:
+    from holdfast.cluster.config import Config, load
+    from holdfast.cluster.node import Node
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Absence",
+    "Acquire",
+    "AlreadyHeldError",
+    "CancelledError",
+    "Client",
+    "ClosedError",
+    "Config",
+    "ConfigError",
+    "Contender",
+    "Describe",
+    "Granted",
+    "HoldfastError",
+    "Inspect",
+    "InvalidRequestError",
+    "Lock",
+    "LockStatus",
+    "LockTimeoutError",
+    "Node",
+    "NodeStatus",
+    "NotHeldError",
+    "OverloadedError",
+    "RefusedError",
+    "Release",
+    "Released",
+    "UnavailableError",
+    "UnknownOutcomeError",
+    "UnsupportedError",
+    "WrongClusterError",
+    "connect",
+    "load",
+]
+
+_LATER = {
+    "Config": "holdfast.cluster.config",
+    "Node": "holdfast.cluster.node",
+    "load": "holdfast.cluster.config",
+}
+"""What only those need who run a node: reading a config costs as much to import as all else."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a client does not need when it is first asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)
+
+
+silence()

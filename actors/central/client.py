@@ -1,0 +1,247 @@
+"""The lock client: asks the server for one lock, for one session, while an owner wants it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.actors.central.message import (
+    NUMBER_MAX,
+    ClientRetransmit,
+    Crowded,
+    Grant,
+    Idle,
+    Mode,
+    Release,
+    ReleaseAck,
+    Request,
+)
+from holdfast.actors.effect import Effects, Observe, Send, Wake
+from holdfast.actors.lock.backend import Full, Give, Got, Want
+from holdfast.actors.message import Address, Instant
+from holdfast.actors.role import Host, Role
+
+if TYPE_CHECKING:
+    from random import Random
+
+RETRANSMIT_MS = 50
+"""How often to ask again (ms), on average. Nobody is told that a lock is free, so this is
+what a contested lock idles for; a thousand waiting clients are 20,000 messages a second."""
+
+
+class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | ClientRetransmit]):
+    """One session's dealings with the server about one lock. Lives beside its broker.
+
+    | mode | newer `Grant` | its `ReleaseAck` | `ClientRetransmit` | owner is done |
+    | --- | --- | --- | --- | --- |
+    | ``NONE`` | ``HELD`` | (cannot be) | send `Request` | |
+    | ``HELD`` | (cannot be) | (cannot be) | nothing | send `Release`: ``RELEASING`` |
+    | ``RELEASING`` | ``HELD`` | ``RELEASED`` | send `Release` | |
+    | ``RELEASED`` | ``HELD`` | ``RELEASED`` | send `Request` | |
+
+    A `Grant` that is not newer is ignored, and so is a `ReleaseAck` of another number.
+
+    Source: the CSE 452 design page "Distributed mutual exclusion". Where this differs:
+
+    *It asks only while an owner wants the lock*, so ``NONE`` and ``RELEASED`` send
+    `Request` only then, and a grant that comes when nobody wants it, brought by a late or
+    repeated request, is released at once (``HELD`` lasts no time).
+
+    *The acknowledgement must name ``sequence_num`` itself*; see `LockServer` for what
+    the page's comparison loses.
+
+    *It need not wait for a timeout before it asks again.* The page's client does, after
+    it released. The wait is no part of the page's safety (a grant is judged by its
+    number, whenever it was asked for) but of its manners: without it a client that
+    releases and asks at once shuts the others out. So this one waits if it heard while
+    holding that somebody else asks (``contested``), and does not if it is alone.
+
+    Owners of the session that want the lock are served first come, first served. Between
+    two of them the lock goes back to the server: a new ownership needs a new number.
+
+    Only one `ClientRetransmit` is ever on its way (``armed``), so none is ever out of
+    date: whenever it comes, it does what the mode demands.
+
+    Invariants:
+        C1  ``sequence_num`` never decreases.
+        C2  ``holding`` is a ticket exactly in ``HELD``.
+        C3  While a release is unacknowledged, or a ticket waits and nobody holds, a timer
+            is on its way.
+
+    Args:
+        lock: its name.
+        session: whose owners it serves.
+        broker: the role of this node that spawned it; hears `Got`, `Full` and `Idle`.
+        server: where the `LockServer` is.
+        random: spreads the retransmissions, so that clients do not march in step.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        lock: str,
+        session: str,
+        broker: Address,
+        server: Address,
+        random: Random,
+    ) -> None:
+        super().__init__(address, host)
+        self.lock = lock
+        self.session = session
+        self.broker = broker
+        self.server = server
+        self.mode = Mode.NONE
+        self.sequence_num = 0
+        self.tickets: dict[int, str] = {}
+        self.holding: int | None = None
+        self.wants = 0
+        self.armed = False
+        self.contested = False
+        self._random = random
+
+    def handle(
+        self,
+        sender: Address,
+        event: Want | Give | Grant | ReleaseAck | Crowded | ClientRetransmit,
+        now: Instant,
+    ) -> Effects:
+        """Take one step of the table. Time plays no part here."""
+        del now
+        effects = self._step(sender, event)
+        assert (self.holding is not None) == (self.mode is Mode.HELD)  # C2
+        unsettled = self.mode is Mode.RELEASING or (self._is_free() and bool(self.tickets))
+        assert self.armed or not unsettled  # C3
+        return effects
+
+    def _step(
+        self,
+        sender: Address,
+        event: Want | Give | Grant | ReleaseAck | Crowded | ClientRetransmit,
+    ) -> Effects:
+        match event:
+            case Want():
+                return self._on_want(event)
+            case Give():
+                return self._on_give(event)
+            case Grant():
+                return self._on_grant(sender, event)
+            case ReleaseAck():
+                return self._on_release_ack(sender, event)
+            case Crowded():
+                return self._on_crowded(sender, event)
+            case ClientRetransmit():
+                return self._on_retransmit()
+
+    def _on_want(self, want: Want) -> Effects:
+        self.wants += 1
+        self.tickets[want.ticket] = want.owner
+        if len(self.tickets) > 1 or not self._is_free():
+            return ()  # Whoever came first has asked already, or holds, or releases.
+        return self._ask_in_turn()
+
+    def _on_give(self, give: Give) -> Effects:
+        if self.tickets.pop(give.ticket, None) is None:
+            return ()  # It crossed with our `Full`.
+        if give.ticket == self.holding:
+            self.holding = None
+            return self._release()
+        return self._rest()
+
+    def _on_grant(self, sender: Address, grant: Grant) -> Effects:
+        if sender != self.broker or grant.lock != self.lock:
+            return (Observe("central.grant_malformed"),)
+        if not self._is_newer(grant):
+            if self.mode is Mode.HELD and grant.number == self.sequence_num:
+                self.contested = True
+            return (Observe("central.grant_not_newer"),)
+        if self.mode is Mode.HELD:
+            # Only a server that lost its memory grants again what is held. It will
+            # remind us when we have released, and we give that one back then.
+            return (Observe("central.granted_while_held"),)
+        self.sequence_num = grant.number  # C1, by `_is_newer`
+        self.contested = False
+        if not self.tickets:
+            return (Observe("central.granted_unwanted"), *self._release())
+        self.mode = Mode.HELD
+        self.holding = next(iter(self.tickets))
+        return (Send(self.broker, Got(lock=self.lock, ticket=self.holding, fence=grant.number)),)
+
+    def _is_newer(self, grant: Grant) -> bool:
+        return self.sequence_num < grant.number <= NUMBER_MAX
+
+    def _on_release_ack(self, sender: Address, ack: ReleaseAck) -> Effects:
+        if sender != self.server or ack.lock != self.lock:
+            return (Observe("central.ack_malformed"),)
+        if not self._is_mine(ack):
+            return (Observe("central.ack_old"),)
+        if self.mode is not Mode.RELEASING:
+            return ()
+        self.mode = Mode.RELEASED
+        if self.tickets:
+            return self._ask_in_turn()
+        return self._rest()
+
+    def _is_mine(self, ack: ReleaseAck) -> bool:
+        return ack.sequence == self.sequence_num
+
+    def _on_crowded(self, sender: Address, crowded: Crowded) -> Effects:
+        if sender != self.server or crowded.lock != self.lock:
+            return (Observe("central.crowded_malformed"),)
+        if not self._is_free() or not self.tickets:
+            return ()
+        # It may answer a request that is long forgotten. To refuse a wait too many is
+        # allowed: nothing is held, and what was asked for meanwhile will be given back.
+        detail = f"the server holds {crowded.locks_max} locks, its limit"
+        refusals = [
+            Send(self.broker, Full(lock=self.lock, ticket=ticket, detail=detail))
+            for ticket in self.tickets
+        ]
+        self.tickets.clear()
+        return (*refusals, *self._rest())
+
+    def _on_retransmit(self) -> Effects:
+        self.armed = False
+        match self.mode:
+            case Mode.NONE | Mode.RELEASED:
+                return self._ask() if self.tickets else ()
+            case Mode.RELEASING:
+                return self._release()
+            case Mode.HELD:
+                return ()
+
+    def _is_free(self) -> bool:
+        return self.mode in (Mode.NONE, Mode.RELEASED)
+
+    def _ask_in_turn(self) -> Effects:
+        if self.contested and self.armed:
+            return ()  # The timer asks; those who waited while we held go first.
+        return self._ask()
+
+    def _ask(self) -> Effects:
+        self.contested = False
+        request = Request(
+            lock=self.lock,
+            client=self.address,
+            session=self.session,
+            owner=next(iter(self.tickets.values())),
+        )
+        return (Send(self.server, request), *self._arm())
+
+    def _release(self) -> Effects:
+        self.mode = Mode.RELEASING
+        release = Release(lock=self.lock, client=self.address, sequence=self.sequence_num)
+        return (Send(self.server, release), *self._arm())
+
+    def _arm(self) -> Effects:
+        if self.armed:
+            return ()
+        self.armed = True
+        after_ms = self._random.randint(RETRANSMIT_MS // 2, RETRANSMIT_MS * 3 // 2)
+        return (Wake(after_ms, ClientRetransmit()),)
+
+    def _rest(self) -> Effects:
+        if self.tickets or not self._is_free():
+            return ()
+        return (Send(self.broker, Idle(wants=self.wants)),)

@@ -1,0 +1,186 @@
+"""The words of `central`: lock clients, the lock server and the watch. Tags 0x50 to 0x5f.
+
+Source: the CSE 452 design page "Distributed mutual exclusion": `Request`, `Grant`,
+`Release`, `ReleaseAck` and the timer `ClientRetransmit` are the page's own. The page
+has one lock; here every message names its lock.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from holdfast.actors.lock.message import Contender
+from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
+from holdfast.actors.message import Address, Local, Message, Timer, local, message, timer
+
+NUMBER_MAX = (1 << 63) - 1
+"""A number is a fence, and a fence fits a signed 64-bit integer."""
+
+ADDRESS_BYTES_MAX = 256
+"""A node's name, a slash, and ``clients-``, the boot and a count: far below this."""
+
+
+class Mode(IntEnum):
+    """Where a lock client stands; the page's four modes."""
+
+    NONE = 0
+    """Does not hold the lock and never did."""
+    HELD = 1
+    """Holds the lock, and knows that nobody else does."""
+    RELEASING = 2
+    """Held the lock and gave it back; the server may not know yet."""
+    RELEASED = 3
+    """Gave the lock back, and the server knows."""
+
+
+@message(0x50)
+class Request(Message):
+    """I want ``lock``. Answered by `Grant`, by `Crowded`, or not at all: then ask again.
+
+    ``session`` and ``owner`` say in words who asks, for whoever asks the server later.
+    """
+
+    lock: str
+    client: Address
+    session: str
+    owner: str
+
+
+@message(0x51)
+class Grant(Message):
+    """``client`` holds ``lock`` under ``number``. Goes to the broker of the client's node.
+
+    The page's ``Grant(num_granted)``, to whoever asks while holding; and here also a
+    reminder to the holder that somebody else asks.
+    """
+
+    lock: str
+    client: Address
+    number: int
+
+
+@message(0x52)
+class Release(Message):
+    """``client`` no longer holds ``lock`` under the number ``sequence``. Repeated until acked."""
+
+    lock: str
+    client: Address
+    sequence: int
+
+
+@message(0x53)
+class ReleaseAck(Message):
+    """The `Release` of ``sequence`` arrived: the server holds nothing under that number.
+
+    The page sends ``num_granted`` instead, which loses a lock; see `LockServer`.
+    """
+
+    lock: str
+    sequence: int
+
+
+@message(0x54)
+class Crowded(Message):
+    """The server has no room for one more held lock: nothing was granted."""
+
+    lock: str
+    locks_max: int
+
+
+@message(0x55)
+class Peek(Message):
+    """Who holds ``lock``? Answered by `Peeked` with the same ``query``."""
+
+    lock: str
+    query: int
+
+
+@message(0x56)
+class Peeked(Message):
+    """The holder of ``lock`` as the server knows it, None for nobody."""
+
+    lock: str
+    query: int
+    holder: Contender | None
+
+
+@message(0x57)
+class Probe(Message):
+    """Is the server there? Answered by `Probed`."""
+
+
+@message(0x58)
+class Probed(Message):
+    """The server is there."""
+
+
+@message(0x5A)
+class Held(Message):
+    """A record of the server's journal: ``lock`` was granted to ``client`` under ``number``."""
+
+    lock: str
+    client: Address
+    number: int
+    session: str
+    owner: str
+
+
+@message(0x5B)
+class Freed(Message):
+    """A record of the server's journal: the ownership ``number`` of ``lock`` ended."""
+
+    lock: str
+    number: int
+
+
+@local
+class Idle(Local):
+    """From a lock client to its broker: after ``wants`` wants nobody needs me any more."""
+
+    wants: int
+
+
+@local
+class Glance(Local):
+    """From the broker to the watch: complete this with what the server knows, and answer."""
+
+    lock: str
+    query: int
+    holder: Contender | None
+    waiters: tuple[Contender, ...]
+
+
+@timer
+class ClientRetransmit(Timer):
+    """Ask again, or release again, or nothing, as the client's mode is when it fires."""
+
+
+@timer
+class PeekRetry(Timer):
+    """Ask the server again about ``query``, or answer without it."""
+
+    query: int
+
+
+@timer
+class ProbeServer(Timer):
+    """Ask whether the server is there."""
+
+
+def lock_fits(lock: str) -> bool:
+    """Tell whether a peer's lock name is within its limits."""
+    return 1 <= len(lock.encode(errors="replace")) <= LOCK_NAME_BYTES_MAX
+
+
+def client_fits(client: Address, sender: Address) -> bool:
+    """Tell whether ``client`` is an address of the node that ``sender`` speaks from."""
+    node, slash, role = client.partition("/")
+    known = node == sender.partition("/")[0]
+    return (
+        bool(known and slash and role) and len(client.encode(errors="replace")) <= ADDRESS_BYTES_MAX
+    )
+
+
+def words_fit(*words: str) -> bool:
+    """Tell whether sessions and owners named by a peer are within their limits."""
+    return all(len(word.encode(errors="replace")) <= OWNER_BYTES_MAX for word in words)

@@ -1,0 +1,175 @@
+"""The watch: knows whether the lock server is there, and asks it who holds what."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.actors.central.message import (
+    NUMBER_MAX,
+    Glance,
+    Peek,
+    Peeked,
+    PeekRetry,
+    Probe,
+    Probed,
+    ProbeServer,
+    words_fit,
+)
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
+from holdfast.actors.lock.backend import Ready, Seen
+from holdfast.actors.lock.message import Absence, Contender
+from holdfast.actors.message import Address, Instant, ms_between, node_of
+from holdfast.actors.role import Host, Role
+
+PROBE_FIRST_MS = 100
+"""How often to look for a server that never answered (ms): a cluster that starts is in a hurry."""
+
+PROBE_MS = 1_000
+"""How often to look whether the server is still there (ms)."""
+
+SILENT_MS = 5_000
+"""After this long without a word the server counts as away (ms): five probes are no accident."""
+
+PEEK_RETRY_MS = 100
+"""How long to wait for the answer to one `Peek` (ms)."""
+
+PEEKS_MAX = 5
+"""How often to ask before answering without the server: half a second in all."""
+
+LOOKS_MAX = 1_000
+"""Looks that wait for the server at one time; more are answered at once, without it."""
+
+
+class Pending(NamedTuple):
+    """A look that waits for the server."""
+
+    glance: Glance
+    began: Instant
+    peeks: int
+
+
+class ServerWatch(Role[Glance | Peeked | Probed | PeekRetry | ProbeServer]):
+    """Answers the proxy's looks, and tells it whether the server can be reached.
+
+    Args:
+        proxy: hears `Seen` and `Ready`.
+        server: where the `LockServer` is.
+
+    """
+
+    def __init__(self, address: Address, host: Host, *, proxy: Address, server: Address) -> None:
+        super().__init__(address, host)
+        self.proxy = proxy
+        self.server = server
+        self.began = Instant(0)
+        self.heard: Instant | None = None
+        self.ready = False
+        self.looks: dict[int, Pending] = {}
+
+    def begin(self, now: Instant) -> Effects:
+        """Look for the server."""
+        self.began = now
+        return (self._not_ready(now), *self._probe())
+
+    def handle(
+        self,
+        sender: Address,
+        event: Glance | Peeked | Probed | PeekRetry | ProbeServer,
+        now: Instant,
+    ) -> Effects:
+        """Take one step; what the server says counts only if the server says it."""
+        match event:
+            case Glance():
+                return self._on_glance(event, now)
+            case Peeked():
+                return self._on_peeked(sender, event, now)
+            case Probed():
+                return self._on_probed(sender, now)
+            case PeekRetry():
+                return self._on_peek_retry(event, now)
+            case ProbeServer():
+                return self._on_probe_server(now)
+
+    def _on_glance(self, glance: Glance, now: Instant) -> Effects:
+        if len(self.looks) >= LOOKS_MAX:
+            return (Observe("central.looks_full"), self._seen(glance, None, ()))
+        self.looks[glance.query] = Pending(glance, now, 0)
+        return self._peek(glance.query)
+
+    def _peek(self, query: int) -> Effects:
+        pending = self.looks[query]
+        self.looks[query] = pending._replace(peeks=pending.peeks + 1)
+        peek = Peek(lock=pending.glance.lock, query=query)
+        return (Send(self.server, peek), Wake(PEEK_RETRY_MS, PeekRetry(query=query)))
+
+    def _on_peek_retry(self, retry: PeekRetry, now: Instant) -> Effects:
+        pending = self.looks.get(retry.query)
+        if pending is None:
+            return ()  # Answered meanwhile.
+        if pending.peeks < PEEKS_MAX:
+            return self._peek(retry.query)
+        del self.looks[retry.query]
+        silent: tuple[Absence, ...] = ()
+        if self.heard is None or self.heard < pending.began:
+            silent = (Absence(node_of(self.server), self._silent_ms(now)),)
+        return (Observe("central.looked_in_vain"), self._seen(pending.glance, None, silent))
+
+    def _on_peeked(self, sender: Address, peeked: Peeked, now: Instant) -> Effects:
+        if sender != self.server or not _fits(peeked.holder):
+            return (Observe("central.peeked_malformed"),)
+        effects = self._hear(now)
+        pending = self.looks.get(peeked.query)
+        if pending is None or pending.glance.lock != peeked.lock:
+            return effects  # Answered already.
+        del self.looks[peeked.query]
+        return (*effects, self._seen(pending.glance, peeked.holder, ()))
+
+    def _seen(self, glance: Glance, holder: Contender | None, silent: tuple[Absence, ...]) -> Send:
+        seen = Seen(
+            lock=glance.lock,
+            query=glance.query,
+            holder=glance.holder or holder,
+            waiters=glance.waiters,
+            waits_for=silent,
+        )
+        return Send(self.proxy, seen)
+
+    def _on_probed(self, sender: Address, now: Instant) -> Effects:
+        if sender != self.server:
+            return (Observe("central.probed_malformed"),)
+        return self._hear(now)
+
+    def _hear(self, now: Instant) -> list[Effect]:
+        self.heard = now
+        if self.ready:
+            return []
+        self.ready = True
+        return [Send(self.proxy, Ready(ready=True, detail="ready"))]
+
+    def _on_probe_server(self, now: Instant) -> Effects:
+        if self.ready and self._silent_ms(now) > SILENT_MS:
+            self.ready = False
+            return (Observe("central.server_silent"), self._not_ready(now), *self._probe())
+        return self._probe()
+
+    def _probe(self) -> Effects:
+        after_ms = PROBE_FIRST_MS if self.heard is None else PROBE_MS
+        return (Send(self.server, Probe()), Wake(after_ms, ProbeServer()))
+
+    def _not_ready(self, now: Instant) -> Send:
+        node = node_of(self.server)
+        detail = f"node {node}, which runs the lock server, has not answered yet"
+        if self.heard is not None:
+            silent_ms = self._silent_ms(now)
+            detail = f"node {node}, which runs the lock server, is silent for {silent_ms} ms"
+        return Send(self.proxy, Ready(ready=False, detail=detail))
+
+    def _silent_ms(self, now: Instant) -> int:
+        return ms_between(self.began if self.heard is None else self.heard, now)
+
+
+def _fits(holder: Contender | None) -> bool:
+    if holder is None:
+        return True
+    numbers_fit = holder.since_ms >= 0 and 0 < (holder.fence or 0) <= NUMBER_MAX
+    return words_fit(holder.node, holder.session, holder.owner) and numbers_fit

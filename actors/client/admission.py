@@ -1,0 +1,72 @@
+"""Which questions of a user a session refuses at once, without asking a gate."""
+
+from __future__ import annotations
+
+from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.pending import Claim, Question
+from holdfast.actors.client.wording import No, problem_of, wrong_cluster
+from holdfast.actors.lock.message import Acquire, Describe, Inspect, Reason, Release
+from holdfast.actors.message import Instant
+
+PENDING_MAX = 10_000
+"""Questions and withdrawals without an answer; each is repeated, and a gate reads them all."""
+
+HOLDS_MAX = 100_000
+"""Locks one client may hold at a time; a node serves no more either."""
+
+
+def why_not(ledger: Ledger, question: Question, now: Instant) -> No | None:
+    """Return why ``question`` is not put to any gate, None if it is."""
+    problem = problem_of(question)
+    if problem is not None:
+        return problem
+    match question:
+        case Release():
+            return _why_not_release(ledger, question)
+        case Acquire():
+            no = _why_not_acquire(ledger, question)
+        case Inspect() | Describe():
+            no = None
+    if no is not None:
+        return no
+    if ledger.gates.all_refused():
+        return wrong_cluster(ledger.gates, now)
+    unanswered = len(ledger.outstanding.pending) + len(ledger.outstanding.withdrawals)
+    if unanswered >= PENDING_MAX:
+        text = f"{PENDING_MAX} requests of this client are unanswered, the limit"
+        return No(Reason.OVERLOADED, text)
+    return None
+
+
+def _why_not_acquire(ledger: Ledger, acquire: Acquire) -> No | None:
+    claim = Claim(acquire.lock, acquire.owner)
+    if claim in ledger.outstanding.waits:
+        text = f"lock {claim.lock!r}: owner {claim.owner!r} waits for it already"
+        return No(Reason.ALREADY_HELD, text)
+    hold = ledger.holds.get(claim)
+    if hold is not None:
+        text = f"lock {claim.lock!r}: owner {claim.owner!r} holds it, under fence {hold.fence}"
+        if claim in ledger.outstanding.releases:
+            text += f"; its release is not confirmed by {ledger.gates.table[hold.gate].label} yet"
+        return No(Reason.ALREADY_HELD, text)
+    if len(ledger.holds) >= HOLDS_MAX:
+        return No(Reason.OVERLOADED, f"this client holds {HOLDS_MAX} locks, the limit")
+    return None
+
+
+def _why_not_release(ledger: Ledger, release: Release) -> No | None:
+    claim = Claim(release.lock, release.owner)
+    hold = ledger.holds.get(claim)
+    number = ledger.outstanding.releases.get(claim)
+    if hold is None:
+        text = f"lock {claim.lock!r}: owner {claim.owner!r} does not hold it"
+    elif hold.fence != release.fence:
+        text = (
+            f"lock {claim.lock!r}: owner {claim.owner!r} holds it under fence "
+            f"{hold.fence}, fence {release.fence} was shown"
+        )
+    elif number is not None and ledger.outstanding.pending[number].user is not None:
+        text = f"lock {claim.lock!r}: owner {claim.owner!r} is releasing it already"
+    else:
+        return None
+    return No(Reason.NOT_HELD, text)

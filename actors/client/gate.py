@@ -1,0 +1,124 @@
+"""The doors a client can knock at: which one is in use, which are silent, broken or wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.actors.message import Address, Instant, ms_between, node_of
+
+GATES_MAX = 64
+"""More addresses than a cluster has nodes to wait at; each costs a link."""
+
+SILENCE_MS = 3_000
+"""A gate that owes an answer and says nothing for so long is left for another (ms)."""
+
+FIRST_SILENCE_MS = 500
+"""The same for a gate that was never heard, once another one was: nothing waits there yet."""
+
+
+@dataclass(slots=True)
+class Gate:
+    """One node's proxy, as far as this client knows it."""
+
+    address: Address
+    label: str
+    """What the user calls it, for texts."""
+    heard_at: Instant | None = None
+    owing_since: Instant | None = None
+    """When we first said something after we last heard it; None if it owes nothing."""
+    down: bool = False
+    """Its link broke, or it was silent for too long."""
+    refused: str = ""
+    """Why it is the wrong door: another cluster or version."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether nothing speaks against asking here."""
+        return not self.down and not self.refused
+
+
+@dataclass(slots=True)
+class Gates:
+    """All gates of one client, in the order of the user's list, and the one in use.
+
+    Sticky: ``current`` changes only when it becomes unusable and another is usable.
+    """
+
+    table: dict[Address, Gate]
+    current: Address
+
+    def choose(self) -> Gate:
+        """Return the gate for a new request; the current one if none is usable."""
+        following = self.after(self.current)
+        if not self.table[self.current].usable and following is not None:
+            self.current = following.address
+        return self.table[self.current]
+
+    def after(self, address: Address) -> Gate | None:
+        """Return the next usable gate after ``address``, round and round; None without one."""
+        order = list(self.table)
+        start = order.index(address) + 1
+        for other in order[start:] + order[: start - 1]:
+            if self.table[other].usable:
+                return self.table[other]
+        return None
+
+    def of_node(self, node: str) -> Gate | None:
+        """Return the gate on ``node``, if it is one of ours."""
+        for gate in self.table.values():
+            if node_of(gate.address) == node:
+                return gate
+        return None
+
+    def any_usable(self) -> bool:
+        """Whether at least one gate is worth asking."""
+        return any(gate.usable for gate in self.table.values())
+
+    def all_refused(self) -> bool:
+        """Whether every gate belongs to another cluster or version."""
+        return all(gate.refused for gate in self.table.values())
+
+    def heard(self, address: Address, now: Instant) -> bool:
+        """Note a sign of life; return whether the gate had been given up."""
+        gate = self.table[address]
+        revived = not gate.usable
+        gate.heard_at, gate.owing_since = now, None
+        gate.down, gate.refused = False, ""
+        return revived
+
+    def linked(self, gate: Gate, now: Instant) -> None:
+        """Note a new link: what counted against the gate belongs to the old one."""
+        gate.down, gate.refused = False, ""
+        if gate.owing_since is not None:
+            gate.owing_since = now
+
+    def fall_silent(self, busy: list[Address], now: Instant) -> list[Address]:
+        """Mark the gates of ``busy`` that have been silent for too long; return them."""
+        fallen: list[Address] = []
+        for address in busy:
+            gate = self.table[address]
+            if gate.owing_since is None or not gate.usable:
+                continue
+            if ms_between(gate.owing_since, now) >= self._patience_ms(gate):
+                gate.down = True
+                fallen.append(address)
+        return fallen
+
+    def describe(self, now: Instant) -> str:
+        """Say of every gate, in words, how it is."""
+        return ", ".join(_describe(gate, now) for gate in self.table.values())
+
+    def _patience_ms(self, gate: Gate) -> int:
+        others = any(other.usable and other.heard_at is not None for other in self.table.values())
+        return FIRST_SILENCE_MS if gate.heard_at is None and others else SILENCE_MS
+
+
+def _describe(gate: Gate, now: Instant) -> str:
+    if gate.refused:
+        return f"{gate.label} ({gate.refused})"
+    if gate.owing_since is None:
+        return f"{gate.label} ({'link broken' if gate.down else 'answers'})"
+    silent = f"silent for {ms_between(gate.owing_since, now) / 1000:.1f} s"
+    if gate.heard_at is None:
+        silent += ", never heard"
+    return f"{gate.label} ({silent})"

@@ -1,0 +1,112 @@
+"""How a session says no: the refusals it makes itself, without asking a gate."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.actors.client.gate import Gates
+from holdfast.actors.client.pending import Pending, Question
+from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock.message import (
+    Acquire,
+    Answer,
+    Describe,
+    Granted,
+    Inspect,
+    LockStatus,
+    NodeStatus,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait
+from holdfast.actors.message import Instant, ms_between
+
+
+class No(NamedTuple):
+    """Why a question is not asked, or no longer."""
+
+    reason: Reason
+    detail: str
+
+
+def refused(question: Question, session: str, no: No) -> Refused:
+    """Return the answer ``no`` to ``question``."""
+    match question:
+        case Acquire() | Release():
+            lock, owner = question.lock, question.owner
+        case Inspect():
+            lock, owner = question.lock, ""
+        case Describe():
+            lock, owner = "", ""
+    return Refused(
+        lock=lock,
+        reason=no.reason,
+        detail=no.detail,
+        session=session,
+        owner=owner,
+        request=question.request,
+    )
+
+
+def problem_of(question: Question) -> No | None:
+    """Return what is wrong with the fields of ``question``, None if nothing is."""
+    try:
+        match question:
+            case Acquire():
+                check_lock_name(question.lock)
+                check_owner(question.owner)
+                check_wait(question.wait_ms)
+            case Release():
+                check_lock_name(question.lock)
+                check_owner(question.owner)
+            case Inspect():
+                check_lock_name(question.lock)
+            case Describe():
+                pass
+    except InvalidRequestError as problem:
+        return No(Reason.INVALID, str(problem))
+    return None
+
+
+def silence(pending: Pending, gates: Gates, now: Instant) -> No:
+    """Return why ``pending`` ends unanswered, naming every gate and how it is."""
+    asked = f"{ms_between(pending.asked_at, now) / 1000:.1f} s"
+    match pending.asked:
+        case Acquire(lock=lock):
+            text = f"lock {lock!r}: no node decided within {asked}"
+        case Release(lock=lock):
+            text = (
+                f"lock {lock!r}: its release was not confirmed by "
+                f"{gates.table[pending.gate].label} within {asked}; it goes on being "
+                "repeated in the background until it is"
+            )
+        case Inspect(lock=lock):
+            text = f"lock {lock!r}: no node told its status within {asked}"
+        case Describe():
+            text = f"no node described itself within {asked}"
+    return No(Reason.UNAVAILABLE, f"{text}; nodes: {gates.describe(now)}")
+
+
+def wrong_cluster(gates: Gates, now: Instant) -> No:
+    """Return why nothing can be asked when every gate is the wrong one."""
+    return No(Reason.WRONG_CLUSTER, f"no address is the right one: {gates.describe(now)}")
+
+
+def answers(question: Question, answer: Answer) -> bool:
+    """Whether ``answer`` is one that a gate may give to ``question``."""
+    match question:
+        case Acquire():
+            if not isinstance(answer, Granted | Refused):
+                return False
+            positive = isinstance(answer, Refused) or answer.fence > 0
+            return positive and (answer.lock, answer.owner) == (question.lock, question.owner)
+        case Release():
+            if not isinstance(answer, Released | Refused):
+                return False
+            return (answer.lock, answer.owner) == (question.lock, question.owner)
+        case Inspect():
+            return isinstance(answer, LockStatus | Refused) and answer.lock == question.lock
+        case Describe():
+            return isinstance(answer, NodeStatus | Refused)

@@ -1,0 +1,300 @@
+"""Lamport's mutual exclusion: a process enters when all others know that it is its turn."""
+
+from __future__ import annotations
+
+from holdfast.actors.clock import STAMP_MAX, Post, Stamped
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
+from holdfast.actors.lamport.bid import Bids, Ticket
+from holdfast.actors.lamport.joining import Joining
+from holdfast.actors.lamport.message import (
+    Acknowledge,
+    Congested,
+    Content,
+    Delivered,
+    Greet,
+    Neighbors,
+    PeerJoined,
+    Probe,
+    ProbeDue,
+    Release,
+    Request,
+    Welcome,
+)
+from holdfast.actors.lamport.order import Evidence, Turn, Uncovered, pack_fence
+from holdfast.actors.lamport.requests import REQUESTS_MAX, Requests
+from holdfast.actors.lamport.sight import Sight
+from holdfast.actors.lamport.silence import Silence
+from holdfast.actors.lock.backend import Full, Give, Got, Look, Ready, Want
+from holdfast.actors.message import Address, Instant
+from holdfast.actors.role import Host, Role
+
+PROBE_MS = 500
+"""How often those are asked for a sign of life whose requests are ahead of ours (ms)."""
+
+Heard = Neighbors | Want | Give | Look | Delivered | PeerJoined | Congested | ProbeDue
+
+
+class LockProcess(Role[Heard]):
+    """Serves every lock of one node. Source: Lamport 1978, the five rules; the Erlang essay.
+
+    It computes no time: what it says goes through the clock, which stamps and sends in
+    one order, and its own request comes back to it stamped. Were it stamped here and
+    sent later, an acknowledgement stamped after a request could overtake it.
+
+    Acknowledging is safe before this process is ready: it tells "whatever I send later
+    is later", and a process that has not requested has said nothing earlier.
+
+    Invariants:
+        M1  One process at a time is granted a lock: M4, of which only one can be first.
+        M3  Turns are unique, and locks are granted in their order.
+        M4  Granted only if first, and heard later from every other process.
+        M5  At most one request of a process for a lock, removed by its own release only.
+
+    Args:
+        node: the node this process is on; ``boot`` tells its lives apart.
+        clock: stamps and passes on what is posted.
+        proxy: who wants locks and gets them.
+
+    """
+
+    def __init__(
+        self, address: Address, host: Host, *, node: str, boot: int, clock: Address, proxy: Address
+    ) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.boot = boot
+        self.clock = clock
+        self.proxy = proxy
+        self.nodes: tuple[str, ...] = ()
+        self.others: tuple[str, ...] = ()
+        self.joining = Joining(None)
+        self.silence = Silence((), Instant(0))
+        self.evidence = Evidence(())
+        self.requests = Requests()
+        self.bids = Bids()
+        self.uncovered = Uncovered()
+        self.congested: set[str] = set()
+        self.probing = False
+        self.told = ""  # Of being ready, to the proxy.
+
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+        """Take in one event; all are from roles of this node, hence ``sender`` says nothing."""
+        match event:
+            case Delivered():
+                return self._on_delivered(event, now)
+            case Want():
+                return self._on_want(event, now)
+            case Give():
+                return self._on_give(event, now)
+            case Look():
+                return self._on_look(event, now)
+            case PeerJoined():
+                return self._on_peer_joined(event, now)
+            case Congested():
+                return self._on_congested(event)
+            case ProbeDue():
+                return self._on_probe_due(now)
+            case Neighbors():
+                return self._on_neighbors(event, now)
+
+    # What the node wants for its clients.
+
+    def _on_want(self, want: Want, now: Instant) -> Effects:
+        limit = self._limit()
+        if limit:
+            full = Full(lock=want.lock, ticket=want.ticket, detail=limit)
+            return [Send(self.proxy, full), Observe("lamport.want_refused")]
+        self.bids.queue(want.lock, Ticket(want.ticket, want.session, want.owner, now))
+        return self._request_next(want.lock, now)
+
+    def _limit(self) -> str:
+        if self.congested:
+            return f"too many messages wait for {', '.join(sorted(self.congested))} to confirm them"
+        if self.bids.tickets >= REQUESTS_MAX:
+            return f"{REQUESTS_MAX} tickets wait or hold through node {self.node}, its limit"
+        return ""
+
+    def _request_next(self, lock: str, now: Instant) -> list[Effect]:
+        """To request the lock, send a request to every process; one at a time (M5)."""
+        if not self.joining.ready or not self.bids.begin(lock):
+            return []
+        self.silence.asked(self.others, now)
+        effects: list[Effect] = self._post(self.nodes, Request(lock=lock))
+        if self.others and not self.probing:
+            self.probing = True
+            effects.append(Wake(PROBE_MS, ProbeDue()))
+        return effects
+
+    def _on_give(self, give: Give, now: Instant) -> Effects:
+        if self.bids.leave(give.lock, give.ticket):
+            return ()
+        bid = self.bids.out.get(give.lock)
+        if bid is None or bid.ticket.number != give.ticket or bid.withdrawn:
+            return (Observe("lamport.give_unknown"),)
+        if bid.turn is None:
+            bid.withdrawn = True
+            return ()
+        self.requests.remove(give.lock, self.node)
+        self.uncovered.drop(give.lock)
+        return self._release(give.lock, bid.turn, now)
+
+    def _release(self, lock: str, turn: Turn, now: Instant) -> list[Effect]:
+        """To release the lock, or give up waiting, tell every other process."""
+        self.bids.end(lock)
+        release = Release(lock=lock, request=turn.stamp)
+        return [*self._post(self.others, release), *self._request_next(lock, now)]
+
+    def _settle(self, lock: str, now: Instant) -> list[Effect]:
+        """Grant the lock to our request, if it has one that may enter."""
+        bid = self.bids.out.get(lock)
+        if bid is None or bid.turn is None or bid.granted_at is not None:
+            return []
+        if not self._may_enter(lock, bid.turn):
+            return []
+        bid.granted_at = now
+        self.uncovered.drop(lock)
+        fence = pack_fence(bid.turn.stamp, self.nodes.index(self.node))
+        got = Got(lock=lock, ticket=bid.ticket.number, fence=fence)
+        return [Send(self.proxy, got), Observe("lamport.entry")]
+
+    def _may_enter(self, lock: str, turn: Turn) -> bool:
+        return self.requests.first(lock) == turn and self.evidence.covers(turn)  # M4
+
+    def _on_look(self, look: Look, now: Instant) -> Effects:
+        sight = Sight(self.nodes, self.node, self.requests, self.bids, now)
+        seen = sight.seen(look, self.joining, self.evidence, self.silence)
+        return (Send(self.proxy, seen),)
+
+    # What other processes say, once each and in order.
+
+    def _on_delivered(self, delivered: Delivered, now: Instant) -> Effects:
+        origin, message = delivered.origin, delivered.message
+        if origin == self.node:
+            assert isinstance(message, Request)
+            return self._on_own_request(message, now)
+        if origin not in self.others:
+            return (Observe("lamport.stranger_dropped"),)
+        if not self.evidence.heard[origin] < message.stamp <= STAMP_MAX:
+            return (Observe("lamport.impossible_stamp"),)
+        self.silence.heard(origin, now)
+        effects = self._on_said(origin, message, now)
+        if isinstance(message, Welcome) and not message.complete:
+            return effects  # Requests from before its stamp are still to come.
+        return [*effects, *self._hear(origin, message.stamp, now)]
+
+    def _on_own_request(self, request: Request, now: Instant) -> Effects:
+        bid = self.bids.out[request.lock]
+        assert bid.turn is None
+        turn = bid.turn = Turn(request.stamp, self.node)
+        if bid.withdrawn:
+            return self._release(request.lock, turn, now)
+        self.requests.add(request.lock, turn, now)
+        self.uncovered.add(request.lock, turn)
+        return self._settle(request.lock, now)
+
+    def _on_said(self, origin: str, message: Content, now: Instant) -> list[Effect]:
+        match message:
+            case Request():
+                return self._on_request(origin, message, now)
+            case Release():
+                return self._on_release(origin, message, now)
+            case Greet():
+                return self._on_greet(origin, message)
+            case Welcome():
+                return self._on_welcome(origin, message, now)
+            case Probe():
+                return self._post((origin,), Acknowledge(lock=""))
+            case Acknowledge():
+                return []  # It is evidence, as everything is that a process says.
+
+    def _hear(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
+        """Note evidence, and grant what lacked only this."""
+        self.evidence.hear(origin, stamp)
+        locks = self.uncovered.covered(self.evidence)
+        return [effect for lock in locks for effect in self._settle(lock, now)]
+
+    def _on_request(self, origin: str, request: Request, now: Instant) -> list[Effect]:
+        """Queue it, and acknowledge it."""
+        problem = self.requests.learn(request.lock, Turn(request.stamp, origin), now)
+        if problem:
+            return [Observe(problem)]
+        return self._post((origin,), Acknowledge(lock=request.lock))
+
+    def _on_release(self, origin: str, release: Release, now: Instant) -> list[Effect]:
+        """Remove the request it names, and no other (M5)."""
+        if self.requests.stamp(release.lock, origin) != release.request:
+            return [Observe("lamport.release_unmatched")]
+        self.requests.remove(release.lock, origin)
+        return self._settle(release.lock, now)
+
+    def _on_greet(self, origin: str, greet: Greet) -> list[Effect]:
+        """Tell a process that started anew which of our requests it must know."""
+        welcomes = self.requests.welcomes(self.node, greet)
+        return [effect for part in welcomes for effect in self._post((origin,), part)]
+
+    def _on_welcome(self, origin: str, welcome: Welcome, now: Instant) -> list[Effect]:
+        """Queue what is told; one acknowledgement is later than all of it."""
+        problems = self.requests.learn_all(origin, welcome, now)
+        effects: list[Effect] = [*map(Observe, problems)]
+        if welcome.requests:
+            effects += self._post((origin,), Acknowledge(lock=welcome.requests[-1].lock))
+        if welcome.complete and welcome.boot == self.boot:
+            self.joining.welcome(origin, welcome.round)
+            effects += self._tell_ready(now)
+        return effects
+
+    # Who takes part.
+
+    def _on_neighbors(self, neighbors: Neighbors, now: Instant) -> Effects:
+        self.nodes = tuple(sorted({*neighbors.nodes, self.node}))
+        self.others = tuple(node for node in self.nodes if node != self.node)
+        self.joining = Joining(self.others)
+        self.silence = Silence(self.others, now)
+        self.evidence = Evidence(self.others)
+        return self._tell_ready(now)
+
+    def _tell_ready(self, now: Instant) -> list[Effect]:
+        """Tell the proxy whether this process may request, and if so request what waits."""
+        ready, missing = self.joining.ready, ", ".join(self.joining.missing())
+        detail = "ready" if ready else f"not heard since start: {missing}"
+        if detail == self.told:
+            return []
+        self.told = detail
+        lines = list(self.bids.lines)
+        requests = [effect for lock in lines for effect in self._request_next(lock, now)]
+        return [Send(self.proxy, Ready(ready=ready, detail=detail)), *requests]
+
+    def _on_peer_joined(self, joined: PeerJoined, now: Instant) -> Effects:
+        """Drop what a former life of the node asked and vouched for; greet it if we are new."""
+        self.requests.remove_all(joined.node)
+        self.evidence.forget(joined.node)
+        self.uncovered.renew()
+        self.silence.heard(joined.node, now)
+        greeted = self.joining.meet(joined.node, joined.boot)
+        self.silence.asked(greeted, now)
+        greet = Greet(boot=self.boot, round=self.joining.round)
+        return [*self._post(greeted, greet), *self._tell_ready(now)]
+
+    def _on_congested(self, congested: Congested) -> Effects:
+        change = self.congested.add if congested.congested else self.congested.discard
+        change(congested.node)
+        return ()
+
+    def _on_probe_due(self, now: Instant) -> Effects:
+        """Ask whoever is ahead of us for a sign of life, so that its death can be told."""
+        hoping = self.bids.hoping()
+        self.probing = bool(hoping)
+        if not hoping:
+            return ()
+        firsts = {turn.node for lock in hoping if (turn := self.requests.first(lock))}
+        quiet = tuple(n for n in self.others if n in firsts and not self.silence.owes(n))
+        self.silence.asked(quiet, now)
+        return [*self._post(quiet, Probe()), Wake(PROBE_MS, ProbeDue())]
+
+    def _post(self, nodes: tuple[str, ...], message: Stamped) -> list[Effect]:
+        """Have ``message`` stamped and sent, and count it once for each receiver."""
+        if not nodes:
+            return []
+        counter = f"lamport.{type(message).__name__.lower()}"
+        sent = sum(node != self.node for node in nodes)
+        return [Send(self.clock, Post(nodes=nodes, message=message)), Observe(counter, sent)]

@@ -1,0 +1,282 @@
+"""The desk behind a node's door: who asked, who waits, who holds, and what each is told."""
+
+from __future__ import annotations
+
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
+from holdfast.actors.lock.backend import Full, Give, Got, Look, Seen, Want
+from holdfast.actors.lock.claim import Claim, Claims, Key, Phase
+from holdfast.actors.lock.message import (
+    Acquire,
+    Cancel,
+    Cancelled,
+    Granted,
+    Inspect,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.lock.timer import TryLook, WaitOver
+from holdfast.actors.lock.wording import why_it_ended
+from holdfast.actors.message import Address, Instant
+
+CLAIMS_MAX = 100_000
+"""Waits and holds through one node; beyond it a request is refused, memory does not grow."""
+
+TRY_MS = 1_000
+"""How long a request that will not wait (``wait_ms`` 0) may take to learn that it must."""
+
+TRY_LOOK_MS = 20
+"""How often such a request looks whether somebody else is ahead."""
+
+
+class Desk:
+    """Keeps the claims of one node. Requests are checked before they come here.
+
+    Invariants:
+        D1  At most one claim of this node holds a lock, and the backend granted it.
+        D2  Every ticket gets one `Want` and at most one `Give`.
+        D3  A request that is sent again hears the answer of the first time.
+
+    Args:
+        node: this node.
+        protocol: the name of what runs behind, for texts.
+        backend: who gets locks; it speaks `holdfast.actors.lock.backend`.
+
+    """
+
+    def __init__(self, *, node: str, protocol: str, backend: Address) -> None:
+        self.node = node
+        self.protocol = protocol
+        self.backend = backend
+        self.claims = Claims()
+        self.tickets = 0
+        self.looks = 0
+        self.endings: dict[int, Claim] = {}
+
+    def acquire(self, asker: Address, acquire: Acquire, now: Instant) -> Effects:
+        """Let somebody wait, or answer what was answered before."""
+        key = Key(acquire.session or asker, acquire.owner, acquire.lock)
+        effects: list[Effect] = []
+        claim = self.claims.by_key.get(key)
+        if claim is not None:
+            if acquire.request < claim.request:
+                return [Observe("proxy.late_request_dropped")]
+            if acquire.request == claim.request:
+                return self._again(claim, asker)
+            if claim.phase is Phase.HELD:
+                text = f"lock {acquire.lock!r}: this owner holds it, under fence {claim.fence}"
+                return [refuse(asker, acquire, Reason.ALREADY_HELD, text)]
+            effects += self.withdraw(claim)  # An owner is sequential: it gave the old wait up.
+        elif acquire.session:
+            request, answer = self.claims.answers.get(key, (0, None))
+            if answer is not None and acquire.request == request:
+                return [Send(asker, answer), Observe("proxy.answered_again")]
+            if acquire.request < request:
+                return [Observe("proxy.late_request_dropped")]
+        if len(self.claims.by_key) >= CLAIMS_MAX:
+            text = f"node {self.node} serves {CLAIMS_MAX} waits and holds, its limit"
+            return [*effects, refuse(asker, acquire, Reason.OVERLOADED, text)]
+        return effects + self._claim(key, asker, acquire, now)
+
+    def _claim(self, key: Key, asker: Address, acquire: Acquire, now: Instant) -> list[Effect]:
+        self.tickets += 1
+        claim = Claim(
+            key=key,
+            ticket=self.tickets,
+            request=acquire.request,
+            asker=asker,
+            named=acquire.session,
+            since=now,
+            wait_ms=acquire.wait_ms,
+        )
+        self.claims.add(claim)
+        effects: list[Effect] = [
+            Send(
+                self.backend,
+                Want(
+                    lock=key.lock,
+                    ticket=claim.ticket,
+                    session=key.session,
+                    owner=key.owner,
+                ),
+            )
+        ]
+        if acquire.wait_ms is not None:
+            effects.append(Wake(acquire.wait_ms or TRY_MS, WaitOver(ticket=claim.ticket)))
+        if acquire.wait_ms == 0:
+            effects += self._look_for(claim)
+        return effects
+
+    def _again(self, claim: Claim, asker: Address) -> Effects:
+        claim.asker = asker
+        if claim.phase is Phase.HELD:
+            return [Send(asker, _granted(claim)), Observe("proxy.answered_again")]
+        return ()
+
+    def got(self, got: Got, now: Instant) -> Effects:
+        """Tell the asker that its lock was granted."""
+        claim = self.claims.by_ticket.get(got.ticket)
+        if claim is None or claim.phase is not Phase.WAITING:
+            return ()  # It crossed with our `Give`, which releases what was granted.
+        self.claims.grant(claim, got.fence, now)  # D1
+        self._forget_query(claim)
+        return [Send(claim.asker, _granted(claim)), Observe("proxy.granted")]
+
+    def full(self, full: Full) -> Effects:
+        """Tell the asker that the backend cannot queue it."""
+        claim = self.claims.by_ticket.get(full.ticket)
+        if claim is None or claim.phase is Phase.HELD:
+            return ()
+        self._forget_query(claim)
+        return self._end(claim, Reason.OVERLOADED, full.detail)
+
+    def release(self, asker: Address, release: Release) -> Effects:
+        """Give a held lock back, once."""
+        claim = self.claims.holder.get(release.lock)
+        if release.session:
+            key = Key(release.session, release.owner, release.lock)
+            request, answer = self.claims.answers.get(key, (0, None))
+            if answer is not None and request == release.request:
+                return [Send(asker, answer), Observe("proxy.answered_again")]
+            if claim is not None and claim.key != key:
+                claim = None
+        if claim is None or claim.fence != release.fence:
+            text = (
+                f"lock {release.lock!r}: fence {release.fence} was shown, which does not hold "
+                f"it through node {self.node}"
+            )
+            return [refuse(asker, release, Reason.NOT_HELD, text)]
+        released = Released(
+            lock=release.lock,
+            session=release.session,
+            owner=release.owner,
+            request=release.request,
+        )
+        if release.session:
+            self.claims.record(claim.key, release.request, released)
+        return [*self._give(claim), Send(asker, released), Observe("proxy.released")]
+
+    def cancel(self, asker: Address, cancel: Cancel) -> Effects:
+        """End a wait or a hold, whatever became of it; repeatable."""
+        key = Key(cancel.session, cancel.owner, cancel.lock)
+        cancelled = Cancelled(
+            lock=cancel.lock,
+            session=cancel.session,
+            owner=cancel.owner,
+            request=cancel.request,
+        )
+        effects: list[Effect] = []
+        claim = self.claims.by_key.get(key)
+        if claim is not None and claim.request == cancel.request:
+            self._forget_query(claim)
+            effects += self._give(claim)
+        if cancel.request >= self.claims.answers.get(key, (0, None))[0]:
+            self.claims.record(key, cancel.request, cancelled)
+        return [*effects, Send(asker, cancelled)]
+
+    def abandon(self, asker: Address) -> Effects:
+        """End what a caller inside the node no longer waits for."""
+        claim = self.claims.by_asker.get(asker)
+        if claim is None:
+            return ()
+        self._forget_query(claim)
+        return [*self._give(claim), Observe("proxy.abandoned")]
+
+    def wait_over(self, over: WaitOver) -> Effects:
+        """End a wait whose time is up, after a look at whom it waited for."""
+        claim = self.claims.by_ticket.get(over.ticket)
+        if claim is None or claim.phase is not Phase.WAITING:
+            return ()
+        self._forget_query(claim)
+        look = self._look_for(claim)  # Look first: the backend must still know the wait.
+        claim.phase = Phase.ENDING
+        return [*look, Send(self.backend, Give(lock=claim.key.lock, ticket=claim.ticket))]
+
+    def try_look(self, look: TryLook) -> Effects:
+        """Look again for somebody who will not wait."""
+        claim = self.claims.by_ticket.get(look.ticket)
+        if claim is None or claim.phase is not Phase.WAITING or claim.query is not None:
+            return ()
+        return self._look_for(claim)
+
+    def seen(self, seen: Seen, now: Instant) -> Effects | None:
+        """Word the refusal that was waiting for this look; None if it was for another."""
+        claim = self.endings.pop(seen.query, None)
+        if claim is None:
+            return None
+        claim.query = None
+        if claim.phase is Phase.WAITING:  # It would not wait; is somebody ahead?
+            ours = (self.node, claim.key.session, claim.key.owner)
+            if seen.holder is None or seen.holder[:3] == ours:
+                return [Wake(TRY_LOOK_MS, TryLook(ticket=claim.ticket))]
+            give = Send(self.backend, Give(lock=claim.key.lock, ticket=claim.ticket))
+            claim.phase = Phase.ENDING
+            return [give, *self._end(claim, *why_it_ended(self.protocol, claim, seen, now))]
+        return self._end(claim, *why_it_ended(self.protocol, claim, seen, now))
+
+    def withdraw(self, claim: Claim) -> list[Effect]:
+        """End a wait and say so to its asker."""
+        self._forget_query(claim)
+        text = f"lock {claim.key.lock!r}: the wait was given up"
+        return [*self._give(claim), self._answer_refusal(claim, Reason.CANCELLED, text)]
+
+    def _look_for(self, claim: Claim) -> list[Effect]:
+        self.looks += 1
+        claim.query = self.looks
+        self.endings[self.looks] = claim
+        return [Send(self.backend, Look(lock=claim.key.lock, query=self.looks))]
+
+    def _forget_query(self, claim: Claim) -> None:
+        if claim.query is not None:
+            self.endings.pop(claim.query, None)
+            claim.query = None
+
+    def _give(self, claim: Claim) -> list[Effect]:
+        """Drop ``claim`` and tell the backend, unless it was told before (D2)."""
+        self.claims.drop(claim)
+        if claim.phase is Phase.ENDING:
+            return []
+        return [Send(self.backend, Give(lock=claim.key.lock, ticket=claim.ticket))]
+
+    def _end(self, claim: Claim, reason: Reason, detail: str) -> Effects:
+        self.claims.drop(claim)
+        return [self._answer_refusal(claim, reason, detail), Observe("proxy.refused")]
+
+    def _answer_refusal(self, claim: Claim, reason: Reason, detail: str) -> Send:
+        refused = Refused(
+            lock=claim.key.lock,
+            reason=reason,
+            detail=detail,
+            session=claim.named,
+            owner=claim.key.owner,
+            request=claim.request,
+        )
+        if claim.named:
+            self.claims.record(claim.key, claim.request, refused)
+        return Send(claim.asker, refused)
+
+
+def _granted(claim: Claim) -> Granted:
+    return Granted(
+        lock=claim.key.lock,
+        fence=claim.fence,
+        session=claim.named,
+        owner=claim.key.owner,
+        request=claim.request,
+    )
+
+
+def refuse(
+    asker: Address, request: Acquire | Release | Cancel | Inspect, reason: Reason, detail: str
+) -> Send:
+    """Return the refusal of ``request``, addressed to its asker."""
+    refused = Refused(
+        lock=request.lock,
+        reason=reason,
+        detail=detail,
+        session=request.session,
+        owner="" if isinstance(request, Inspect) else request.owner,
+        request=request.request,
+    )
+    return Send(asker, refused)

@@ -1,0 +1,231 @@
+"""The door of a node: clients ask here for locks, whichever protocol runs behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
+from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock.backend import Full, Got, Look, Ready, Report, Reported, Seen
+from holdfast.actors.lock.claim import Phase
+from holdfast.actors.lock.desk import Desk, refuse
+from holdfast.actors.lock.message import (
+    Abandon,
+    Acquire,
+    Alive,
+    Cancel,
+    Describe,
+    Inspect,
+    KeepAlive,
+    LockStatus,
+    NodeStatus,
+    Reason,
+    Release,
+)
+from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait
+from holdfast.actors.lock.timer import Sweep, TryLook, WaitOver
+from holdfast.actors.lock.wording import locks_of
+from holdfast.actors.message import Address, Instant, address_of, ms_between, node_of
+from holdfast.actors.role import Host, Role
+
+QUESTIONS_MAX = 10_000
+"""Unanswered `Inspect` and `Describe` requests of one node."""
+
+CLIENT_SILENCE_MS = 15_000
+"""A waiting client that says nothing for so long is gone; its waits end, its holds stay."""
+
+SWEEP_MS = 1_000
+"""How often silent clients are looked for, while any client is known."""
+
+FromClient = Acquire | Release | Cancel | Inspect | Describe | KeepAlive
+FromNode = Abandon | Got | Full | Seen | Ready | Reported | WaitOver | TryLook | Sweep
+Heard = (
+    Acquire
+    | Release
+    | Cancel
+    | Inspect
+    | Describe
+    | KeepAlive
+    | Abandon
+    | Got
+    | Full
+    | Seen
+    | Ready
+    | Reported
+    | WaitOver
+    | TryLook
+    | Sweep
+)
+
+
+class Proxy(Role[Heard]):
+    """Serves clients: checks what they ask and passes it to the desk, which remembers.
+
+    Args:
+        node: this node.
+        nodes: all members, for status.
+        protocol: the name of what runs behind, for texts.
+        backend: who gets locks; it speaks `holdfast.actors.lock.backend`.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        node: str,
+        nodes: tuple[str, ...],
+        protocol: str,
+        backend: Address,
+    ) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.nodes = nodes
+        self.protocol = protocol
+        self.backend = backend
+        self.desk = Desk(node=node, protocol=protocol, backend=backend)
+        self.inspections: dict[int, tuple[Address, Inspect]] = {}
+        self.descriptions: list[tuple[Address, Describe]] = []
+        self.heard_at: dict[str, Instant] = {}
+        self.sweeping = False
+        self.ready = False
+        self.detail = "starting"
+
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+        """Answer clients, and pass what they want to the backend."""
+        if isinstance(event, FromClient):
+            return self._on_client(sender, event, now)
+        return self._on_node(sender, event, now)
+
+    def _on_client(self, asker: Address, event: FromClient, now: Instant) -> Effects:
+        if isinstance(event, Acquire | Release | Cancel | Inspect):
+            problem = self._problem(asker, event)
+            if problem:
+                return [refuse(asker, event, Reason.INVALID, problem)]
+        sweep = self._hear(asker, event.session, now)
+        match event:
+            case Acquire():
+                return [*sweep, *self.desk.acquire(asker, event, now)]
+            case Release():
+                return [*sweep, *self.desk.release(asker, event)]
+            case Cancel():
+                return [*sweep, *self.desk.cancel(asker, event)]
+            case Inspect():
+                return [*sweep, *self._on_inspect(asker, event)]
+            case Describe():
+                return [*sweep, *self._on_describe(asker, event)]
+            case KeepAlive():
+                alive = Alive(session=event.session, node=self.node, request=event.request)
+                return [*sweep, Send(asker, alive)]
+
+    def _on_node(self, sender: Address, event: FromNode, now: Instant) -> Effects:
+        match event:
+            case Abandon():
+                return self.desk.abandon(sender)
+            case Got():
+                return self.desk.got(event, now)
+            case Full():
+                return self.desk.full(event)
+            case Seen():
+                return self._on_seen(event, now)
+            case Ready():
+                self.ready, self.detail = event.ready, event.detail
+                return ()
+            case Reported():
+                return self._on_reported(event, now)
+            case WaitOver():
+                return self.desk.wait_over(event)
+            case TryLook():
+                return self.desk.try_look(event)
+            case Sweep():
+                return self._on_sweep(now)
+
+    def _on_inspect(self, asker: Address, inspect: Inspect) -> Effects:
+        if len(self.inspections) >= QUESTIONS_MAX:
+            text = f"node {self.node} has {QUESTIONS_MAX} unanswered questions, its limit"
+            return [refuse(asker, inspect, Reason.OVERLOADED, text)]
+        self.desk.looks += 1
+        self.inspections[self.desk.looks] = (asker, inspect)
+        return [Send(self.backend, Look(lock=inspect.lock, query=self.desk.looks))]
+
+    def _on_seen(self, seen: Seen, now: Instant) -> Effects:
+        ended = self.desk.seen(seen, now)
+        if ended is not None:
+            return ended
+        asked = self.inspections.pop(seen.query, None)
+        return [_status(*asked, seen)] if asked is not None else ()
+
+    def _on_describe(self, asker: Address, describe: Describe) -> Effects:
+        if len(self.descriptions) >= QUESTIONS_MAX:
+            return [Observe("proxy.describe_dropped")]
+        self.descriptions.append((asker, describe))
+        return [Send(address_of(self.node, "node"), Report())]
+
+    def _on_reported(self, report: Reported, now: Instant) -> Effects:
+        status = NodeStatus(
+            node=self.node,
+            protocol=self.protocol,
+            nodes=self.nodes,
+            ready=self.ready,
+            detail=self.detail,
+            uptime_ms=report.uptime_ms,
+            counters=report.counters,
+            locks=locks_of(self.node, self.desk.claims, now),
+        )
+        asked, self.descriptions = self.descriptions, []
+        return [
+            Send(asker, replace(status, session=describe.session, request=describe.request))
+            for asker, describe in asked
+        ]
+
+    def _on_sweep(self, now: Instant) -> Effects:
+        silent = {
+            session
+            for session, heard in self.heard_at.items()
+            if ms_between(heard, now) >= CLIENT_SILENCE_MS
+        }
+        effects: list[Effect] = []
+        for claim in list(self.desk.claims.by_key.values()):
+            if claim.key.session in silent and claim.phase is Phase.WAITING:
+                effects += self.desk.withdraw(claim)
+                effects.append(Observe("proxy.wait_of_silent_client_ended"))
+        self.heard_at = {s: at for s, at in self.heard_at.items() if s not in silent}
+        self.sweeping = bool(self.heard_at)
+        return [*effects, Wake(SWEEP_MS, Sweep())] if self.sweeping else effects
+
+    def _hear(self, asker: Address, session: str, now: Instant) -> Effects:
+        """Note that a client of another process lives."""
+        if node_of(asker) == self.node or session != node_of(asker):
+            return ()
+        self.heard_at[session] = now
+        if self.sweeping:
+            return ()
+        self.sweeping = True
+        return (Wake(SWEEP_MS, Sweep()),)
+
+    def _problem(self, asker: Address, request: Acquire | Release | Cancel | Inspect) -> str:
+        """Return what is wrong with ``request``, or the empty string."""
+        if node_of(asker) != self.node and request.session != node_of(asker):
+            return f"session {request.session!r} is not the client {node_of(asker)!r} itself"
+        try:
+            check_lock_name(request.lock)
+            if not isinstance(request, Inspect):
+                check_owner(request.owner)
+            if isinstance(request, Acquire):
+                check_wait(request.wait_ms)
+        except InvalidRequestError as problem:
+            return str(problem)
+        return ""
+
+
+def _status(asker: Address, inspect: Inspect, seen: Seen) -> Send:
+    status = LockStatus(
+        lock=seen.lock,
+        holder=seen.holder,
+        waiters=seen.waiters,
+        waits_for=seen.waits_for,
+        session=inspect.session,
+        request=inspect.request,
+    )
+    return Send(asker, status)

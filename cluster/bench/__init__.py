@@ -1,0 +1,1 @@
+"""Measurements that compare, in one run, what a machine of this noise can tell apart."""

@@ -1,0 +1,77 @@
+"""Figures with a bar to meet, as a table for people and as a document for programs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of a report: ours, the other's, their ratio, and the bar it has to meet.
+
+    Attributes:
+        name: what was measured.
+        unit: of ``ours`` and ``other``.
+        ours: the median over the rounds.
+        other: the same of what we compare with, None if there is nothing to compare.
+        ratio: the median of the rounds' ratios, ours by theirs.
+        bar: what has to hold, in words; empty if nothing has to.
+        met: whether it does.
+
+    """
+
+    name: str
+    unit: str
+    ours: float
+    other: float | None
+    ratio: float | None
+    bar: str
+    met: bool
+
+
+def higher_is_better(
+    name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_least: float
+) -> Figure:
+    """Compare rounds of a rate; the bar is a ratio of at least ``at_least``."""
+    ratio = statistics.median(a / b for a, b in zip(ours, other, strict=True))
+    mine, theirs = statistics.median(ours), statistics.median(other)
+    return Figure(name, unit, mine, theirs, ratio, f">= {at_least}x", ratio >= at_least)
+
+
+def lower_is_better(
+    name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_most: float | None
+) -> Figure:
+    """Compare rounds of a duration; the bar is a ratio of at most ``at_most``, None for none."""
+    ratio = statistics.median(a / b for a, b in zip(ours, other, strict=True))
+    mine, theirs = statistics.median(ours), statistics.median(other)
+    bar = "" if at_most is None else f"<= {at_most}x"
+    return Figure(name, unit, mine, theirs, ratio, bar, at_most is None or ratio <= at_most)
+
+
+def table_of(title: str, ours: str, other: str, figures: Sequence[Figure]) -> Table:
+    """Return the figures as a table; ``ours`` and ``other`` head their columns."""
+    table = Table(title=title)
+    table.add_column("what")
+    for column in (ours, other, "ratio"):
+        table.add_column(column, justify="right")
+    table.add_column("bar")
+    table.add_column("")
+    for figure in figures:
+        verdict = "" if not figure.bar else "[green]met[/]" if figure.met else "[red]MISSED[/]"
+        table.add_row(
+            figure.name,
+            _with_unit(figure.ours, figure),
+            "" if figure.other is None else _with_unit(figure.other, figure),
+            "" if figure.ratio is None else f"{figure.ratio:.2f}x",
+            figure.bar,
+            verdict,
+        )
+    return table
+
+
+def _with_unit(value: float, figure: Figure) -> str:
+    return f"{value:,.0f} {figure.unit}" if value >= 100 else f"{value:,.2f} {figure.unit}"

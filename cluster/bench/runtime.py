@@ -1,0 +1,274 @@
+"""The runtime beside Pykka's own threads: the same actors, measured in turns, in one run."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pykka
+
+from holdfast.actors.effect import Effects, Send, Spawn
+from holdfast.actors.message import Address, Instant, Local, address_of, local
+from holdfast.actors.role import Host, Role
+from holdfast.cluster.bench.report import Figure, higher_is_better, lower_is_better
+from holdfast.cluster.host.dispatcher import Dispatcher
+from holdfast.cluster.host.island import Island
+from holdfast.cluster.recipe import Cast
+
+NODE = "bench"
+IN_FLIGHT = 100
+"""Messages that bounce between the two actors at once, on both runtimes."""
+
+ROLES = 10_000
+
+
+@local
+class Ball(Local):
+    """Bounces until ``left`` is 0."""
+
+    left: int
+
+
+@local
+class Done(Local):
+    """The last ball was caught."""
+
+
+class Bouncer(Role[Ball]):
+    """Sends each ball back to ``other``, and the last one's end to ``referee``."""
+
+    def __init__(self, address: Address, host: Host, *, other: Address, referee: Address) -> None:
+        super().__init__(address, host)
+        self.other = other
+        self.referee = referee
+
+    def handle(self, sender: Address, event: Ball, now: Instant) -> Effects:
+        """Bounce."""
+        if event.left:
+            return (Send(self.other, Ball(left=event.left - 1)),)
+        return (Send(self.referee, Done()),)
+
+
+class Referee(Role[Done]):
+    """Says on a `threading.Event` when all balls are caught."""
+
+    def __init__(self, address: Address, host: Host, *, over: threading.Event) -> None:
+        super().__init__(address, host)
+        self.over = over
+        self.caught = 0
+
+    def handle(self, sender: Address, event: Done, now: Instant) -> Effects:
+        """Count."""
+        self.caught += 1
+        if self.caught == IN_FLIGHT:
+            self.over.set()
+        return ()
+
+
+class Echo(Role[Ball]):
+    """Answers with what it was asked."""
+
+    def handle(self, sender: Address, event: Ball, now: Instant) -> Effects:
+        """Answer."""
+        return (Send(sender, event),)
+
+
+class ThreadBouncer(pykka.ThreadingActor):
+    """`Bouncer` and `Referee` in one, on a thread of Pykka's own."""
+
+    use_daemon_thread = True
+
+    def __init__(self, over: threading.Event) -> None:
+        super().__init__()
+        self.over = over
+        self.caught = 0
+        self.other: pykka.ActorRef[Any] | None = None
+
+    def on_receive(self, message: Any) -> None:
+        """Bounce."""
+        if isinstance(message, pykka.ActorRef):
+            self.other = message
+        elif message.left:
+            assert self.other is not None
+            self.other.tell(Ball(left=message.left - 1))
+        else:
+            self.caught += 1
+            if self.caught == IN_FLIGHT:
+                self.over.set()
+
+
+class ThreadEcho(pykka.ThreadingActor):
+    """`Echo` on a thread of Pykka's own."""
+
+    use_daemon_thread = True
+
+    def on_receive(self, message: Any) -> Any:
+        """Answer."""
+        return message
+
+
+def measure(
+    *, rounds: int = 5, idle: Callable[[float], float] | None = None, say: Callable[[str], None]
+) -> list[Figure]:
+    """Run every measurement in turns with Pykka's threads.
+
+    Args:
+        rounds: how often each pair is measured; medians are reported.
+        idle: measures an idle node for so many seconds and returns its share of a core.
+        say: called with what is measured next.
+
+    """
+    figures = [*_messages(rounds, say), *_asks(rounds, say), *_crowd(rounds, say)]
+    if idle is not None:
+        say("an idle node")
+        share = 100 * idle(3.0)
+        figures.append(Figure("idle node", "% of a core", share, None, None, "< 1", share < 1))
+    say(f"{ROLES} roles in one process")
+    figures += _many_roles()
+    return figures
+
+
+def _messages(rounds: int, say: Callable[[str], None]) -> list[Figure]:
+    ours: list[float] = []
+    theirs: list[float] = []
+    for number in range(rounds):
+        say(f"role to role, round {number + 1} of {rounds}")
+        ours.append(_bounce_roles(2_000))
+        theirs.append(_bounce_threads(300))
+    return [higher_is_better("role to role", "messages/s", ours, theirs, 5.0)]
+
+
+def _bounce_roles(bounces: int) -> float:
+    over = threading.Event()
+    dispatcher = Dispatcher(NODE, Island())
+    a, b, referee = (address_of(NODE, role) for role in ("a", "b", "referee"))
+    roles = (
+        Spawn(a, Bouncer, {"other": b, "referee": referee}),
+        Spawn(b, Bouncer, {"other": a, "referee": referee}),
+        Spawn(referee, Referee, {"over": over}),
+    )
+    dispatcher.start(Cast(roles))
+    ref = dispatcher.ref(a)
+    began = time.perf_counter()
+    for _ in range(IN_FLIGHT):
+        ref.tell(Ball(left=bounces))
+    over.wait()
+    took = time.perf_counter() - began
+    dispatcher.stop()
+    return IN_FLIGHT * (bounces + 1) / took
+
+
+def _bounce_threads(bounces: int) -> float:
+    overs = [threading.Event(), threading.Event()]
+    a, b = (ThreadBouncer.start(over) for over in overs)
+    a.tell(b)
+    b.tell(a)
+    last = overs[bounces % 2]
+    began = time.perf_counter()
+    for _ in range(IN_FLIGHT):
+        a.tell(Ball(left=bounces))
+    last.wait()
+    took = time.perf_counter() - began
+    a.stop()
+    b.stop()
+    return IN_FLIGHT * (bounces + 1) / took
+
+
+def _asks(rounds: int, say: Callable[[str], None]) -> list[Figure]:
+    ours: list[list[float]] = []
+    theirs: list[list[float]] = []
+    for number in range(rounds):
+        say(f"ask from one thread, round {number + 1} of {rounds}")
+        with _echo_role() as ref:
+            ours.append(_ask_times(ref, 3_000))
+        with _echo_thread() as ref:
+            theirs.append(_ask_times(ref, 3_000))
+    p50 = [1e6 * statistics.median(times) for times in ours]
+    p50_theirs = [1e6 * statistics.median(times) for times in theirs]
+    p99 = [1e6 * statistics.quantiles(times, n=100)[98] for times in ours]
+    p99_theirs = [1e6 * statistics.quantiles(times, n=100)[98] for times in theirs]
+    return [
+        lower_is_better("ask, one thread, p50", "us", p50, p50_theirs, 1.5),
+        lower_is_better("ask, one thread, p99", "us", p99, p99_theirs, None),
+    ]
+
+
+def _crowd(rounds: int, say: Callable[[str], None]) -> list[Figure]:
+    ours: list[float] = []
+    theirs: list[float] = []
+    for number in range(rounds):
+        say(f"ask from 16 threads, round {number + 1} of {rounds}")
+        with _echo_role() as ref:
+            ours.append(_crowd_rate(ref))
+        with _echo_thread() as ref:
+            theirs.append(_crowd_rate(ref))
+    return [higher_is_better("ask, 16 threads", "asks/s", ours, theirs, 1.2)]
+
+
+@contextmanager
+def _echo_role() -> Generator[pykka.ActorRef[Any], None, None]:
+    dispatcher = Dispatcher(NODE, Island())
+    echo = address_of(NODE, "echo")
+    dispatcher.start(Cast((Spawn(echo, Echo),)))
+    yield dispatcher.ref(echo)
+    dispatcher.stop()
+
+
+@contextmanager
+def _echo_thread() -> Generator[pykka.ActorRef[Any], None, None]:
+    ref = ThreadEcho.start()
+    yield ref
+    ref.stop()
+
+
+def _ask_times(ref: pykka.ActorRef[Any], asks: int) -> list[float]:
+    times: list[float] = []
+    for number in range(asks):
+        began = time.perf_counter()
+        ref.ask(Ball(left=number))
+        times.append(time.perf_counter() - began)
+    return times[asks // 10 :]  # The first tenth warms up.
+
+
+def _crowd_rate(ref: pykka.ActorRef[Any], asks: int = 1_000, threads: int = 16) -> float:
+    def run() -> None:
+        for number in range(asks):
+            ref.ask(Ball(left=number))
+
+    crowd = [threading.Thread(target=run) for _ in range(threads)]
+    began = time.perf_counter()
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    return asks * threads / (time.perf_counter() - began)
+
+
+def _many_roles() -> list[Figure]:
+    gc.collect()
+    before = _resident_bytes()
+    began = time.perf_counter()
+    dispatcher = Dispatcher(NODE, Island())
+    dispatcher.start(
+        Cast(tuple(Spawn(address_of(NODE, f"echo-{n}"), Echo) for n in range(ROLES)))
+    )
+    for n in range(ROLES):
+        dispatcher.ref(address_of(NODE, f"echo-{n}")).ask(Ball(left=n))
+    took = time.perf_counter() - began
+    grown = (_resident_bytes() - before) / 1e6
+    dispatcher.stop()
+    return [
+        Figure(f"{ROLES} roles", "MB", grown, None, None, "< 100", grown < 100),
+        Figure(f"{ROLES} roles started and each asked", "s", took, None, None, "< 5", took < 5),
+    ]
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * 4096

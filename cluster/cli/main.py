@@ -1,0 +1,118 @@
+"""The ``holdfast`` command: only puts the commands together and tells errors in a line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+from typer.main import get_group
+
+from holdfast import __version__
+from holdfast.actors.error import HoldfastError
+from holdfast.cluster.cli.init import init
+from holdfast.cluster.cli.serve import serve
+from holdfast.cluster.cli.status import status
+
+EXIT_REFUSED = 2
+EXIT_INTERRUPTED = 130
+
+
+def _stand_in() -> None:
+    """Stand for a command in the list of commands."""
+
+
+def _load_simulate() -> typer.Typer:
+    from holdfast.cluster.cli.simulate import simulate  # noqa: PLC0415
+
+    loaded = typer.Typer(rich_markup_mode="rich")
+    loaded.callback()(_stand_in)  # A group, as `_load_bench` gives one.
+    loaded.command("simulate")(simulate)
+    return loaded
+
+
+def _load_bench() -> typer.Typer:
+    from holdfast.cluster.cli import bench  # noqa: PLC0415
+
+    loaded = typer.Typer(rich_markup_mode="rich")
+    loaded.add_typer(bench.app, name="bench")
+    return loaded
+
+
+LATE: dict[str, tuple[str, Callable[[], typer.Typer]]] = {
+    "simulate": ("Run a protocol under [bold]seeded misfortunes[/bold].", _load_simulate),
+    "bench": ("[bold]Measure[/bold], beside the bars that must hold.", _load_bench),
+}
+"""Commands that import all of holdfast: what they do, for the list, and where they come from."""
+
+
+class LateGroup(TyperGroup):
+    """Lists the `LATE` commands, and loads one only when it is run: ``--help`` stays quick."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Put the real command where its stand-in was, and go on as usual."""
+        if args and args[0] in LATE:
+            _, load = LATE[args[0]]
+            self.commands[args[0]] = get_group(load()).commands[args[0]]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    name="holdfast",
+    cls=LateGroup,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"holdfast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def holdfast(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """[bold]Distributed locks that hold[/bold]: fenced, fair, over ZeroMQ.
+
+    A cluster on this machine, in three steps:
+
+      [cyan]holdfast init --nodes 3[/cyan]
+
+      [cyan]holdfast serve --config cluster.toml --id n1[/cyan] (and n2, n3, each in a terminal)
+
+      [cyan]holdfast status --connect tcp://127.0.0.1:4041[/cyan]
+
+    """
+    del version
+
+
+app.command()(init)
+app.command()(serve)
+app.command()(status)
+for _name, (_help, _) in LATE.items():
+    app.command(_name, help=_help)(_stand_in)
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is told in red and without a traceback."""
+    try:
+        app()
+    except HoldfastError as error:
+        console = Console(stderr=True)
+        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(EXIT_REFUSED)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

@@ -1,0 +1,126 @@
+"""``holdfast serve``: run one node of a cluster until it is told to stop."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from loguru import logger
+
+from holdfast.actors.error import ConfigError, HoldfastError
+from holdfast.cluster import log
+from holdfast.cluster.guarantee import PROMISES
+
+if TYPE_CHECKING:
+    from holdfast.cluster.config import Config
+    from holdfast.cluster.node import Node
+
+EXIT_BUG = 70
+"""A role broke one of its own invariants (EX_SOFTWARE of ``sysexits.h``): start it anew."""
+
+Stops = SimpleQueue[str]
+"""Why to stop; a queue, since a signal may come while anything is locked."""
+
+
+class ServeError(HoldfastError):
+    """The node cannot serve here; the text says what to do."""
+
+
+def serve(
+    node_id: Annotated[str, typer.Option("--id", help="Which of the configuration's nodes.")],
+    config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
+        "cluster.toml"
+    ),
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Log one JSON object a line.")
+    ] = False,
+) -> None:
+    """Run [bold]one node[/bold] until SIGTERM or Ctrl-C.
+
+    Exits with 0 when told to stop, 2 when it cannot start, and 70 after a fatal error.
+
+    For example:
+
+      [cyan]holdfast init --nodes 3[/cyan]
+
+      [cyan]holdfast serve --config cluster.toml --id n1[/cyan]
+
+    """
+    if not __debug__:
+        raise ServeError("python -O turns off the checks a node relies on: run it without -O")
+    from holdfast.cluster.config import load  # noqa: PLC0415 (pydantic: not for --help)
+
+    settings = load(config)
+    if node_id not in settings.nodes:
+        known = ", ".join(settings.nodes)
+        raise ConfigError(f'--id: "{node_id}" is no node of {config}, which knows {known}')
+    log.set_up(settings.log_level, serialize=log_json)
+    with _stops_on_signals() as stops:
+        node = _start(settings, node_id)
+        watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
+        watcher.start()
+        _greet(settings, node)
+        why = stops.get()
+        logger.bind(node=node_id).info("stops: {}", why)
+        stopped = node.stop()
+        watcher.join()
+    if node.failure is not None:
+        typer.echo(f"{node_id} stopped after a fatal error: {node.failure!r}", err=True)
+        raise typer.Exit(EXIT_BUG)
+    if not stopped:
+        raise ServeError(f"{node_id} did not stop in time")
+    typer.echo(f"{node_id} stopped")
+
+
+def _start(config: Config, node_id: str) -> Node:
+    import zmq  # noqa: PLC0415 (sockets: not for --help)
+
+    from holdfast.cluster.node import Node  # noqa: PLC0415
+
+    try:
+        return Node.start(config, node_id)
+    except ConfigError as error:
+        if not isinstance(error.__cause__, zmq.ZMQError):
+            raise
+        if error.__cause__.errno == errno.EADDRINUSE:
+            advice = "another program listens there: stop it, or change the port in the file"
+        else:
+            advice = "the host in the file must be this machine's own"
+        raise ServeError(f"nodes.{node_id}.address: {error}; {advice}") from error
+
+
+def _greet(config: Config, node: Node) -> None:
+    typer.echo(
+        f'{node.id} serves at {node.address}: cluster "{config.cluster}", protocol '
+        f"{config.protocol}. Mind: {PROMISES[config.protocol].does_not_survive}"
+    )
+    sys.stdout.flush()  # Whoever started us through a pipe waits for this line.
+
+
+def _watch(node: Node, stops: Stops) -> None:
+    node.wait(None)
+    stops.put("the node has stopped")
+
+
+@contextmanager
+def _stops_on_signals() -> Generator[Stops]:
+    stops = Stops()
+
+    def on_signal(number: int, frame: object) -> None:
+        del frame
+        stops.put(signal.Signals(number).name)
+
+    before = {each: signal.signal(each, on_signal) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stops
+    finally:
+        for each, former in before.items():
+            signal.signal(each, former)

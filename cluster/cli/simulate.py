@@ -1,0 +1,165 @@
+"""``holdfast simulate``: run a protocol in virtual time under every misfortune it must survive."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from holdfast.actors.error import ConfigError
+from holdfast.cluster.recipe import Settings
+
+if TYPE_CHECKING:
+    from holdfast.cluster.simulation.sweep import Outcome, Total
+
+EXIT_VIOLATION = 1
+SEEDS_MAX = 1_000_000
+GRANTS_MIN = 5
+"""Grants a seed on average: a sweep with fewer proves nothing, which is a failure."""
+SHOWN_MAX = 40
+"""Marks in the summary."""
+
+
+def simulate(
+    protocol: Annotated[
+        str, typer.Option("--protocol", "-p", help="Which protocol: lamport or central.")
+    ],
+    seeds: Annotated[
+        str, typer.Option(help="Which seeds, both ends included.", metavar="A..B")
+    ] = "0..99",
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Only this seed; instead of --seeds.")
+    ] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Print every delivery of --seed, one to a line.")
+    ] = False,
+    central_journal: Annotated[
+        bool, typer.Option(help="central: with the server's journal, and crashes of the server.")
+    ] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes to share the seeds among.")
+    ] = 1,
+) -> None:
+    """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
+
+    Messages are lost, repeated, late and out of order, links are cut one way or both,
+    nodes pause, crash and lose what their disks had not synced, clocks drift and jump:
+    whatever the protocol promises to survive. Judges outside the roles demand mutual
+    exclusion, rising fences, and that everybody is served when misfortune ends.
+
+    Stops at the first seed that fails, says how to repeat it, and exits with 1.
+
+    For example:
+
+      [cyan]holdfast simulate --protocol lamport --seeds 0..1999 --workers 2[/cyan]
+
+      [cyan]holdfast simulate --protocol central --seed 7 --trace[/cyan]
+
+    """
+    from holdfast.cluster.simulation.promise import in_words, promise_of  # noqa: PLC0415
+
+    settings = Settings(central_journal=central_journal)
+    promise = promise_of(protocol, settings)
+    if seed is not None:
+        _one(protocol, seed, settings, trace=trace)
+        return
+    if trace:
+        raise ConfigError("--trace is told for one seed: give --seed as well")
+    first, last = seed_range(seeds)
+    console = Console()
+    console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
+    _many(console, protocol, range(first, last + 1), settings, workers)
+
+
+def seed_range(text: str) -> tuple[int, int]:
+    """Return the ends of ``A..B``, or of ``A``, which is a range of one.
+
+    Raises:
+        ConfigError: it is neither, or it is empty or longer than `SEEDS_MAX`.
+
+    """
+    found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", text)
+    if found is None:
+        raise ConfigError(f"--seeds is {text!r}, two numbers as in 0..99 are allowed")
+    first = int(found[1])
+    last = first if found[2] is None else int(found[2])
+    if not 1 <= last - first + 1 <= SEEDS_MAX:
+        raise ConfigError(f"--seeds is {text!r}, 1 to {SEEDS_MAX} seeds are allowed")
+    return first, last
+
+
+def _one(protocol: str, seed: int, settings: Settings, *, trace: bool) -> None:
+    from holdfast.cluster.simulation.run import run_seed  # noqa: PLC0415
+
+    report = run_seed(protocol, seed, settings=settings)
+    if trace:
+        for line in report.trace():
+            typer.echo(line)
+    typer.echo(f"seed {seed}: {report.plan}")
+    if report.violation is not None:
+        typer.echo(f"seed {seed} fails at {report.violation}", err=True)
+        raise typer.Exit(EXIT_VIOLATION)
+    typer.echo(
+        f"seed {seed} is clean: {report.deliveries} deliveries, {report.grants} grants, "
+        f"{report.virtual_ms} virtual ms"
+    )
+
+
+def _many(console: Console, protocol: str, seeds: range, settings: Settings, workers: int) -> None:
+    from holdfast.cluster.simulation.sweep import Total, sweep  # noqa: PLC0415
+
+    total = Total()
+    began = time.monotonic()
+    outcomes = sweep(protocol, seeds, settings=settings, workers=workers)
+    watched = track(
+        outcomes,
+        description=f"{protocol} {seeds[0]}..{seeds[-1]}",
+        total=len(seeds),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    for outcome in watched:
+        total.add(outcome)
+        if outcome.violation is not None:
+            outcomes.close()
+            _tell_failure(protocol, outcome, settings)
+            raise typer.Exit(EXIT_VIOLATION)
+    _tell_total(console, protocol, total, time.monotonic() - began)
+    if total.grants < GRANTS_MIN * total.seeds:
+        typer.echo(f"void: {total.grants} grants, {GRANTS_MIN} a seed are needed")
+        raise typer.Exit(EXIT_VIOLATION)
+
+
+def _tell_failure(protocol: str, outcome: Outcome, settings: Settings) -> None:
+    journal = " --central-journal" if settings.central_journal else ""
+    typer.echo(f"seed {outcome.seed} fails at {outcome.violation}")
+    typer.echo(
+        f"repeat it: holdfast simulate --protocol {protocol}{journal} --seed {outcome.seed} --trace"
+    )
+
+
+def _tell_total(console: Console, protocol: str, total: Total, seconds: float) -> None:
+    table = Table(title=f"{protocol}: {total.seeds} seeds without a violation")
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    table.add_row("deliveries", f"{total.deliveries:,}")
+    table.add_row("deliveries a second", f"{total.deliveries / max(seconds, 1e-9):,.0f}")
+    table.add_row("grants", f"{total.grants:,}")
+    table.add_row("virtual seconds", f"{total.virtual_ms / 1000:,.0f}")
+    table.add_row("seconds", f"{seconds:,.1f}", end_section=True)
+    _add_rows(table, "fault", total.faults)
+    table.add_section()
+    _add_rows(table, "mark", total.marks)
+    console.print(table)
+
+
+def _add_rows(table: Table, kind: str, counts: Mapping[str, int]) -> None:
+    for name, count in sorted(counts.items())[:SHOWN_MAX]:
+        table.add_row(f"{kind}: {name}", f"{count:,}")

@@ -1,0 +1,289 @@
+"""The configuration of a cluster: one TOML file, the same for every node."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from holdfast.actors.error import ConfigError
+from holdfast.cluster.guarantee import PROMISES
+from holdfast.cluster.recipe import Settings
+
+NODES_MAX = 64
+"""Every node talks to every other: at 64 that is 63 links a node."""
+CLUSTER_ID = re.compile(r"[a-z0-9-]{1,64}")
+NODE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+ADDRESS = re.compile(
+    r"tcp://(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})"
+)
+ANYWHERE = {"0.0.0.0", "[::]"}
+"""Hosts to listen at, but not to be reached at."""
+FOLDER = re.compile(r"[^\0]+")
+LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
+PORT_MAX = 65535
+DEFAULT_PORT = 4040
+"""Nodes of one machine are numbered on from here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A configuration that was found to be usable."""
+
+    cluster: str
+    """Frames of a cluster with another id are refused."""
+    protocol: str
+    nodes: dict[str, str]
+    """Node id to address, sorted by id."""
+    settings: Settings = field(default_factory=Settings)
+    data: Path | None = None
+    """Where nodes keep what must survive a restart; see `folder_of`."""
+    log_level: str = "INFO"
+
+    def folder_of(self, node: str) -> Path | None:
+        """Return what ``node`` alone uses: nodes of one machine share ``data``, not a journal."""
+        return None if self.data is None else self.data / node
+
+
+def load(path: Path) -> Config:
+    """Read the configuration at ``path``.
+
+    Raises:
+        ConfigError: the file cannot be read, is no TOML, or something in it is not usable;
+            the text has a line for each problem.
+
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{path} does not exist: write a starting one with "
+            f'"holdfast init --nodes 3 --config {path}"'
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{path} cannot be read: {reason}") from error
+    try:
+        return parse(text, path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path} is not usable:\n{error}") from error
+
+
+def parse(text: str, folder: Path) -> Config:
+    """Read a configuration from ``text``, whose relative paths begin at ``folder``.
+
+    Raises:
+        ConfigError: as for `load`.
+
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not TOML: {error}") from error
+    try:
+        file = _File.model_validate(document)
+    except ValidationError as error:
+        problems = [_problem(dict(detail)) for detail in error.errors()]
+        raise ConfigError("\n".join(problems)) from error
+    if problems := _contradictions(file):
+        raise ConfigError("\n".join(problems))
+    return Config(
+        cluster=file.cluster,
+        protocol=file.protocol,
+        nodes={node: file.nodes[node].address for node in sorted(file.nodes)},
+        settings=Settings(
+            central_server=file.central.server or "", central_journal=file.central.journal
+        ),
+        data=None if file.data is None else folder / file.data,
+        log_level=file.log.level,
+    )
+
+
+def starting_config(
+    addresses: Mapping[str, str], *, cluster: str = "holdfast", protocol: str = "lamport"
+) -> str:
+    """Return a configuration with comments, to begin from.
+
+    Args:
+        addresses: node id to address, see `loopback`.
+        cluster: the cluster's id.
+        protocol: one of `guarantee.PROMISES`.
+
+    Raises:
+        ConfigError: what was asked for would not be usable.
+
+    """
+    tables = "\n".join(
+        f"[nodes.{_key(node)}]\naddress = {_toml(address)}\n" for node, address in addresses.items()
+    )
+    text = _STARTING.format(
+        cluster=_toml(cluster),
+        protocol=_toml(protocol),
+        protocols=" | ".join(PROMISES),
+        nodes=tables,
+        first=_toml(min(addresses, default="n1")),
+    )
+    parse(text, Path())  # What it would refuse is refused now.
+    return text
+
+
+def loopback(nodes: int, port: int = DEFAULT_PORT) -> dict[str, str]:
+    """Return addresses for ``nodes`` nodes on this machine, at the ports after ``port``."""
+    return {f"n{n}": f"tcp://127.0.0.1:{port + n}" for n in range(1, nodes + 1)}
+
+
+_STARTING = """\
+# A holdfast cluster. Every node is given this same file:
+#   holdfast serve --config cluster.toml --id n1
+
+cluster = {cluster}  # a name of a-z, 0-9 and -; frames of another cluster are refused
+protocol = {protocol}  # {protocols}
+data = "./data"  # where nodes keep what must survive a restart; relative to this file
+
+# Where each node is reached, by the other nodes and by clients.
+{nodes}
+[central]  # read by protocol = "central" only
+# server = {first}  # the node that owns every lock; the first by name if left out
+journal = false  # true: a restarted server goes on where it was
+
+[log]
+level = "INFO"
+"""
+
+
+def _matching(pattern: re.Pattern[str]) -> AfterValidator:
+    def check(value: str) -> str:
+        if pattern.fullmatch(value) is None:
+            raise ValueError(value)
+        return value
+
+    return AfterValidator(check)
+
+
+def _one_of(values: tuple[str, ...]) -> AfterValidator:
+    return _matching(re.compile("|".join(values)))
+
+
+def _address(value: str) -> str:
+    match = ADDRESS.fullmatch(value)
+    if match is None or match["host"] in ANYWHERE or int(match["port"]) > PORT_MAX:
+        raise ValueError(value)
+    return value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Node(_Strict):
+    address: Annotated[str, AfterValidator(_address)]
+
+
+class _Central(_Strict):
+    server: str | None = None
+    journal: bool = False
+
+
+class _Log(_Strict):
+    level: Annotated[str, _one_of(LOG_LEVELS)] = "INFO"
+
+
+class _File(_Strict):
+    cluster: Annotated[str, _matching(CLUSTER_ID)]
+    protocol: Annotated[str, _one_of(tuple(PROMISES))]
+    data: Annotated[str, _matching(FOLDER)] | None = None
+    nodes: Annotated[
+        dict[Annotated[str, _matching(NODE_ID)], _Node], Field(min_length=1, max_length=NODES_MAX)
+    ]
+    central: _Central = _Central()
+    log: _Log = _Log()
+
+
+_ALLOWED = {
+    "": "one of " + ", ".join(_File.model_fields),
+    "cluster": 'a name of 1 to 64 of a-z, 0-9 and - like "orders"',
+    "protocol": "one of " + ", ".join(f'"{name}"' for name in PROMISES),
+    "data": 'a folder like "./data"',
+    "nodes": f"1 to {NODES_MAX} tables like [nodes.n1]",
+    "nodes.*": (
+        "a table with an address, under an id of 1 to 32 of a-z, 0-9 and - "
+        'that begins with a letter or digit, like "n1"'
+    ),
+    "nodes.*.address": 'an address the other nodes can reach like "tcp://10.0.0.1:4040"',
+    "central": "a table with " + " and ".join(_Central.model_fields),
+    "central.server": 'the id of a node like "n1"',
+    "central.journal": "true or false",
+    "log": "a table with " + " and ".join(_Log.model_fields),
+    "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
+}
+"""What is allowed for each key, as the subject of ``... is expected``."""
+
+_TABLES: dict[str, type[_Strict]] = {
+    "": _File, "nodes.*": _Node, "central": _Central, "log": _Log
+}  # fmt: skip
+
+
+def _problem(detail: dict[str, Any]) -> str:
+    """Return the line that tells a user what pydantic found."""
+    path = [str(step) for step in detail["loc"] if step != "[key]"]
+    key = ".".join(_key(step) for step in path)
+    pattern = ".".join("*" if path[0] == "nodes" and i == 1 else s for i, s in enumerate(path))
+    if detail["type"] == "extra_forbidden":
+        known = list(_TABLES[pattern.rpartition(".")[0]].model_fields)
+        near = difflib.get_close_matches(path[-1], known, n=1)
+        advice = f'did you mean "{near[0]}"?' if near else f"known here: {', '.join(known)}"
+        return f"{key}: not a known key; {advice}"
+    allowed = _ALLOWED[pattern]
+    if detail["type"] == "missing":
+        return f"{key}: missing; {allowed} is expected"
+    return _unusable(key, detail["input"], allowed)
+
+
+def _unusable(key: str, value: object, allowed: str) -> str:
+    return f"{key}: {_toml(value)} is not usable: {allowed} is expected"
+
+
+def _contradictions(file: _File) -> list[str]:
+    """Return what is wrong although each value by itself is allowed."""
+    problems: list[str] = []
+    promise = PROMISES[file.protocol]
+    if len(file.nodes) < promise.nodes_min:
+        problems.append(
+            f'nodes: {len(file.nodes)} is not usable: protocol "{file.protocol}" needs at least '
+            f"{promise.nodes_min} ({promise.why_nodes_min})"
+        )
+    owners: dict[str, str] = {}
+    for node, table in file.nodes.items():
+        first = owners.setdefault(table.address, node)
+        if first != node:
+            problems.append(
+                f'nodes.{node}.address: "{table.address}" is not usable: node {first} has it, '
+                "and every node needs an address of its own"
+            )
+    server = file.central.server
+    if server is not None and server not in file.nodes:
+        known = ", ".join(_toml(node) for node in sorted(file.nodes))
+        problems.append(_unusable("central.server", server, f"one of {known}"))
+    if file.central.journal and file.data is None:
+        problems.append(f"data: missing; central.journal = true needs {_ALLOWED['data']}")
+    return problems
+
+
+def _key(step: str) -> str:
+    return step if re.fullmatch(r"[A-Za-z0-9_-]+", step) else _toml(step)
+
+
+def _toml(value: object) -> str:
+    """Return ``value`` much as it stands in the file; for text, exactly a TOML string."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")

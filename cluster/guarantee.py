@@ -1,0 +1,94 @@
+"""What each protocol promises, and what it does not: one table for the CLI and for refusals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.actors.error import UnsupportedError
+
+
+class Guarantee(Enum):
+    """Something an application may rely on. The value defines it, in one sentence."""
+
+    EXCLUSIVE = "at most one owner holds a lock at any time"
+    FENCED = "every grant carries a number above that of each earlier grant of the same lock"
+    FIFO = "whoever asked first is served first"
+    REENTRANT = "an owner may acquire a lock it holds once more, and releases it as often"
+    SESSIONS = "a client that is gone is noticed, and what it held or waited for is given up"
+    EXACTLY_ONCE = "a request that is sent again takes effect once and gets its first answer again"
+    LINEARIZABLE = "every answer, of reads too, is true at one instant between question and answer"
+    SURVIVES_UNKIND_NETWORK = "messages that are lost, repeated, reordered or late do no harm"
+    SURVIVES_MINORITY_CRASH = "locks are granted while a majority of the nodes is up and connected"
+    SURVIVES_HOLDER_CRASH = "a lock whose holder is dead is granted to the next without an operator"
+
+    @property
+    def title(self) -> str:
+        """The name as people write it: ``survives holder crash``."""
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What one protocol promises, and its price in one line."""
+
+    guarantees: frozenset[Guarantee]
+    does_not_survive: str
+    """What stops it, as a sentence that ends ``holdfast serve``'s greeting."""
+    nodes_min: int
+    """The fewest nodes it runs on."""
+    why_nodes_min: str = ""
+    """Why not on fewer."""
+
+
+PROMISES: dict[str, Promise] = {
+    "central": Promise(
+        guarantees=frozenset(
+            {Guarantee.EXCLUSIVE, Guarantee.FENCED, Guarantee.SURVIVES_UNKIND_NETWORK}
+        ),
+        does_not_survive=(
+            "a crashed server stops every lock, and a lock whose holder crashed stays held"
+        ),
+        nodes_min=1,
+    ),
+    "lamport": Promise(
+        guarantees=frozenset(
+            {
+                Guarantee.EXCLUSIVE,
+                Guarantee.FENCED,
+                Guarantee.FIFO,
+                Guarantee.SURVIVES_UNKIND_NETWORK,
+            }
+        ),
+        does_not_survive=(
+            "every node must be up: while one is down or cut off, nobody is granted anything new"
+        ),
+        nodes_min=2,
+        why_nodes_min="its fences live in the other nodes' clocks: a restart learns them there",
+    ),
+}
+"""The protocols of this release, by the name the configuration uses."""
+
+
+def demand(protocol: str, guarantee: Guarantee) -> None:
+    """Return if ``protocol`` promises ``guarantee``.
+
+    Args:
+        protocol: one of `PROMISES`.
+        guarantee: what the caller relies on.
+
+    Raises:
+        UnsupportedError: it does not; the text names the protocols that do.
+        ValueError: there is no such protocol.
+
+    """
+    promise = PROMISES.get(protocol)
+    if promise is None:
+        raise ValueError(f"protocol is {protocol!r}, and must be one of {', '.join(PROMISES)}")
+    if guarantee in promise.guarantees:
+        return
+    able = [name for name, other in PROMISES.items() if guarantee in other.guarantees]
+    advice = f"{' and '.join(able)} has it" if able else "no protocol of this release has it"
+    raise UnsupportedError(
+        f"{protocol} does not promise {guarantee.title} ({guarantee.value}); {advice}"
+    )

@@ -1,0 +1,279 @@
+"""The dispatcher: one thread that runs every role of a node, turn by turn."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pykka
+from loguru import logger
+from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]
+
+from holdfast.actors.effect import Effects
+from holdfast.actors.error import OverloadedError
+from holdfast.actors.lock.message import Abandon
+from holdfast.actors.message import Address, Event, Instant
+from holdfast.actors.role import Role
+from holdfast.cluster.host.asks import refuse
+from holdfast.cluster.host.cell import INBOX_MAX, Cell
+from holdfast.cluster.host.gateway import Gateway
+from holdfast.cluster.host.links import Links
+from holdfast.cluster.host.ref import RoleRef
+from holdfast.cluster.host.stage import RoleFailedError, Stage
+from holdfast.cluster.recipe import Cast
+from holdfast.cluster.storage.journal import Journal
+from holdfast.transport.wire import encode
+
+ARRIVALS_MAX = 100_000
+"""Questions and tells from other threads that may wait for the dispatcher."""
+
+TURN_MAX = 4_096
+"""Role turns before the dispatcher looks at sockets, timers and the disk again."""
+
+FRAMES_MAX = 256
+"""Frames taken from the sockets in one turn."""
+
+
+class Dispatcher:
+    """The real-time host: a Pykka runtime in which all roles of a node share one thread.
+
+    A turn takes what sockets, timers and other threads brought, runs roles until
+    none waits (bounded), writes and syncs all records of the turn at once, and only
+    then lets go what depended on them: one frame for each peer. Between turns it
+    sleeps in the poller of its bridge.
+
+    Args:
+        node: the id of this node (or of this client).
+        bridge: the sockets; an `Island` for roles that talk to nobody outside.
+        members: the nodes whose frames move the logical clock.
+        journal: where records go; a node without one must not persist.
+        counters: where roles and host count; shared with the bridge, read on this thread.
+
+    Source: Pykka's three hooks for implementors of new actor types
+    (``_create_actor_inbox``, ``_create_future``, ``_start_actor_loop``).
+
+    """
+
+    def __init__(
+        self,
+        node: str,
+        bridge: Links,
+        *,
+        members: frozenset[str] = frozenset(),
+        journal: Journal | None = None,
+        counters: Counter[str] | None = None,
+    ) -> None:
+        self.node = node
+        self.failure: BaseException | None = None
+        self.stopped = threading.Event()
+        self._stage = Stage(node, self._welcome, Counter() if counters is None else counters)
+        self._bridge = bridge
+        self._gateway = Gateway(self._stage, bridge, members)
+        self._journal = journal
+        self._arrivals: deque[Callable[[], None]] = deque()
+        self._asleep = False
+        self._stopping = False
+        self._closed = False
+        self._door = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-{node}", daemon=True)
+
+    def start(self, cast: Cast) -> None:
+        """Put the roles of ``cast`` on stage and begin to run them."""
+        self._stage.open(cast)
+        self._thread.start()
+
+    def ref(self, address: Address) -> RoleRef:
+        """Return the reference of a role of `start`'s cast, for any thread.
+
+        Raises:
+            pykka.ActorDeadError: no such role is on stage, or the node has failed already.
+
+        """
+        cell = self._stage.cells.get(address)
+        if cell is None:
+            raise pykka.ActorDeadError(f"{address} is not on stage") from self.failure
+        ref = cell.role.actor_ref
+        assert isinstance(ref, RoleRef)
+        return ref
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Stop in order: no new questions, the journal synced, sockets and threads gone.
+
+        Args:
+            timeout: how long to wait for it (s), None for without limit.
+
+        Returns:
+            Whether everything has stopped.
+
+        """
+        self._stopping = True
+        self._bridge_ring()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+        return self.stopped.is_set()
+
+    def abandon(self, future: pykka.Future[Any]) -> None:
+        """Take a question back: its asker stopped waiting. From any thread."""
+        self._enter(lambda: self._abandon(future))
+
+    def now(self) -> Instant:
+        """Read the clock (Host)."""
+        return self._stage.now()
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        """Carry out ``effects`` of the role at ``source`` (Host); on this thread only."""
+        self._stage.perform(source, effects)
+
+    def adopt(self, role: Role[Any]) -> None:
+        """Run ``role``, which some thread made with Pykka's ``start`` (Host)."""
+        entered = threading.Event()
+
+        def enter() -> None:
+            self._stage.adopt(role)
+            entered.set()
+
+        if threading.current_thread() is self._thread or not self._thread.is_alive():
+            enter()
+        elif self._enter(enter):
+            entered.wait()
+
+    def _welcome(self, cell: Cell) -> None:
+        role: Any = cell.role
+        role.actor_inbox.forward = partial(self._submit, cell)
+        role._actor_ref = RoleRef(role, self.abandon)  # Pykka's own attribute.
+
+    def _submit(self, cell: Cell, envelope: Any) -> None:
+        """Take one of Pykka's envelopes from any thread."""
+        if len(self._arrivals) >= ARRIVALS_MAX:
+            self._turn_away(envelope, f"{ARRIVALS_MAX} events wait for node {self.node}")
+        elif not self._enter(lambda: self._take(cell, envelope)):
+            dead = pykka.ActorDeadError(f"{cell.address} has stopped")
+            if envelope.reply_to is None:
+                raise dead
+            refuse(envelope.reply_to, dead)
+
+    def _turn_away(self, envelope: Any, text: str) -> None:
+        error = OverloadedError(text)
+        if envelope.reply_to is None:
+            raise error
+        refuse(envelope.reply_to, error)
+
+    def _enter(self, arrival: Callable[[], None]) -> bool:
+        """Have ``arrival`` run on the dispatcher's thread; False when it has stopped."""
+        with self._door:
+            if self._closed:
+                return False
+            self._arrivals.append(arrival)
+            if self._asleep:
+                self._asleep = False
+                self._bridge.ring()
+        return True
+
+    def _bridge_ring(self) -> None:
+        with self._door:
+            if not self._closed:
+                self._bridge.ring()
+
+    def _take(self, cell: Cell, envelope: Any) -> None:
+        future, message = envelope.reply_to, envelope.message
+        if cell.dead:
+            if future is not None:
+                refuse(future, pykka.ActorDeadError(f"{cell.address} has stopped"))
+        elif not isinstance(message, Event):
+            self._take_from_pykka(cell, envelope)
+        elif cell.queued >= INBOX_MAX:
+            self._stage.counters["host.inbox_full"] += 1
+            if future is not None:
+                refuse(future, OverloadedError(f"{INBOX_MAX} events wait for {cell.address}"))
+        elif future is None:
+            self._stage.post(cell, self._stage.here, message)
+        else:
+            self._stage.post(cell, self._stage.asks.open(future, cell.address), message)
+
+    def _take_from_pykka(self, cell: Cell, envelope: Any) -> None:
+        """Serve Pykka's own messages: stop, and a proxy's look at attributes."""
+        role: Any = cell.role
+        try:
+            if isinstance(envelope.message, _ActorStop):
+                self._stage.retire(cell)
+                answer = None
+            else:
+                answer = role._handle_receive(envelope.message)
+        except Exception as error:  # noqa: BLE001  # It is the caller's, as Pykka has it.
+            if envelope.reply_to is not None:
+                refuse(envelope.reply_to, error)
+        else:
+            if envelope.reply_to is not None:
+                envelope.reply_to.set(answer)
+
+    def _abandon(self, future: pykka.Future[Any]) -> None:
+        asked = self._stage.asks.abandon(future)
+        if asked is None:
+            return
+        address, role = asked
+        cell = self._stage.cells.get(role)
+        if cell is not None and Abandon in cell.accepts:
+            self._stage.post(cell, address, Abandon())
+
+    def _run(self) -> None:
+        """Turn until told to stop, or until a role or the disk fails."""
+        try:
+            while not self._stopping:
+                self._turn()
+                self._sleep()
+            self._turn()
+        except BaseException as failure:  # noqa: BLE001  # The thread's top: log, end, tell.
+            self.failure = failure
+            logger.bind(node=self.node).opt(exception=failure).critical(
+                "node {} stops: {}", self.node, failure
+            )
+        finally:
+            self._close()
+
+    def _turn(self) -> None:
+        arrivals = self._arrivals
+        for _ in range(len(arrivals)):
+            arrivals.popleft()()
+        self._gateway.take(FRAMES_MAX)
+        self._stage.ring_alarms()
+        self._stage.work(TURN_MAX)
+        if self._stage.records:
+            self._write()
+            self._stage.release_held()
+        self._gateway.flush()
+
+    def _write(self) -> None:
+        """Make the records of this turn durable: one append, one sync (group commit)."""
+        assert self._journal is not None, "a role persists on a node that keeps no journal"
+        self._journal.append([encode(record) for record in self._stage.records])
+        self._journal.sync()
+
+    def _sleep(self) -> None:
+        idle_ms = self._stage.idle_ms()
+        if idle_ms == 0 or self._arrivals:
+            return
+        self._asleep = True
+        if not self._arrivals and not self._stopping:
+            self._bridge.poll(idle_ms)
+        self._asleep = False
+
+    def _close(self) -> None:
+        """Leave nothing behind: no question, role, socket, file or thread."""
+        with self._door:
+            self._closed = True
+        with contextlib.ExitStack() as last:
+            last.callback(self.stopped.set)
+            if self._journal is not None:
+                last.callback(self._journal.close)
+            last.callback(self._bridge.close)
+            last.callback(self._stage.asks.fail, f"node {self.node} has stopped")
+            for arrival in self._arrivals:  # Every question gets its address, to be failed.
+                with contextlib.suppress(RoleFailedError):  # It was logged where it failed.
+                    arrival()
+            self._arrivals.clear()
+            for cell in list(self._stage.cells.values()):
+                self._stage.retire(cell)

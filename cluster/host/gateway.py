@@ -1,0 +1,86 @@
+"""The gateway of a node: frames in and out, each through the node's clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loguru import logger
+
+from holdfast.actors.clock import Arrived, Clock, Departing
+from holdfast.actors.link import LinkRefused
+from holdfast.actors.message import address_of
+from holdfast.transport.frame import Envelope, Frame, FrameTooLargeError
+
+if TYPE_CHECKING:
+    from holdfast.cluster.host.links import Links
+    from holdfast.cluster.host.stage import Stage
+
+FRAME_ENVELOPES_MAX = 256
+"""Messages in one frame: what a receiver takes in at once, and far below a frame's bytes."""
+
+VIEW = 0
+"""The number of the membership in force; it never changes yet."""
+
+
+class Gateway:
+    """Stamps and sends what the roles left for other nodes, and lets in what arrived.
+
+    Args:
+        stage: the roles of this node.
+        bridge: the sockets.
+        members: the nodes whose stamps move the clock; a client's stamp does not, or
+            any stranger could push logical time to its end.
+
+    """
+
+    def __init__(self, stage: Stage, bridge: Links, members: frozenset[str]) -> None:
+        self._stage = stage
+        self._bridge = bridge
+        self._members = members
+
+    def take(self, most: int) -> None:
+        """Deliver up to ``most`` frames and all news of links."""
+        for event in self._bridge.events():
+            if isinstance(event, LinkRefused):
+                logger.error("node {}: link to {}: {}", self._stage.node, event.node, event.detail)
+            self._stage.tell_all(event)
+        for arrival in self._bridge.receive(most):
+            if arrival.link in self._members:
+                self._clock_handles(Arrived(stamp=arrival.frame.stamp))
+            for envelope in arrival.frame.envelopes:
+                self._stage.arrive(envelope)
+
+    def flush(self) -> None:
+        """Send what waits for each peer: one frame, more only if it is too large for one."""
+        if not self._stage.outboxes:
+            return
+        outboxes, self._stage.outboxes = self._stage.outboxes, {}
+        for link, envelopes in outboxes.items():
+            for start in range(0, len(envelopes), FRAME_ENVELOPES_MAX):
+                self._send(link, envelopes[start : start + FRAME_ENVELOPES_MAX])
+
+    def _send(self, link: str, envelopes: list[Envelope]) -> None:
+        frame = Frame(self._bridge.cluster, VIEW, self._stamp(), tuple(envelopes))
+        try:
+            self._bridge.send(link, frame)
+        except FrameTooLargeError:
+            if len(envelopes) == 1:
+                self._stage.counters["host.message_too_large"] += 1
+                return
+            half = len(envelopes) // 2
+            self._send(link, envelopes[:half])
+            self._send(link, envelopes[half:])
+
+    def _stamp(self) -> int:
+        """Let the clock tick for a frame that leaves, and return its time."""
+        clock = self._clock_handles(Departing())
+        return clock.time if clock is not None else 0
+
+    def _clock_handles(self, event: Departing | Arrived) -> Clock | None:
+        cell = self._stage.cells.get(address_of(self._stage.node, "clock"))
+        if cell is None:
+            return None
+        clock = cell.role
+        assert isinstance(clock, Clock)
+        self._stage.perform(clock.address, clock.handle(self._stage.here, event, self._stage.now()))
+        return clock

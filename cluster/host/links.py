@@ -1,0 +1,44 @@
+"""What a dispatcher needs of whatever connects its node to others."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
+from holdfast.transport.bridge import Arrival
+from holdfast.transport.frame import Frame
+
+
+class Links(Protocol):
+    """The sockets of a node (`Bridge`), or none (`Island`)."""
+
+    cluster: str
+
+    def poll(self, timeout_ms: int | None) -> None:
+        """Sleep until a frame may have come, `ring` was called, or the time is over."""
+        ...
+
+    def ring(self) -> None:
+        """End a `poll`; from any thread."""
+        ...
+
+    def receive(self, most: int) -> list[Arrival]:
+        """Return up to ``most`` frames; never block."""
+        ...
+
+    def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
+        """Return what changed about links since the last call."""
+        ...
+
+    def send(self, link: str, frame: Frame) -> None:
+        """Send ``frame``, or drop it; never block.
+
+        Raises:
+            FrameTooLargeError: encoded, it is above the limit; nothing was sent.
+
+        """
+        ...
+
+    def close(self) -> None:
+        """Give everything back; on the dispatcher's thread."""
+        ...

@@ -1,0 +1,267 @@
+"""The stage: roles of one node and what waits for them; one thread at a time, no sockets."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from loguru import logger
+
+from holdfast.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from holdfast.actors.lock.backend import Report, Reported
+from holdfast.actors.lock.message import Counted
+from holdfast.actors.message import (
+    NS_PER_MS,
+    Address,
+    Event,
+    Instant,
+    Local,
+    Message,
+    Timer,
+    address_of,
+    ms_between,
+    node_of,
+)
+from holdfast.actors.role import Role
+from holdfast.cluster.host.asks import Asks
+from holdfast.cluster.host.cell import BACKLOG_MAX, INBOX_MAX, Cell
+from holdfast.cluster.recipe import Cast
+from holdfast.transport.frame import Envelope
+
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""A clock that goes on while the machine sleeps, so that a lease cannot outlive a nap."""
+
+
+_READ_CLOCK = cast("Callable[[int], Instant]", time.clock_gettime_ns)
+
+
+class RoleFailedError(Exception):
+    """A role raised: a bug of ours. The node stops; its log has the event and the state."""
+
+
+class Stage:
+    """Runs roles in the order in which events come, and performs what they return.
+
+    Sends of a role that persisted in this turn, and whatever else it wants after
+    that, are held until `release_held`; the dispatcher syncs the journal before.
+
+    Args:
+        node: whose roles these are.
+        welcome: called with each role that comes on stage, before its first turn.
+        counters: where `Observe` counts.
+
+    """
+
+    def __init__(self, node: str, welcome: Callable[[Cell], None], counters: Counter[str]) -> None:
+        self.node = node
+        self.counters = counters
+        self._welcome = welcome
+        self.cells: dict[Address, Cell] = {}
+        self.asks = Asks(node)
+        self.ready: deque[tuple[Cell, Address, Event]] = deque()
+        self.records: list[Message] = []
+        self.outboxes: dict[str, list[Envelope]] = {}
+        self.here = address_of(node, "node")
+        self._began = self.now()
+        self._wakes: list[tuple[int, int, Cell, Timer]] = []
+        self._wake_number = 0
+        self._held: list[tuple[Cell, Effect]] = []
+        self._holding: list[Cell] = []
+
+    def now(self) -> Instant:
+        """Read the clock of this machine (ns); it never goes back."""
+        return Instant(time.clock_gettime_ns(CLOCK))
+
+    def open(self, cast: Cast) -> None:
+        """Put all roles of ``cast`` on stage, then give each its first turn, then the openings."""
+        cells = [self._enter(s.role(s.address, self, **s.arguments)) for s in cast.roles]
+        for cell in cells:
+            self._begin(cell)
+        for send in cast.openings:
+            self.post(self.cells[send.to], self.here, send.message)
+
+    def adopt(self, role: Role[Any]) -> None:
+        """Put ``role`` on stage and give it its first turn (Host)."""
+        cell = self._enter(role)
+        self._begin(cell)
+
+    def _enter(self, role: Role[Any]) -> Cell:
+        assert node_of(role.address) == self.node
+        assert role.address not in self.cells, f"{role.address} is on stage already"
+        cell = Cell(role)
+        self.cells[role.address] = cell
+        self._welcome(cell)
+        return cell
+
+    def retire(self, cell: Cell) -> None:
+        """Take a role off stage; what still waits for it is dropped, who asks it is told."""
+        if cell.dead:
+            return
+        cell.dead = True
+        del self.cells[cell.address]
+        self.asks.fail(f"{cell.address} has stopped", role=cell.address)
+        role: Any = cell.role
+        role._stop()  # Pykka's own last step: registry, event, `on_stop`.
+
+    def post(self, cell: Cell, sender: Address, event: Event) -> None:
+        """Let ``event`` wait for its turn."""
+        cell.queued += 1
+        assert cell.queued < BACKLOG_MAX, f"{BACKLOG_MAX} events wait for {cell.address}"
+        self.ready.append((cell, sender, event))
+
+    def arrive(self, envelope: Envelope) -> None:
+        """Take a message that came over the network; what finds nobody is counted."""
+        cell = self.cells.get(envelope.to)
+        if cell is None:
+            self.counters["host.nobody_there"] += 1
+        elif cell.queued >= INBOX_MAX:
+            self.counters["host.inbox_full"] += 1
+        else:
+            self.post(cell, envelope.sender, envelope.message)
+
+    def tell_all(self, event: Local) -> None:
+        """Post ``event`` from the host to every role that accepts its kind."""
+        for cell in list(self.cells.values()):
+            if type(event) in cell.accepts:
+                self.post(cell, self.here, event)
+
+    def work(self, most: int) -> None:
+        """Give turns until nobody waits, but at most ``most``.
+
+        The way of a message from role to role is written out here: it is the
+        hottest path of a node.
+
+        Raises:
+            RoleFailedError: a role raised, which only a bug of ours makes it do.
+
+        """
+        ready, cells, read_clock = self.ready, self.cells, _READ_CLOCK
+        for _ in range(most):
+            if not ready:
+                return
+            cell, sender, event = ready.popleft()
+            cell.queued -= 1
+            if cell.dead:
+                continue
+            if type(event) not in cell.accepts:
+                self.counters["role.stranger_dropped"] += 1
+                continue
+            try:
+                effects = cell.handle(sender, event, read_clock(CLOCK))
+            except Exception as error:
+                raise self._failed(cell, event, sender, error) from error
+            for effect in effects:
+                if type(effect) is Send and not cell.held:
+                    target = cells.get(effect.to)
+                    if target is not None:
+                        target.queued += 1
+                        ready.append((target, cell.address, effect.message))
+                    else:
+                        self._send_out(cell, effect.to, effect.message)
+                else:
+                    self._perform_one(cell, effect)
+
+    def ring_alarms(self) -> None:
+        """Post every timer that is due."""
+        now = self.now()
+        wakes = self._wakes
+        while wakes and wakes[0][0] <= now:
+            _, _, cell, timer = heapq.heappop(wakes)
+            if not cell.dead:
+                self.post(cell, cell.address, timer)
+
+    def idle_ms(self) -> int | None:
+        """Return how long nothing is due (ms, rounded up), None for without limit."""
+        if self.ready:
+            return 0
+        if not self._wakes:
+            return None
+        ahead = self._wakes[0][0] - self.now()
+        return max(0, -(-ahead // NS_PER_MS))
+
+    def release_held(self) -> None:
+        """Perform what waited for the disk; every record of the turn is durable now."""
+        held, self._held = self._held, []
+        self.records = []
+        for cell in self._holding:
+            cell.held = False
+        self._holding.clear()
+        for cell, effect in held:
+            self._perform(cell, (effect,))
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        """Carry out ``effects`` of the role at ``source``, in order (Host)."""
+        self._perform(self.cells[source], effects)
+
+    def _begin(self, cell: Cell) -> None:
+        try:
+            effects = cell.role.begin(self.now())
+        except Exception as error:
+            raise self._failed(cell, None, cell.address, error) from error
+        self._perform(cell, effects)
+
+    def _failed(
+        self, cell: Cell, event: Event | None, sender: Address, error: Exception
+    ) -> RoleFailedError:
+        """Log a bug of ours with the event and the role's state; return what stops the node."""
+        state = repr(dict(cell.role.state()))
+        log = logger.bind(
+            node=self.node, role=cell.address, event=repr(event), sender=sender, state=state
+        )
+        log.opt(exception=error).critical(
+            "role {} failed on {} from {}; its state was {}", cell.address, event, sender, state
+        )
+        return RoleFailedError(f"{cell.address} failed on {event!r}: {error!r}")
+
+    def _perform(self, cell: Cell, effects: Effects) -> None:
+        for effect in effects:
+            self._perform_one(cell, effect)
+
+    def _perform_one(self, cell: Cell, effect: Effect) -> None:
+        if cell.held and not isinstance(effect, Observe | Persist):
+            self._held.append((cell, effect))
+            return
+        match effect:
+            case Send(to, message):
+                target = self.cells.get(to)
+                if target is not None:
+                    self.post(target, cell.address, message)
+                else:
+                    self._send_out(cell, to, message)
+            case Observe(name, count):
+                self.counters[name] += count
+            case Wake(after_ms, timer):
+                self._wake_number += 1
+                due = self.now() + after_ms * NS_PER_MS
+                heapq.heappush(self._wakes, (due, self._wake_number, cell, timer))
+            case Persist(record):
+                self.records.append(record)
+                if not cell.held:
+                    cell.held = True
+                    self._holding.append(cell)
+            case Spawn(address, role, arguments):
+                self.adopt(role(address, self, **arguments))
+            case Retire(address):
+                retired = self.cells.get(address)
+                if retired is not None:
+                    self.retire(retired)
+
+    def _send_out(self, cell: Cell, to: Address, message: Message | Local) -> None:
+        """Send to what is no role of this node: another node, an open question, the host."""
+        node = node_of(to)
+        if node != self.node:
+            assert isinstance(message, Message), f"{message} is local and cannot go to {to}"
+            self.outboxes.setdefault(node, []).append(Envelope(to, cell.address, message))
+        elif to in self.asks:
+            self.asks.answer(to, message)
+        elif to == self.here and type(message) is Report:
+            self.post(cell, self.here, self._report())
+        else:
+            self.counters["host.nobody_there"] += 1
+
+    def _report(self) -> Reported:
+        counters = tuple(Counted(name, times) for name, times in sorted(self.counters.items()))
+        return Reported(uptime_ms=ms_between(self._began, self.now()), counters=counters)

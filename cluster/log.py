@@ -1,0 +1,54 @@
+"""Where log lines go. A library stays silent until the program it is part of says otherwise.
+
+``silence`` is called when the package is imported; ``holdfast serve`` calls `set_up`. A program
+that embeds a node and wants its lines calls ``loguru.logger.enable("holdfast")`` and keeps
+its own sinks, as loguru advises.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+from loguru import logger
+
+if TYPE_CHECKING:
+    from loguru import Record
+
+PACKAGE = "holdfast"
+
+
+def silence() -> None:
+    """Drop the log lines of this package, until `set_up` or ``logger.enable("holdfast")``."""
+    logger.disable(PACKAGE)
+
+
+def set_up(level: str = "INFO", *, serialize: bool = False, stream: TextIO | None = None) -> None:
+    """Write the log lines of this process to one place, and nowhere else.
+
+    Args:
+        level: the least level to write, like ``INFO``.
+        serialize: write one JSON object a line instead of text.
+        stream: where to write, standard error if None.
+
+    """
+    logger.remove()
+    logger.enable(PACKAGE)
+    # No ``diagnose``: it prints the values of variables, and a lock's name may be a secret.
+    logger.add(
+        sys.stderr if stream is None else stream,
+        level=level,
+        format=_line,
+        serialize=serialize,
+        backtrace=False,
+        diagnose=False,
+    )
+
+
+def _line(record: Record) -> str:
+    """Return the format of one line: time, level, fields bound to the logger, message."""
+    fields = "".join(f" {name}={{extra[{name}]}}" for name in record["extra"])
+    return (
+        "<green>{time:YYYY-MM-DDTHH:mm:ss.SSSZ}</green> <level>{level: <8}</level>"
+        f"<cyan>{fields}</cyan> {{message}}\n{{exception}}"
+    )

@@ -1,0 +1,149 @@
+"""A running node: its config, sockets, journal and roles, put together and taken apart."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from random import Random
+from typing import Self
+
+from holdfast.actors.clock import STAMP_MAX
+from holdfast.actors.error import ConfigError
+from holdfast.actors.message import Message, address_of
+from holdfast.cluster.config import Config
+from holdfast.cluster.host.dispatcher import Dispatcher
+from holdfast.cluster.host.ref import RoleRef
+from holdfast.cluster.recipe import Seat, keeps_journal, recipe_of
+from holdfast.cluster.storage.journal import Journal
+from holdfast.transport.bridge import Bridge
+from holdfast.transport.wire import decode
+
+
+class AssertionsOffError(RuntimeError):
+    """Python runs with ``-O``: our invariants would not be checked, so no node starts."""
+
+
+class Node:
+    """One node of a cluster, inside this process.
+
+    Use `Node.start`; then ``node.proxy.ask(Acquire(lock="orders/42"))`` from any thread.
+
+    Attributes:
+        id: its name in the config.
+        address: where it is bound (``tcp://host:port``).
+        proxy: the reference of the role that serves clients.
+
+    """
+
+    def __init__(self, node_id: str, address: str, dispatcher: Dispatcher) -> None:
+        self.id = node_id
+        self.address = address
+        self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "proxy"))
+        self._dispatcher = dispatcher
+
+    @classmethod
+    def start(cls, config: Config, node_id: str) -> Self:
+        """Bind the sockets of ``node_id``, read its journal, and begin to serve.
+
+        Raises:
+            ConfigError: the config knows no such node, or needs what it does not give.
+            AssertionsOffError: Python runs with ``-O``.
+            zmq.ZMQError: the address cannot be bound.
+            holdfast.cluster.storage.error.JournalDamagedError: the journal is not readable.
+
+        """
+        if not __debug__:
+            raise AssertionsOffError("python -O turns invariants off; start without it")
+        if node_id not in config.nodes:
+            known = ", ".join(config.nodes)
+            raise ConfigError(f"nodes: there is no node {node_id!r}; the config has {known}")
+        journal = _open_journal(config, node_id)
+        try:
+            return cls._start(config, node_id, journal)
+        except BaseException:
+            if journal is not None:
+                journal.close()
+            raise
+
+    @classmethod
+    def _start(cls, config: Config, node_id: str, journal: Journal | None) -> Self:
+        boot = secrets.randbits(63)
+        peers = {node: at for node, at in config.nodes.items() if node != node_id}
+        seat = Seat(
+            node=node_id,
+            nodes=tuple(sorted(config.nodes)),
+            boot=boot,
+            random=Random(boot),
+            first_stamp=_first_stamp(),
+            settings=config.settings,
+            records=_records_of(journal),
+        )
+        cast = recipe_of(config.protocol)(seat)
+        counters: Counter[str] = Counter()
+        bridge = Bridge(
+            node=node_id,
+            boot=boot,
+            cluster=config.cluster,
+            listen=config.nodes[node_id],
+            peers=peers,
+            count=lambda name, times: counters.update({name: times}),
+        )
+        try:
+            dispatcher = Dispatcher(
+                node_id,
+                bridge,
+                members=frozenset(peers),
+                journal=journal,
+                counters=counters,
+            )
+            dispatcher.start(cast)
+        except BaseException:
+            bridge.close()
+            raise
+        return cls(node_id, bridge.endpoint, dispatcher)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What stopped the node, if something did that should not have."""
+        return self._dispatcher.failure
+
+    def ref(self, role: str) -> RoleRef:
+        """Return the reference of the role named ``role``, such as ``"clock"``."""
+        return self._dispatcher.ref(address_of(self.id, role))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the node has stopped (s; None: without limit); return whether it has."""
+        return self._dispatcher.stopped.wait(timeout)
+
+    def stop(self, timeout: float | None = 10.0) -> bool:
+        """Stop in order; return whether everything has stopped within ``timeout`` (s)."""
+        return self._dispatcher.stop(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
+def _first_stamp() -> int:
+    """Return where the logical clock begins: at the date, in microseconds.
+
+    A floor and nothing more: dates are never compared. It keeps fences rising when
+    every node of a cluster that keeps nothing on disk was restarted at once.
+    """
+    return min(time.time_ns() // 1_000, STAMP_MAX // 2)
+
+
+def _open_journal(config: Config, node_id: str) -> Journal | None:
+    if not keeps_journal(config.protocol, config.settings, node_id, tuple(config.nodes)):
+        return None
+    folder = config.folder_of(node_id)
+    if folder is None:
+        raise ConfigError("data: missing; a folder is needed where the journal is kept")
+    return Journal.open(folder)
+
+
+def _records_of(journal: Journal | None) -> tuple[Message, ...]:
+    return () if journal is None else tuple(decode(record) for record in journal.records)

@@ -1,0 +1,278 @@
+"""Explore: visit every situation that a few roles can get into, and judge each one.
+
+A small explicit-state model checker over the roles themselves, not over a model of them.
+The network is the set of all messages ever sent: each may arrive at any time, any number of
+times, in any order, or never. That is loss, repetition, reordering and delay without bound.
+Roles of one node hear each other exactly once and in order, whatever else comes between.
+Any timer may fire at any time. Search is breadth-first, so a path to a violation is a
+shortest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from holdfast.actors.message import Event
+from holdfast.actors.role import Role
+from holdfast.cluster.simulation.machine import (
+    BrokenStepError,
+    Choices,
+    Machine,
+    Picture,
+    StepJudge,
+)
+from holdfast.cluster.simulation.situation import Kind, Moves, Situation, Step, without
+
+Judge = Callable[[Picture], str]
+"""Returns what is wrong with a situation, or the empty string."""
+
+Test = Callable[[Picture], bool]
+"""Tells whether something is so in a situation."""
+
+ROUNDS_MAX = 200
+"""Rounds of a fair continuation; one that moves on for longer is taken for endless."""
+
+
+class Violation(NamedTuple):
+    """What went wrong, and a shortest way to get there."""
+
+    what: str
+    path: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = (f"{number:3} {step}" for number, step in enumerate(self.path, 1))
+        return "\n".join((self.what, *lines))
+
+
+@dataclass(slots=True)
+class Exploration:
+    """What a search found."""
+
+    states: int = 0
+    """Different situations visited: roles, network, timers and what is said within nodes."""
+    steps: int = 0
+    """Steps taken from one to another."""
+    depth: int = 0
+    """The most steps from the beginning, by a shortest way."""
+    complete: bool = False
+    """Whether every situation within the bounds was visited, and not only the nearest."""
+    reached: dict[str, int] = field(default_factory=dict[str, int])
+    """Each goal that was reached, with the fewest steps to it."""
+    violation: Violation | None = None
+
+
+class _Found(Exception):  # noqa: N818 - it ends a search, it is no error
+    """Ends the search at a violation."""
+
+
+class Explorer:
+    """Searches from the moment at which ``roles`` begin.
+
+    Args:
+        roles: constructed on `holdfast.cluster.simulation.machine.HOST`, never started.
+        choices: what users of the roles may do.
+        judges: what must hold in every situation.
+        step_judges: what must hold of every step of every role.
+        goals: what must turn out to be possible, by name.
+        within: situations beyond it are judged, but not gone on from; without it, numbers
+            that grow for ever make the search endless.
+        lost: messages that never arrive and timers that never fire.
+        queue_max: see `Moves`.
+
+    """
+
+    def __init__(
+        self,
+        roles: Sequence[Role[Any]],
+        *,
+        choices: Choices,
+        judges: Sequence[Judge] = (),
+        step_judges: Sequence[StepJudge] = (),
+        goals: Mapping[str, Test] | None = None,
+        within: Test = lambda _: True,
+        lost: Iterable[type[Event]] = (),
+        queue_max: int = 0,
+    ) -> None:
+        self.machine = Machine(choices, step_judges, frozenset(lost))
+        self.moves = Moves(self.machine, queue_max)
+        self.found = Exploration()
+        self._judges = judges
+        self._goals = goals or {}
+        self._within = within
+        self._goes_on: dict[tuple[int, ...], bool] = {}
+        self._came: list[tuple[int, Kind, int]] = [(-1, Kind.USER, -1)]
+        self._begin, _ = self.moves.first(roles)
+        self._index = {self._begin: 0}
+
+    def explore(self, *, states_max: int, depth_max: int = 1_000_000) -> Exploration:
+        """Search until nothing is new, a bound is reached, or a violation is found.
+
+        Args:
+            states_max: how many situations to visit at most.
+            depth_max: how many steps from the beginning to go at most.
+
+        """
+        found = self.found
+        frontier = [self._begin]
+        try:
+            self._judge(self._begin)
+            while frontier and len(self._index) < states_max and found.depth < depth_max:
+                frontier = self._level(frontier, states_max)
+        except _Found:
+            pass
+        found.states = len(self._index)
+        found.complete = not frontier and found.violation is None
+        return found
+
+    def path_to(self, situation: Situation) -> tuple[str, ...]:
+        """Return the steps of a shortest way to a visited situation, in words."""
+        steps: list[str] = []
+        index = self._index[situation]
+        while index:
+            index, kind, letter = self._came[index]
+            steps.append(self._in_words(kind, letter))
+        return tuple(reversed(steps))
+
+    def stall(self, served: Test, fair: Choices, *, every: int = 1) -> Violation | None:
+        """Look for a visited situation in which somebody then waits for ever.
+
+        From each situation the misfortunes end: whatever was under way is lost, whatever
+        is sent from now on arrives once, timers fire, users do what ``fair`` says. Then
+        everybody must be served. What follows depends on roles, timers and the words
+        within nodes only, so situations that differ in the network alone count once.
+
+        Args:
+            served: whether nobody waits any more.
+            fair: what users do when nothing else happens.
+            every: look at each so-manieth of the situations.
+
+        """
+        continuation = Continuation(self.moves, served, fair)
+        looked: set[tuple[Any, ...]] = set()
+        for situation in self._index:
+            key = (situation.roles, situation.timers, situation.queues)
+            if key in looked:
+                continue
+            looked.add(key)
+            wrong = continuation.fault(situation) if len(looked) % every == 0 else ""
+            if wrong:
+                return Violation(wrong, self.path_to(situation))
+        return None
+
+    def _level(self, frontier: list[Situation], states_max: int) -> list[Situation]:
+        """Return the situations one step beyond ``frontier`` that were never seen."""
+        following: list[Situation] = []
+        for situation in frontier:
+            if not self._goes_on[situation.roles]:
+                continue
+            here = self._index[situation]
+            for step in self.moves.steps(situation):
+                self.found.steps += 1
+                after = self._taken(situation, step)
+                if after in self._index:
+                    continue
+                self._came.append((here, step.kind, step.letter))
+                self._index[after] = len(self._index)
+                self._judge(after)
+                following.append(after)
+            if len(self._index) >= states_max:
+                break
+        self.found.depth += bool(following)
+        return following
+
+    def _taken(self, situation: Situation, step: Step) -> Situation:
+        try:
+            after, _ = self.moves.taken(step)
+        except BrokenStepError as error:
+            last = self._in_words(step.kind, step.letter)
+            self.found.violation = Violation(str(error), (*self.path_to(situation), last))
+            raise _Found from error
+        return after
+
+    def _judge(self, situation: Situation) -> None:
+        if situation.roles in self._goes_on:
+            return  # Judges see roles only.
+        picture = self.moves.picture(situation.roles)
+        for judge in self._judges:
+            wrong = judge(picture)
+            if wrong:
+                self.found.violation = Violation(wrong, self.path_to(situation))
+                raise _Found
+        for goal, is_reached in self._goals.items():
+            if goal not in self.found.reached and is_reached(picture):
+                self.found.reached[goal] = len(self.path_to(situation))
+        self._goes_on[situation.roles] = self._within(picture)
+
+    def _in_words(self, kind: Kind, letter: int) -> str:
+        sender, to, event = self.machine.letters[letter]
+        return f"{kind.value:8} {sender} -> {to}: {event!r}"
+
+
+class Continuation:
+    """What happens when misfortunes end: one fair course of events, always the same."""
+
+    def __init__(self, moves: Moves, served: Test, fair: Choices) -> None:
+        self.moves = moves
+        self.served = served
+        self.fair = fair
+        self._good: set[tuple[tuple[int, ...], int]] = set()
+
+    def fault(self, situation: Situation) -> str:
+        """Return why not everybody is served in the end, or the empty string."""
+        try:
+            served = self._serves(situation)
+        except BrokenStepError as error:
+            return f"after the misfortunes end, {error}"
+        return "" if served else "misfortunes end, and yet somebody is never served"
+
+    def _serves(self, situation: Situation) -> bool:
+        passed: set[tuple[tuple[int, ...], int]] = set()
+        situation = self._settled(situation, ())
+        for _ in range(ROUNDS_MAX):
+            here = (situation.roles, situation.timers)
+            if here in self._good or self.served(self.moves.picture(situation.roles)):
+                self._good |= passed
+                return True
+            if here in passed:
+                return False  # It goes round in circles.
+            passed.add(here)
+            situation = self._next(situation)
+        return False
+
+    def _next(self, situation: Situation) -> Situation:
+        """Let users act if they want to; else let all timers fire, once."""
+        addresses = self.moves.machine.addresses
+        for position, state in enumerate(situation.roles):
+            address = addresses[state]
+            choose = self.fair.get(address)
+            for event in choose(self.moves.machine.states[state]) if choose else ():
+                letter = self.moves.machine.letter(address, address, event)
+                return self._settled(*self.moves.taken(_user(letter, position, situation)))
+        for letter in self.moves.bits_of(situation.timers):
+            if situation.timers >> letter & 1:  # Else its role was retired meanwhile.
+                rest = without(situation, letter)
+                at = self.moves.positions(rest)
+                step = Step(Kind.TIMER, letter, at[self.moves.machine.letters[letter].to], rest)
+                situation = self._settled(*self.moves.taken(step))
+        return situation
+
+    def _settled(self, situation: Situation, sent: tuple[int, ...]) -> Situation:
+        """Deliver all that is said, within nodes first, until nobody says anything."""
+        on_their_way = list(sent)
+        while True:
+            step = next(self.moves.within_nodes(situation), None)
+            if step is None and not on_their_way:
+                return situation
+            if step is None:
+                letter = on_their_way.pop(0)
+                at = self.moves.positions(situation)
+                to = self.moves.machine.letters[letter].to
+                step = Step(Kind.NETWORK, letter, at.get(to, -1), situation)
+            situation, more = self.moves.taken(step)
+            on_their_way += more
+
+
+def _user(letter: int, position: int, situation: Situation) -> Step:
+    return Step(Kind.USER, letter, position, situation)

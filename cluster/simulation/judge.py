@@ -1,0 +1,163 @@
+"""The judges of locks: they stand outside the roles, know true time, and see every grant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.actors.effect import Effects, Send
+from holdfast.actors.lock.message import Acquire, Granted, Refused, Release
+from holdfast.actors.message import NS_PER_MS, Address, node_of
+from holdfast.cluster.simulation.trace import Delivered
+from holdfast.cluster.simulation.violation import ViolationError
+from holdfast.cluster.simulation.workload import Contender, Mood
+
+
+@dataclass(slots=True)
+class Hold:
+    """A contender inside its section: from when it handles its grant until it says release."""
+
+    contender: Address
+    lock: str
+    fence: int
+    since: int
+    gate: str
+    """The node through which it was granted, empty if none is known."""
+    boot: int
+    """Of the gate when it granted."""
+
+
+class LockJudge:
+    """Judges one run.
+
+    - Exclusion: at most one contender is inside a lock at any true time.
+    - Fences: who enters a lock shows a higher fence than all before it.
+    - Wants: nobody is granted what it did not ask for, or has been refused, or has.
+
+    If ``holds_end_with_gate``, a hold counts only until the node that granted it dies:
+    the protocol gives the lock to others then, and only the fence stops the former
+    holder. Its fence is still judged: nobody may be given the same, nor a lower one
+    after it. A grant that arrives when its gate has died already is not a hold at all,
+    and may be late with its fence, as it may at whatever resource checks it.
+
+    Args:
+        members: the nodes of the cluster.
+        contenders: whose grants count; sessions and members say the same words.
+        holds_end_with_gate: whether a crash of a node ends the holds granted through it.
+
+    """
+
+    def __init__(
+        self,
+        members: tuple[str, ...],
+        contenders: tuple[Address, ...],
+        *,
+        holds_end_with_gate: bool = False,
+    ) -> None:
+        self.members = frozenset(members)
+        self.contenders = frozenset(contenders)
+        self.holds_end_with_gate = holds_end_with_gate
+        self.grants = 0
+        self.inside: dict[str, Hold] = {}
+        self.wants: dict[Address, str] = {}
+        """What each waiting contender waits for."""
+        self.fences: dict[str, dict[int, Address]] = {}
+        """All fences that were ever shown at a lock, and by whom."""
+        self.highest: dict[str, int] = {}
+        self._gates: dict[tuple[str, str, str, int], tuple[str, int]] = {}
+        self._dead: set[tuple[str, int]] = set()
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        """Watch grants on their way, and contenders enter, leave and want."""
+        event = delivered.event
+        if type(event) is Granted and node_of(delivered.sender) in self.members:
+            gate = (node_of(delivered.sender), delivered.boot)
+            key = (delivered.node, event.owner, event.lock, event.fence)
+            self._gates.setdefault(key, gate)
+        if delivered.to not in self.contenders:
+            return
+        if type(event) is Granted:
+            self._enter(delivered, event)
+        elif type(event) is Refused:
+            self.wants.pop(delivered.to, None)
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is Acquire:
+                self.wants[delivered.to] = effect.message.lock
+            elif type(effect) is Send and type(effect.message) is Release:
+                self._leave(delivered.to, effect.message.lock)
+
+    def crashed(self, node: str, boot: int) -> None:
+        """End the holds that were granted through ``node``, if the protocol says so."""
+        if self.holds_end_with_gate:
+            self._dead.add((node, boot))
+            gone = [hold for hold in self.inside.values() if (hold.gate, hold.boot) == (node, boot)]
+            for hold in gone:
+                del self.inside[hold.lock]
+
+    def _enter(self, delivered: Delivered, granted: Granted) -> None:
+        contender = delivered.to
+        if self.wants.pop(contender, None) != granted.lock:
+            raise ViolationError(f"{contender} was granted {granted!r} and did not wait for it")
+        self.grants += 1
+        key = (delivered.node, granted.owner, granted.lock, granted.fence)
+        gate, boot = self._gates.get(key, ("", 0))
+        hold = Hold(contender, granted.lock, granted.fence, delivered.time, gate, boot)
+        dead_on_arrival = (gate, boot) in self._dead
+        self._judge_fence(hold, may_be_late=dead_on_arrival)
+        if dead_on_arrival:
+            return
+        other = self.inside.get(hold.lock)
+        if other is not None:
+            raise ViolationError(f"mutual exclusion: {_told(hold)} while {_told(other)}")
+        self.inside[hold.lock] = hold
+
+    def _judge_fence(self, hold: Hold, *, may_be_late: bool) -> None:
+        shown = self.fences.setdefault(hold.lock, {})
+        if hold.fence in shown:
+            raise ViolationError(f"fences: {_told(hold)}, a fence {shown[hold.fence]} had before")
+        highest = self.highest.get(hold.lock, 0)
+        if hold.fence <= highest and not may_be_late:
+            raise ViolationError(f"fences: {_told(hold)} after fence {highest} was shown")
+        shown[hold.fence] = hold.contender
+        self.highest[hold.lock] = max(highest, hold.fence)
+
+    def _leave(self, contender: Address, lock: str) -> None:
+        hold = self.inside.get(lock)
+        if hold is not None and hold.contender == contender:
+            del self.inside[lock]
+
+
+def _told(hold: Hold) -> str:
+    since = f"{hold.since / NS_PER_MS:.3f} ms"
+    through = f" through {hold.gate}" if hold.gate else ""
+    return f"{hold.contender} is in {hold.lock!r} with fence {hold.fence}{through} since {since}"
+
+
+def judge_progress(contenders: Mapping[Address, Contender], bound_ms: int) -> None:
+    """Demand that everybody was served.
+
+    Raises:
+        ViolationError: somebody was not, ``bound_ms`` after all misfortune ended.
+
+    """
+    waiting = [
+        f"{address} {role.mood.value} ({role.lock!r})"
+        for address, role in contenders.items()
+        if role.mood is not Mood.DONE
+    ]
+    if waiting:
+        raise ViolationError(
+            f"progress: {bound_ms} ms after all misfortune ended {', '.join(waiting)}"
+        )
+
+
+def judge_drain(left: Mapping[str, str], bound_ms: int) -> None:
+    """Demand that no gate remembers a wait or a hold when everybody is done.
+
+    Raises:
+        ViolationError: one does, ``bound_ms`` after everybody was.
+
+    """
+    if left:
+        told = "; ".join(f"{gate}: {what}" for gate, what in left.items())
+        raise ViolationError(f"drain: {bound_ms} ms after everybody was done, {told}")

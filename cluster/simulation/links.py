@@ -1,0 +1,84 @@
+"""What nodes hear of their links: up when both ends live, down when one dies, if it is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from holdfast.actors.link import LinkDown, LinkUp
+from holdfast.actors.message import NS_PER_MS
+from holdfast.cluster.simulation.node import SimulatedNode
+
+NOTICED_SHARE = 0.7
+"""How often the end of a link is noticed at the other side; a cable that is cut says nothing."""
+
+HEARD_MS_MAX = 50
+"""How long it takes until a node hears that a link came or went (ms)."""
+
+
+class Links:
+    """Tells roles `LinkUp` and `LinkDown`. Members are linked with members, clients with members.
+
+    Args:
+        nodes: who is linked, by name.
+        random: who notices what, and how soon.
+        after: puts something on the agenda, so many nanoseconds from now.
+
+    """
+
+    def __init__(
+        self, nodes: dict[str, SimulatedNode], random: Random, after: Callable[..., None]
+    ) -> None:
+        self._nodes = nodes
+        self._random = random
+        self._after = after
+        self._down: dict[tuple[str, str], None] = {}
+        """Who was told that the link to whom is down, in the order of telling."""
+
+    def begin(self, node: SimulatedNode) -> None:
+        """Tell a node that was switched on of the others, and the others of it."""
+        for other in self._nodes.values():
+            if other is node or not other.up:
+                continue
+            if other.member:
+                self._later(self._tell_up, node, other)
+            if node.member:
+                self._later(self._tell_up, other, node)
+
+    def end(self, node: SimulatedNode) -> None:
+        """Tell the others that a node died, those who notice."""
+        for other in self._nodes.values():
+            if other is not node and other.up and node.member:
+                self._notice(other, node)
+
+    def cut(self, links: list[tuple[str, str]]) -> None:
+        """Tell who notices that nothing comes through ``links`` any more."""
+        for source, to in links:
+            if self._nodes[source].member:
+                self._notice(self._nodes[to], self._nodes[source])
+
+    def mend(self) -> None:
+        """Tell whoever was told that a link is down that it is up again."""
+        for name, peer in self._down:
+            if self._nodes[peer].up:
+                self._later(self._tell_up, self._nodes[name], self._nodes[peer])
+
+    def _notice(self, node: SimulatedNode, peer: SimulatedNode) -> None:
+        if self._random.random() < NOTICED_SHARE:
+            self._later(self._tell_down, node, peer)
+
+    def _later(self, tell: Callable[..., None], node: SimulatedNode, peer: SimulatedNode) -> None:
+        wait = self._random.randrange(HEARD_MS_MAX * NS_PER_MS)
+        self._after(wait, tell, node, node.boot, peer, peer.boot)
+
+    def _tell_up(self, node: SimulatedNode, boot: int, peer: SimulatedNode, peer_boot: int) -> None:
+        if node.up and peer.up and (node.boot, peer.boot) == (boot, peer_boot):
+            self._down.pop((node.name, peer.name), None)
+            node.tell_all(LinkUp(node=peer.name))
+
+    def _tell_down(
+        self, node: SimulatedNode, boot: int, peer: SimulatedNode, peer_boot: int
+    ) -> None:
+        if node.up and (node.boot, peer.boot) == (boot, peer_boot):
+            self._down[node.name, peer.name] = None
+            node.tell_all(LinkDown(node=peer.name))

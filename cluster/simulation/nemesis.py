@@ -1,0 +1,135 @@
+"""Who makes nodes suffer: partitions, pauses, crashes, clocks, until the run is healed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.actors.message import NS_PER_MS
+from holdfast.cluster.simulation.drift import PPM
+from holdfast.cluster.simulation.network import Cut
+from holdfast.cluster.simulation.world import World
+
+HOLDING_SHARE = 0.3
+"""How many partitions hold frames back, as TCP does, and do not lose them."""
+
+
+class Nemesis:
+    """Does to nodes what the knobs of ``world.misfortune`` say, at times from a stream of its own.
+
+    Args:
+        world: whose nodes suffer.
+        may_crash: the nodes that may be killed.
+
+    """
+
+    def __init__(self, world: World, may_crash: tuple[str, ...]) -> None:
+        self.world = world
+        self.may_crash = may_crash
+        self._random = world.streams.nemesis
+        self._over = False
+
+    def begin(self) -> None:
+        """Start every kind of misfortune that is on."""
+        knobs = self.world.misfortune
+        self._plague(knobs.cut_every_ms, self._cut)
+        self._plague(knobs.pause_every_ms, self._pause)
+        self._plague(knobs.crash_every_ms, self._crash)
+        self._plague(knobs.drift_every_ms, self._drift)
+        self._plague(knobs.jump_every_ms, self._jump)
+
+    def heal(self) -> None:
+        """End all misfortune: links are good, nodes are up and run, clocks are true."""
+        self._over = True
+        world = self.world
+        world.calm = True
+        world.network.mend()
+        world.mishap("-", "all misfortune ends")
+        for node in world.nodes.values():
+            if node.clock.rate != PPM:
+                node.run_clock_at(PPM)
+            if node.paused:
+                node.resume()
+            world.power_on(node.name)
+        world.links.mend()
+
+    def _plague(self, every_ms: int, strike: Callable[[], None]) -> None:
+        if every_ms > 0:
+            self.world.after(self._about(every_ms), self._strike, every_ms, strike)
+
+    def _strike(self, every_ms: int, strike: Callable[[], None]) -> None:
+        if not self._over:
+            strike()
+            self._plague(every_ms, strike)
+
+    def _about(self, ms: int) -> int:
+        """Return a random time with the mean ``ms`` (in ns)."""
+        return 1 + int(self._random.expovariate(1.0) * ms * NS_PER_MS)
+
+    def _cut(self) -> None:
+        """Stop some links for a while: around one node, between two, or through the middle."""
+        names = list(self.world.nodes)
+        if len(names) == 1:
+            return
+        self._random.shuffle(names)
+        shape = self._random.choice(("one", "split", "pair"))
+        size = 1 if shape != "split" else self._random.randint(1, len(names) - 1)
+        here, there = names[:size], names[size:]
+        if shape == "pair":
+            there = there[:1]
+        out = [(a, b) for a in here for b in there]
+        back = [(b, a) for a in here for b in there]
+        side = self._random.randrange(3)
+        one_way = self.world.misfortune.cut_one_way and side > 0
+        links = out if one_way and side == 1 else back if one_way else out + back
+        ends = self.world.time + self._about(self.world.misfortune.cut_ms)
+        cut = Cut(ends, holds=self._random.random() < HOLDING_SHARE)
+        self.world.faults["one-way partition" if one_way else "partition"] += 1
+        self.world.mishap("-", f"nothing goes from {_pairs(links)} until {ends // NS_PER_MS} ms")
+        self.world.network.cut(links, cut)
+        self.world.links.cut(links)
+        self.world.at(ends, self._end_cut)
+
+    def _end_cut(self) -> None:
+        if not self._over:
+            self.world.links.mend()
+
+    def _pause(self) -> None:
+        node = self.world.nodes[self._random.choice(list(self.world.nodes))]
+        length = self._about(self.world.misfortune.pause_ms)
+        if node.up and not node.paused:
+            self.world.faults["pause"] += 1
+            node.pause()
+            self.world.after(length, self._resume, node.name, node.boot)
+
+    def _resume(self, name: str, boot: int) -> None:
+        node = self.world.nodes[name]
+        if node.boot == boot and node.paused:
+            node.resume()
+
+    def _crash(self) -> None:
+        if not self.may_crash:
+            return
+        name = self._random.choice(self.may_crash)
+        down = self._about(self.world.misfortune.down_ms)
+        if self.world.nodes[name].up:
+            self.world.crash(name)
+            self.world.after(down, self.world.power_on, name)
+
+    def _drift(self) -> None:
+        node = self.world.nodes[self._random.choice(list(self.world.nodes))]
+        most = self.world.misfortune.drift_ppm
+        rate = PPM + self._random.randint(-most, most)
+        if node.up:
+            self.world.faults["clock drift"] += 1
+            node.run_clock_at(rate)
+
+    def _jump(self) -> None:
+        node = self.world.nodes[self._random.choice(list(self.world.nodes))]
+        by_ms = self._random.randint(1, self.world.misfortune.jump_ms)
+        if node.up:
+            self.world.faults["clock jump"] += 1
+            node.jump_clock(by_ms)
+
+
+def _pairs(links: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{source} to {to}" for source, to in links)

@@ -1,0 +1,56 @@
+"""What a run consists of: how many nodes, clients and locks, how long, and how bad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from holdfast.cluster.simulation.misfortune import CALM, Misfortune, draw_misfortune
+from holdfast.cluster.simulation.promise import Promise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run. The phases are: chaos, healed until everybody is served, drain."""
+
+    nodes: int = 3
+    clients: int = 3
+    """Client nodes, each with one session."""
+    owners: int = 1
+    """Contenders behind each session."""
+    locks: int = 2
+    dated: bool = True
+    """Whether logical clocks begin at the date, as on real nodes, which keeps fences rising
+    when no node is left that remembers. If not, they begin at 0, only the last node may
+    crash, and what the others remember must do."""
+    late_start_ms: int = 0
+    """How much later than others a node may be switched on (ms)."""
+    chaos_ms: int = 3_000
+    served_ms: int = 90_000
+    """How long after all misfortune ended everybody must have been served (ms)."""
+    drained_ms: int = 60_000
+    """How long after that the gates must have forgotten all waits and holds (ms).
+    A client that is told of silence gives up, but its session goes on cancelling."""
+    grants_min: int = 0
+    """With fewer grants in all, besides the last one of each contender, the run proves
+    nothing, which is a failure."""
+    misfortune: Misfortune = CALM
+    audit: bool = True
+    """Whether gates are asked to describe themselves when all is over."""
+
+
+def draw_plan(seed: int, promise: Promise) -> Plan:
+    """Return the plan of ``seed`` for a protocol that promises ``promise``."""
+    random = Random(f"{seed}/plan")
+    fewest = 2 if promise.only_server_crashes else 1
+    nodes = max(fewest, random.choice((1, 2, 3, 3, 3, 4, 5)))
+    return Plan(
+        nodes=nodes,
+        dated=random.choice((True, False)) or nodes == 1,
+        clients=random.randint(1, 4),
+        owners=random.choice((1, 1, 2, 3)),
+        locks=random.choice((1, 1, 2, 3)),
+        late_start_ms=random.choice((0, 100, 1_000)),
+        chaos_ms=random.choice((2_000, 4_000, 8_000)),
+        misfortune=draw_misfortune(random, promise.survives),
+    )

@@ -1,0 +1,216 @@
+"""One run: a seed in, a verdict out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.actors.effect import Spawn
+from holdfast.actors.message import NS_PER_MS, Address, address_of, node_of
+from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings
+from holdfast.cluster.simulation.ground import Judge
+from holdfast.cluster.simulation.judge import LockJudge, judge_drain, judge_progress
+from holdfast.cluster.simulation.nemesis import Nemesis
+from holdfast.cluster.simulation.plan import Plan, draw_plan
+from holdfast.cluster.simulation.promise import NO_CRASH, Promise, promise_of
+from holdfast.cluster.simulation.trace import Trace
+from holdfast.cluster.simulation.violation import ViolationError
+from holdfast.cluster.simulation.workload import (
+    Auditor,
+    Client,
+    Contender,
+    Door,
+    Finish,
+    Mood,
+    session_door,
+)
+from holdfast.cluster.simulation.world import World
+
+STEP_MS = 50
+"""How often a run looks whether everybody is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a run."""
+
+    seed: int
+    plan: Plan
+    violation: str | None
+    """What was broken, None if nothing was."""
+    deliveries: int
+    grants: int
+    virtual_ms: int
+    marks: Mapping[str, int]
+    """How often roles observed what, by name."""
+    faults: Mapping[str, int]
+    """How often which misfortune happened, by name."""
+    recorded: Trace
+
+    def trace(self) -> list[str]:
+        """Return the run, line by line: the same for a seed, always and everywhere."""
+        return self.recorded.lines()
+
+
+def run_seed(
+    protocol: str | Recipe,
+    seed: int,
+    *,
+    plan: Plan | None = None,
+    settings: Settings | None = None,
+    promise: Promise | None = None,
+    door: Door = session_door,
+    judges: Callable[[World], list[Judge]] | None = None,
+) -> Report:
+    """Run one seed and judge it.
+
+    Args:
+        protocol: the name of a protocol; or a recipe, such as one with a bug in it.
+        seed: fixes everything.
+        plan: what to run; drawn from the seed if None.
+        settings: for the recipe.
+        promise: under which misfortunes to draw the plan, and what a crash means for a
+            hold; that of the protocol if None; for a recipe everything but crashes.
+        door: how a client's role ``session`` is made.
+        judges: makes further judges for the world before anything happens in it.
+
+    """
+    chosen = settings or Settings()
+    if promise is None:
+        promise = Promise(survives=NO_CRASH)
+        if isinstance(protocol, str):
+            promise = promise_of(protocol, chosen)
+    if plan is None:
+        plan = draw_plan(seed, promise)
+    run = _Run(_recipe(protocol), seed, plan, chosen, promise, door)
+    if judges is not None:
+        run.world.judges += judges(run.world)
+    violation: str | None = None
+    try:
+        run.play()
+    except ViolationError as error:
+        violation = f"{run.world.time / NS_PER_MS:.3f} ms: {error}"
+    return run.report(violation)
+
+
+def _recipe(protocol: str | Recipe) -> Recipe:
+    if not isinstance(protocol, str):
+        return protocol
+    from holdfast.cluster.recipe import recipe_of  # noqa: PLC0415
+
+    return recipe_of(protocol)
+
+
+class _Run:
+    """The phases of one run, and what they need."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        seed: int,
+        plan: Plan,
+        settings: Settings,
+        promise: Promise,
+        door: Door,
+    ) -> None:
+        self.seed = seed
+        self.plan = plan
+        self.world = World(seed, plan.misfortune)
+        members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
+        for name in members:
+            node = self.world.add(name, recipe, member=True, settings=settings)
+            node.dated = plan.dated
+        server = settings.central_server or members[0]
+        crashing = members if plan.dated else members[-1:]
+        if promise.only_server_crashes:
+            crashing = (server,)
+        self.gates = tuple(
+            address_of(name, "proxy")
+            for name in members
+            if name != server or not promise.only_server_crashes
+        )
+        self.users = self._add_clients(door)
+        self.judge = LockJudge(members, self.users, holds_end_with_gate=promise.hold_ends_with_gate)
+        self.world.judges.append(self.judge)
+        self.nemesis = Nemesis(self.world, crashing)
+        self.world.may_die_in_sync = frozenset(crashing)
+
+    def _add_clients(self, door: Door) -> tuple[Address, ...]:
+        users: list[Address] = []
+        locks = tuple(f"lock-{number}" for number in range(1, self.plan.locks + 1))
+        owners = tuple(f"owner-{number}" for number in range(1, self.plan.owners + 1))
+        for number in range(self.plan.clients):
+            turned = number % len(self.gates)
+            gates = self.gates[turned:] + self.gates[:turned]
+            name = f"c{number + 1}"
+            client = Client(gates, owners, locks, door)
+            self.world.add(name, client.recipe(), member=False)
+            users += [address_of(name, owner) for owner in owners]
+        return tuple(users)
+
+    def play(self) -> None:
+        """Go through the phases.
+
+        Raises:
+            ViolationError: a judge saw a promise broken, or a role raised.
+
+        """
+        late = self.plan.late_start_ms * NS_PER_MS
+        for name in self.world.nodes:
+            start = self.world.streams.nodes.randint(0, late)
+            self.world.at(start, self.world.power_on, name)
+        self.nemesis.begin()
+        self.world.run(self.plan.chaos_ms * NS_PER_MS)
+        self.nemesis.heal()
+        for user in self.users:
+            self.world.nodes[node_of(user)].tell(user, Finish())
+        self._wait(self.plan.served_ms, self._all_done)
+        judge_progress(self.contenders(), self.plan.served_ms)
+        if self.plan.audit:
+            self._audit()
+        self._demand_grants()
+
+    def contenders(self) -> dict[Address, Contender]:
+        """Return the contenders, in order."""
+        return {user: self.world.role_at(user) for user in self.users}
+
+    def _all_done(self) -> bool:
+        return all(role.mood is Mood.DONE for role in self.contenders().values())
+
+    def _wait(self, most_ms: int, done: Callable[[], bool]) -> None:
+        end = self.world.time + most_ms * NS_PER_MS
+        while self.world.time < end and not done():
+            self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))
+
+    def _audit(self) -> None:
+        address = address_of("auditor", "auditor")
+
+        def cast(seat: Seat) -> Cast:
+            del seat
+            return Cast((Spawn(address, Auditor, {"gates": self.gates}),))
+
+        node = self.world.add("auditor", cast, member=False)
+        self.world.power_on(node.name)
+        auditor: Any = self.world.role_at(address)
+        self._wait(self.plan.drained_ms, lambda: not auditor.left)
+        judge_drain(auditor.left, self.plan.drained_ms)
+
+    def _demand_grants(self) -> None:
+        enough = len(self.users) + self.plan.grants_min
+        if self.judge.grants < enough:
+            raise ViolationError(f"void: {self.judge.grants} grants, {enough} are needed")
+
+    def report(self, violation: str | None) -> Report:
+        """Return what became of the run."""
+        return Report(
+            seed=self.seed,
+            plan=self.plan,
+            violation=violation,
+            deliveries=self.world.deliveries,
+            grants=self.judge.grants,
+            virtual_ms=self.world.time // NS_PER_MS,
+            marks=dict(sorted(self.world.marks.items())),
+            faults=dict(sorted(self.world.faults.items())),
+            recorded=self.world.trace,
+        )

@@ -1,0 +1,87 @@
+"""Many seeds, one after the other or in several processes, always told in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from holdfast.cluster.recipe import Settings
+from holdfast.cluster.simulation.run import run_seed
+
+CHUNK = 8
+"""Seeds handed to a process at a time."""
+
+
+class Outcome(NamedTuple):
+    """What remains of a run when its trace is thrown away."""
+
+    seed: int
+    violation: str | None
+    deliveries: int
+    grants: int
+    virtual_ms: int
+    marks: dict[str, int]
+    faults: dict[str, int]
+
+
+@dataclass(slots=True)
+class Total:
+    """The outcomes of many seeds, added up."""
+
+    seeds: int = 0
+    deliveries: int = 0
+    grants: int = 0
+    virtual_ms: int = 0
+    marks: Counter[str] = field(default_factory=Counter[str])
+    faults: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one more."""
+        self.seeds += 1
+        self.deliveries += outcome.deliveries
+        self.grants += outcome.grants
+        self.virtual_ms += outcome.virtual_ms
+        self.marks.update(outcome.marks)
+        self.faults.update(outcome.faults)
+
+
+def run_for_outcome(protocol: str, settings: Settings, seed: int) -> Outcome:
+    """Run one seed and forget its trace."""
+    report = run_seed(protocol, seed, settings=settings)
+    return Outcome(
+        seed,
+        report.violation,
+        report.deliveries,
+        report.grants,
+        report.virtual_ms,
+        dict(report.marks),
+        dict(report.faults),
+    )
+
+
+def sweep(
+    protocol: str, seeds: Iterable[int], *, settings: Settings, workers: int = 1
+) -> Generator[Outcome, None, None]:
+    """Run ``seeds`` and yield what became of each, in their order.
+
+    Args:
+        protocol: its name.
+        seeds: which.
+        settings: for the protocol's recipe.
+        workers: how many processes, at least 1. It changes no outcome.
+
+    """
+    run = partial(run_for_outcome, protocol, settings)
+    if workers == 1:
+        yield from map(run, seeds)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        try:
+            yield from pool.map(run, seeds, chunksize=CHUNK)
+        finally:
+            pool.shutdown(cancel_futures=True)

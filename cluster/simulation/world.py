@@ -1,0 +1,163 @@
+"""The simulated world: true time, an agenda, nodes, and what lies between them."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.actors.message import NS_PER_MS, Address, node_of
+from holdfast.cluster.recipe import Recipe, Settings
+from holdfast.cluster.simulation.ground import Judge
+from holdfast.cluster.simulation.links import Links
+from holdfast.cluster.simulation.misfortune import CALM, Misfortune
+from holdfast.cluster.simulation.network import NS_PER_US, Network
+from holdfast.cluster.simulation.node import SimulatedNode
+from holdfast.cluster.simulation.streams import Streams
+from holdfast.cluster.simulation.trace import Delivered, Mishap, Trace
+from holdfast.cluster.simulation.violation import ViolationError
+
+DELIVERIES_MAX = 5_000_000
+"""Deliveries in one run; beyond it something floods the world."""
+
+EPOCH_US = 1_800_000_000_000_000
+"""The date at which every run begins, in microseconds since 1970: in January 2027."""
+
+LATENESS_US = 200
+"""Mean time by which a timer is late: no scheduler is punctual."""
+
+
+class World:
+    """Runs nodes in one thread, in an order fixed by a seed.
+
+    Args:
+        seed: fixes all chance.
+        misfortune: what may happen to frames, disks and clocks; what happens to nodes
+            is the work of a `Nemesis`.
+
+    """
+
+    def __init__(self, seed: int, misfortune: Misfortune = CALM) -> None:
+        self.time = 0
+        """True time since the run began (ns)."""
+        self.streams = Streams(seed)
+        self.misfortune = misfortune
+        self.marks: Counter[str] = Counter()
+        """How often roles observed what."""
+        self.faults: Counter[str] = Counter()
+        """How often which misfortune happened."""
+        self.network = Network(misfortune, self.streams.net, self.faults)
+        self.trace = Trace()
+        self.deliveries = 0
+        self.judges: list[Judge] = []
+        self.members: tuple[str, ...] = ()
+        self.nodes: dict[str, SimulatedNode] = {}
+        self.links = Links(self.nodes, self.streams.nodes, self.after)
+        self.calm = False
+        """Whether misfortune is over."""
+        self.may_die_in_sync: frozenset[str] = frozenset()
+        """The nodes that may crash while their disk syncs."""
+        self._agenda: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+
+    def add(
+        self, name: str, recipe: Recipe, *, member: bool, settings: Settings | None = None
+    ) -> SimulatedNode:
+        """Add a node, switched off. All members must be added before one is switched on."""
+        node = SimulatedNode(self, name, recipe, member=member, settings=settings or Settings())
+        self.nodes[name] = node
+        if member:
+            self.members = tuple(sorted((*self.members, name)))
+        return node
+
+    def power_on(self, name: str) -> None:
+        """Switch a node on, unless it is on already."""
+        node = self.nodes[name]
+        if not node.up:
+            node.power_on()
+            self.links.begin(node)
+
+    def power_on_all(self) -> None:
+        """Switch every node on, in the order in which they were added."""
+        for name in self.nodes:
+            self.power_on(name)
+
+    def role_at(self, address: Address) -> Any:
+        """Return the living role at ``address``, to be looked at."""
+        return self.nodes[node_of(address)].stage.roles[address]
+
+    def crash(self, name: str) -> None:
+        """Let a node die, unless it is dead."""
+        node = self.nodes[name]
+        if node.up:
+            self.faults["crash"] += 1
+            node.crash(loses_tail=self.misfortune.tail_lost)
+            self.links.end(node)
+
+    def at(self, time: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Put ``action`` on the agenda for true ``time`` (ns), which is not in the past."""
+        assert time >= self.time
+        self._count += 1
+        heapq.heappush(self._agenda, (time, self._count, action, arguments))
+
+    def after(self, ns: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Put ``action`` on the agenda, ``ns`` nanoseconds from now."""
+        self.at(self.time + ns, action, *arguments)
+
+    def run(self, until: int) -> None:
+        """Let everything happen that is due up to true time ``until`` (ns).
+
+        Raises:
+            ViolationError: a judge saw a promise broken, or a role raised.
+
+        """
+        agenda = self._agenda
+        while agenda and agenda[0][0] <= until:
+            self.time, _, action, arguments = heapq.heappop(agenda)
+            action(*arguments)
+        self.time = max(self.time, until)
+
+    def carry(self, source: str, boot: int, to: str, frame: bytes) -> None:
+        """Let ``frame`` travel from ``source`` in its life ``boot``, if it is lucky."""
+        target = self.nodes.get(to)
+        if target is None:
+            self.marks["host.no_such_node"] += 1
+            return
+        for time in self.network.arrivals(source, to, self.time):
+            self.at(time, target.arrive, source, boot, frame)
+
+    def date_us(self) -> int:
+        """Return the date (us since 1970). Dates are true: they do not drift or jump."""
+        return EPOCH_US + self.time // NS_PER_US
+
+    def sync_time(self, node: str, boot: int) -> int:
+        """Return how long a disk takes (ns); now and then its node does not live to see it."""
+        disk = self.streams.disk
+        time = 1 + int(disk.expovariate(1.0) * self.misfortune.sync_us * NS_PER_US)
+        dies = disk.randrange(1_000) < self.misfortune.crash_in_sync_per_mille
+        if dies and not self.calm and node in self.may_die_in_sync:
+            self.faults["crash in sync"] += 1
+            self.after(disk.randrange(time), self._die_in_sync, node, boot)
+        return time
+
+    def _die_in_sync(self, name: str, boot: int) -> None:
+        if self.nodes[name].boot == boot and not self.calm:
+            self.crash(name)
+            down = int(self.streams.disk.expovariate(1.0) * self.misfortune.down_ms * NS_PER_MS)
+            self.after(down, self.power_on, name)
+
+    def lateness(self) -> int:
+        """Return by how much the next timer is late (ns)."""
+        return int(self.streams.clock.expovariate(1.0) * LATENESS_US * NS_PER_US)
+
+    def record(self, delivered: Delivered) -> None:
+        """Write a delivery into the trace."""
+        self.deliveries += 1
+        self.trace.entries.append(delivered)
+        if self.deliveries > DELIVERIES_MAX:
+            raise ViolationError(f"no end of the run in {DELIVERIES_MAX} deliveries")
+
+    def mishap(self, node: str, what: str) -> None:
+        """Write what happened to a node into the trace."""
+        self.trace.entries.append(Mishap(self.time, node, what))

@@ -1,0 +1,81 @@
+"""The lock on a node's folder: two processes that write one journal would ruin it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+from holdfast.cluster.storage.error import FolderBusyError
+
+LOCK_NAME = "lock"
+PID_BYTES_MAX = 32
+
+
+class DirectoryLock:
+    """Holds ``folder`` for this object alone, until `close` or the end of the process.
+
+    ``flock`` belongs to the open file, so a second lock in the same process is refused
+    too, and a killed process leaves nothing to clean up. The file stays: removing it
+    would let two processes hold locks on two files of one name.
+
+    Args:
+        folder: must exist.
+
+    Raises:
+        FolderBusyError: somebody else holds the folder; the text names folder and pid.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(folder / LOCK_NAME, flags, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._write_pid()
+        except OSError as error:
+            holder = self._read_pid()
+            self.close()
+            if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                raise
+            raise FolderBusyError(
+                f"{folder} is in use by process {holder}: every node needs a folder of its own. "
+                "Stop that process, or give this node another folder"
+            ) from error
+
+    def close(self) -> None:
+        """Let go of the folder. More than once does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)  # The lock ends with the open file.
+            self._descriptor = -1
+
+    def _write_pid(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def _read_pid(self) -> str:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            pid = os.pread(self._descriptor, PID_BYTES_MAX, 0).decode("ascii").strip()
+            if pid.isdigit():
+                return pid
+        return "unknown"  # It has locked and not yet written, or it is on another machine.
+
+
+def sync_directory(folder: Path) -> None:
+    """Make the names in ``folder`` durable: without it a new file may vanish in a crash."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(folder: Path) -> None:
+    """Make ``folder`` and what is missing above it, durably."""
+    missing = [step for step in (folder, *folder.parents) if not step.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        sync_directory(made.parent)

@@ -1,0 +1,169 @@
+"""A local cluster of real processes, clients that fight over its locks, and a verdict.
+
+    python examples/cluster.py                       # three nodes, four clients, ten seconds
+    python examples/cluster.py --protocol central --clients 8 --json
+
+Each node is one `holdfast serve`; each client is a process of its own that, while it
+holds a lock, changes a shared file in a way that any overlap would corrupt, and checks
+that its fence is above every earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from checked_file import CheckedFile
+from local_cluster import Contenders, LocalCluster
+from rich.console import Console
+from rich.live import Live
+from view import plain_line, screen
+
+import holdfast
+
+VIEW_EVERY_S = 0.5
+LINE_EVERY_S = 1.0
+GRACE_S = 30.0
+"""How long clients may take to finish what they wait for when the time is over."""
+
+
+@dataclass
+class Verdict:
+    """What came out of a run; ``ok`` only if nothing overlapped, was lost, or starved."""
+
+    protocol: str
+    nodes: int
+    clients: int
+    locks: int
+    seconds: float
+    grants: int
+    grants_by_client: dict[str, int]
+    overlaps: int
+    fence_regressions: int
+    lost_updates: int
+    grants_per_s: float
+    acquire_p50_ms: float | None
+    acquire_p99_ms: float | None
+    messages_per_entry: float | None
+    ok: bool
+
+
+def run(
+    protocol: Annotated[
+        str, typer.Option(help="lamport: no server, every node must be up; central: one server.")
+    ] = "lamport",
+    nodes: Annotated[int, typer.Option(min=1, max=16, help="Node processes.")] = 3,
+    clients: Annotated[int, typer.Option(min=1, max=64, help="Client processes.")] = 4,
+    locks: Annotated[int, typer.Option(min=1, max=1000, help="Locks they fight over.")] = 2,
+    seconds: Annotated[float, typer.Option(min=1, max=86400, help="How long they fight.")] = 10,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="End with one JSON object as the last line.")
+    ] = False,
+) -> None:
+    """Start a cluster on this machine, let clients fight over its locks, and judge.
+
+    Exit status 0 only if no two clients were inside at once, no update was lost, no
+    fence went back, and every client was served.
+    """
+    console = Console(stderr=as_json and not sys.stdout.isatty())
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-")))
+        console.print(f"starting {nodes} nodes ({protocol}), logs in {folder}")
+        cluster = stack.enter_context(LocalCluster(folder, protocol, nodes))
+        watcher = stack.enter_context(holdfast.connect(cluster.connect, cluster=cluster.name))
+        cluster.wait_until_ready(watcher)
+        contenders = stack.enter_context(
+            Contenders(cluster, folder, clients=clients, locks=locks, seconds=seconds)
+        )
+        contenders.begin()
+        began = time.monotonic()
+        watch(console, watcher, contenders, began + seconds)
+        finished = contenders.finish(GRACE_S)
+        took = time.monotonic() - began
+        verdict = judge(contenders, folder, locks=locks, took=took)
+        verdict.protocol, verdict.nodes, verdict.seconds = protocol, nodes, seconds
+        verdict.messages_per_entry = cluster.messages_per_entry(watcher, verdict.grants)
+        verdict.ok = verdict.ok and finished
+        report(console, verdict, contenders)
+    if as_json:
+        print(json.dumps(asdict(verdict)), flush=True)
+    raise typer.Exit(0 if verdict.ok else 1)
+
+
+def watch(console: Console, watcher: holdfast.Client, contenders: Contenders, until: float) -> None:
+    """Show who holds what and who waits, until the clients stop fighting."""
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=8) as live:
+            while time.monotonic() < until and contenders.alive():
+                left = until - time.monotonic()
+                live.update(screen(watcher.describe(), contenders, left))
+                contenders.wait(VIEW_EVERY_S)
+        return
+    while time.monotonic() < until and contenders.alive():
+        contenders.wait(LINE_EVERY_S)
+        console.print(plain_line(watcher.describe(), contenders), soft_wrap=True)
+
+
+def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> Verdict:
+    """Compare what the clients did with what the shared files say."""
+    kept = sum(CheckedFile(folder, f"lock-{n + 1}").read()["updates"] for n in range(locks))
+    done = contenders.done
+    grants = sum(contenders.grants.values())
+    waits = sorted(contenders.waits_ms)
+    percentiles = statistics.quantiles(waits, n=100) if len(waits) > 1 else None
+    overlaps = sum(line["overlaps"] for line in done.values())
+    regressions = sum(line["fence_regressions"] for line in done.values())
+    everybody_served = all(contenders.grants[name] > 0 for name in contenders.names)
+    return Verdict(
+        protocol="",
+        nodes=0,
+        clients=len(contenders.names),
+        locks=locks,
+        seconds=0,
+        grants=grants,
+        grants_by_client=dict(contenders.grants),
+        overlaps=overlaps,
+        fence_regressions=regressions,
+        lost_updates=grants - kept,
+        grants_per_s=round(grants / took, 1),
+        acquire_p50_ms=round(percentiles[49], 3) if percentiles else None,
+        acquire_p99_ms=round(percentiles[98], 3) if percentiles else None,
+        messages_per_entry=None,
+        ok=everybody_served and overlaps == 0 and regressions == 0 and grants == kept,
+    )
+
+
+def report(console: Console, verdict: Verdict, contenders: Contenders) -> None:
+    """Say how it went, in words."""
+    console.print()
+    console.print(f"  grants            {verdict.grants} ({verdict.grants_per_s} a second)")
+    if verdict.acquire_p50_ms is not None:
+        console.print(
+            f"  acquire           p50 {verdict.acquire_p50_ms} ms, p99 {verdict.acquire_p99_ms} ms"
+        )
+    served = ", ".join(f"{name} {count}" for name, count in sorted(contenders.grants.items()))
+    console.print(f"  by client         {served}")
+    if verdict.messages_per_entry is not None:
+        console.print(
+            f"  messages          {verdict.messages_per_entry:.2f} for each entry; "
+            f"the algorithm needs 3(n-1) = {3 * (verdict.nodes - 1)}"
+        )
+    console.print(f"  overlaps          {verdict.overlaps}")
+    console.print(f"  lost updates      {verdict.lost_updates}")
+    console.print(f"  fence regressions {verdict.fence_regressions}")
+    for problem in contenders.problems:
+        console.print(f"  [red]{problem}[/]")
+    word = "[green]OK: no overlap, nothing lost, everybody served[/]"
+    console.print(word if verdict.ok else "[red]FAILED[/]")
+
+
+if __name__ == "__main__":
+    typer.run(run)

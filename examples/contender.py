@@ -1,0 +1,71 @@
+"""One client process of examples/cluster.py: fights for locks and writes under them.
+
+It says what happens as JSON lines: {"event": "ready" | "granted" | "done", ...}, and
+begins when it reads a line.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from checked_file import CheckedFile
+
+import holdfast
+
+HOLD_S = (0.0, 0.004)
+"""How long the protected work takes, drawn anew each time (s)."""
+
+PATIENCE_S = 5.0
+"""How long one acquire may take before the contender looks at its watch (s)."""
+
+
+def say(event: str, **details: Any) -> None:
+    """Write one line for the parent."""
+    print(json.dumps({"event": event, **details}), flush=True)
+
+
+def contend(
+    name: Annotated[str, typer.Option(help="What to call this client.")],
+    connect: Annotated[str, typer.Option(help="Node addresses, separated by commas.")],
+    cluster: Annotated[str, typer.Option(help="The cluster's id.")],
+    locks: Annotated[int, typer.Option(help="How many locks there are.")],
+    seconds: Annotated[float, typer.Option(help="How long to fight (s).")],
+    folder: Annotated[Path, typer.Option(help="Where the shared files lie.")],
+) -> None:
+    """Fight for locks until the time is over."""
+    chance = random.Random(name)
+    names = [f"lock-{number + 1}" for number in range(locks)]
+    files = {lock: CheckedFile(folder, lock) for lock in names}
+    grants = 0
+    with holdfast.connect(connect, cluster=cluster) as client:
+        say("ready", client=name)
+        sys.stdin.readline()  # The parent says when, so that all begin together.
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            lock = client.lock(chance.choice(names))
+            began = time.monotonic()
+            fence = lock.acquire(timeout=PATIENCE_S)
+            if fence is None:
+                continue
+            waited_ms = 1000 * (time.monotonic() - began)
+            files[lock.name].append(name, fence, chance.uniform(*HOLD_S))
+            grants += 1
+            lock.release()
+            say("granted", client=name, lock=lock.name, fence=fence, waited_ms=waited_ms)
+    say(
+        "done",
+        client=name,
+        grants=grants,
+        overlaps=sum(file.findings.overlaps for file in files.values()),
+        fence_regressions=sum(file.findings.fence_regressions for file in files.values()),
+    )
+
+
+if __name__ == "__main__":
+    typer.run(contend)

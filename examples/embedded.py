@@ -1,0 +1,50 @@
+"""Nodes inside your own service: asked like any Pykka actor, no client in between.
+
+    python examples/embedded.py
+
+Two nodes run in this process, as they would in two processes of a service, and
+find each other over loopback. A lock is taken through one and waited for through the other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast import Acquire, Granted, Inspect, LockStatus, LockTimeoutError, Node, Release
+from holdfast.cluster.config import parse
+from holdfast.cluster.ports import free_ports
+
+CONFIG = """
+cluster = "embedded"
+protocol = "lamport"
+[nodes.n1]
+address = "tcp://127.0.0.1:{}"
+[nodes.n2]
+address = "tcp://127.0.0.1:{}"
+"""
+
+
+def main() -> None:
+    config = parse(CONFIG.format(*free_ports(2)), Path())
+    with Node.start(config, "n1") as one, Node.start(config, "n2") as two:
+        first: Granted = one.proxy.ask(Acquire(lock="orders/42"), timeout=30)
+        print(f"n1 granted orders/42 under fence {first.fence}")
+
+        waiting = two.proxy.ask(Acquire(lock="orders/42", owner="two"), block=False)
+        try:
+            two.proxy.ask(Acquire(lock="orders/42", owner="impatient", wait_ms=200))
+        except LockTimeoutError as error:
+            print(f"refused: {error}")
+        status: LockStatus = one.proxy.ask(Inspect(lock="orders/42"), timeout=30)
+        print(f"as n1 sees it: held on {status.holder and status.holder.node}, ", end="")
+        print(f"waited for on {', '.join(waiter.node for waiter in status.waiters)}")
+
+        one.proxy.ask(Release(lock="orders/42", fence=first.fence), timeout=30)
+        second: Granted = waiting.get(timeout=30)
+        print(f"n2 granted orders/42 under fence {second.fence}")
+        assert second.fence > first.fence
+        two.proxy.ask(Release(lock="orders/42", fence=second.fence), timeout=30)
+
+
+if __name__ == "__main__":
+    main()

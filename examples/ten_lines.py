@@ -1,0 +1,20 @@
+"""The README's lock, against a running node: python examples/ten_lines.py tcp://127.0.0.1:4041"""
+
+from __future__ import annotations
+
+import sys
+
+import holdfast
+
+
+def main(addresses: str, cluster: str) -> None:
+    with (
+        holdfast.connect(addresses, cluster=cluster) as client,
+        client.lock("orders/42", timeout=30) as lock,
+    ):
+        print(f"I hold {lock.name} under fence {lock.fence}")
+    print("and now somebody else may")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "holdfast")

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from holdfast.actors.error import ConfigError
+from holdfast.transport.bridge import Bridge
+from holdfast.transport.doorbell import Doorbell
+
+PATIENCE_S = 20
+"""How long a test waits for an event before it fails; far beyond what any takes."""
+
+
+def bridge(
+    node: str = "a",
+    *,
+    cluster: str = "test",
+    listen: str = "tcp://127.0.0.1:0",
+    peers: Mapping[str, str] | None = None,
+) -> Bridge:
+    return Bridge(
+        node=node,
+        boot=1,
+        cluster=cluster,
+        listen=listen,
+        peers=peers or {},
+        count=lambda name, times: pytest.fail(name),
+    )
+
+
+@contextmanager
+def closed_after(*bridges: Bridge) -> Generator[None]:
+    try:
+        yield
+    finally:
+        for one in bridges:
+            one.close()
+
+
+def test_a_ring_ends_a_poll_and_is_not_lost_to_receive() -> None:
+    one = bridge()
+    with closed_after(one):
+        one.ring()
+        one.ring()
+        one.receive(1)  # Looks at sockets, not at the bell.
+        one.poll(None)
+        begun = time.monotonic()
+        one.poll(50)
+        assert time.monotonic() - begun > 0.04
+
+
+def test_rings_from_another_thread_wake_a_sleeper_each_time() -> None:
+    one = bridge()
+    woken: list[int] = []
+
+    def sleeper() -> None:
+        for number in range(200):
+            one.poll(None)
+            woken.append(number)
+
+    with closed_after(one):
+        thread = threading.Thread(target=sleeper)
+        thread.start()
+        limit = time.monotonic() + PATIENCE_S
+        while thread.is_alive() and time.monotonic() < limit:
+            one.ring()
+            thread.join(0.0001)
+        thread.join(PATIENCE_S)
+        assert len(woken) == 200
+
+
+def test_a_doorbell_that_is_closed_rings_for_nobody() -> None:
+    bell = Doorbell()
+    bell.close()
+    bell.close()
+    bell.ring()
+
+
+@contextmanager
+def nothing_left_over() -> Generator[None]:
+    process = psutil.Process()
+    fds, threads = process.num_fds(), process.num_threads()
+    yield
+    assert (process.num_fds(), process.num_threads()) == (fds, threads)
+
+
+def test_a_closed_bridge_leaves_no_thread_and_no_descriptor() -> None:
+    with nothing_left_over():
+        a, b = bridge("a"), bridge("b")
+        c = bridge("c", peers={"a": a.endpoint, "b": b.endpoint, "d": "tcp://127.0.0.1:1"})
+        with closed_after(a, b, c):
+            news = 0
+            limit = time.monotonic() + PATIENCE_S
+            while news < 3:
+                assert time.monotonic() < limit
+                c.poll(100)
+                news += len(c.events())
+        c.close()
+        c.ring()
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: bridge(listen="tcp://nowhere"), "tcp://nowhere"),
+        (lambda: bridge(peers={"b": "carrier pigeon"}), "carrier pigeon"),
+        (lambda: bridge("a/b"), "a/b"),
+        (lambda: bridge(""), "1 to 128"),
+        (lambda: bridge("n" * 129), "129 bytes"),
+        (lambda: bridge(peers={"*": "tcp://127.0.0.1:1"}), "may not be"),
+        (lambda: bridge(cluster="x" * 200), "200 bytes"),
+        (lambda: bridge(cluster="line\nbreak"), "do not print"),
+    ],
+)
+def test_a_bridge_that_cannot_be_built_says_why_and_leaves_nothing(
+    build: Callable[[], Bridge], words: str
+) -> None:
+    with nothing_left_over(), pytest.raises((ConfigError, ValueError), match=words):
+        build()
+
+
+def test_an_endpoint_in_use_is_named() -> None:
+    one = bridge()
+    with closed_after(one), pytest.raises(ConfigError, match=f"{one.endpoint}.*in use"):
+        bridge("b", listen=one.endpoint)

@@ -1,0 +1,109 @@
+"""What `central` does not survive, shown: a crashed holder, a crashed server, a forgetful one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.actors.message import NS_PER_MS, Address, address_of
+from holdfast.cluster.recipe import Settings, central
+from holdfast.cluster.simulation.judge import LockJudge, judge_progress
+from holdfast.cluster.simulation.violation import ViolationError
+from holdfast.cluster.simulation.workload import Client, Contender, Finish, Mood, session_door
+from holdfast.cluster.simulation.world import World
+
+SERVER_NODE = "n1"
+MEMBERS = ("n1", "n2", "n3")
+HOLDER, WAITER = Address("c2/owner"), Address("c3/owner")
+BOUND_MS = 60_000
+
+
+def world_in_which_c2_holds(*, journal: bool) -> World:
+    """Return a calm world at a moment when ``c2`` holds the lock, through ``n2``."""
+    world = World(1)
+    settings = Settings(central_journal=journal)
+    for name in MEMBERS:
+        world.add(name, central, member=True, settings=settings)
+    for user in (HOLDER, WAITER):
+        name = user.partition("/")[0]
+        gate = address_of(name.replace("c", "n"), "proxy")
+        client = Client((gate,), ("owner",), ("l",), session_door)
+        world.add(name, client.recipe(), member=False)
+    world.judges.append(LockJudge(MEMBERS, (HOLDER, WAITER)))
+    world.power_on_all()
+    run_until(world, lambda: contender(world, HOLDER).mood is Mood.HOLDS)
+    return world
+
+
+def run_until(world: World, so: Callable[[], bool]) -> None:
+    while not so():
+        assert world.time < BOUND_MS * NS_PER_MS
+        world.run(world.time + NS_PER_MS)
+
+
+def contender(world: World, user: Address) -> Contender:
+    role = world.role_at(user)
+    assert isinstance(role, Contender)
+    return role
+
+
+def is_anybody_left(world: World) -> None:
+    """Let everybody want the lock once more, for `BOUND_MS`; the judge of progress decides."""
+    users = {user: contender(world, user) for user in (HOLDER, WAITER)}
+    for user in users:
+        world.nodes[user.partition("/")[0]].tell(user, Finish())
+    world.run(world.time + BOUND_MS * NS_PER_MS)
+    judge_progress(users, BOUND_MS)
+
+
+def test_without_a_crash_everybody_is_served() -> None:
+    is_anybody_left(world_in_which_c2_holds(journal=False))
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_lock_whose_holder_crashed_stays_held_for_ever(journal: bool) -> None:
+    world = world_in_which_c2_holds(journal=journal)
+    world.crash("n2")
+    world.power_on("n2")
+
+    with pytest.raises(ViolationError, match=r"progress: .*c3/owner wants \('l'\)"):
+        is_anybody_left(world)
+
+    held = world.role_at(address_of(SERVER_NODE, "server")).held["l"]
+    assert held.client.startswith("n2/clients-")
+    assert world.marks["central.granted_to_earlier_life"] > 0
+
+
+def test_while_the_server_is_down_nobody_is_granted_anything_and_the_nodes_name_it() -> None:
+    world = world_in_which_c2_holds(journal=True)
+    world.crash(SERVER_NODE)
+
+    with pytest.raises(ViolationError, match=r"progress: .*c3/owner wants \('l'\)"):
+        is_anybody_left(world)
+
+    proxy = world.role_at(Address("n3/proxy"))
+    assert not proxy.ready
+    assert proxy.detail.startswith("node n1, which runs the lock server, is silent for ")
+
+
+def test_a_server_with_a_journal_comes_back_and_everybody_is_served() -> None:
+    world = world_in_which_c2_holds(journal=True)
+    world.crash(SERVER_NODE)
+    world.power_on(SERVER_NODE)
+
+    is_anybody_left(world)
+
+
+def test_a_server_without_a_journal_comes_back_and_forgets_who_holds() -> None:
+    """Two hold at once then, and what tells them apart is the fence, which goes on rising."""
+    world = world_in_which_c2_holds(journal=False)
+    fence = contender(world, HOLDER).fence
+    world.nodes["c2"].pause()  # A holder that takes its time.
+    world.crash(SERVER_NODE)
+    world.power_on(SERVER_NODE)
+
+    with pytest.raises(ViolationError, match=r"mutual exclusion: c3/owner .* while c2/owner"):
+        run_until(world, lambda: False)
+
+    assert contender(world, WAITER).fence > fence

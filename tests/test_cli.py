@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from loguru import logger
+from rich.console import Console
+from rich.table import Table
+from typer.testing import CliRunner
+
+from holdfast import __version__
+from holdfast.actors.error import ConfigError
+from holdfast.actors.lock.message import Absence, Contender, Counted, LockStatus, NodeStatus
+from holdfast.cluster import log
+from holdfast.cluster.cli.main import app
+from holdfast.cluster.cli.status import as_plain, duration, locks_table, nodes_table
+from holdfast.cluster.config import load, loopback, starting_config
+from holdfast.cluster.storage.journal import SEGMENT_NAME, Journal
+
+PATIENCE_S = 60
+COMMAND = [sys.executable, "-c", "from holdfast.cluster.cli.main import main; main()"]
+
+run = CliRunner().invoke
+
+NODE = NodeStatus(
+    node="n1",
+    protocol="lamport",
+    nodes=("n1", "n2"),
+    ready=False,
+    detail="n2 is silent",
+    uptime_ms=61_500,
+    counters=(Counted("clock.impossible_stamp", 2),),
+    locks=(
+        LockStatus(
+            lock="orders/[42]",
+            holder=Contender("n1", "s-1", "thread-7", 9001, 2_500),
+            waiters=(Contender("n2", "", "", None, 40),),
+            waits_for=(Absence("n2", 7_000),),
+        ),
+    ),
+    session="asker",
+    request=5,
+)
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def write_config(folder: Path, protocol: str = "lamport") -> dict[str, str]:
+    addresses = {f"n{i}": f"tcp://127.0.0.1:{port}" for i, port in enumerate(free_ports(2), 1)}
+    (folder / "cluster.toml").write_text(starting_config(addresses, protocol=protocol))
+    return addresses
+
+
+def holdfast(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+@contextmanager
+def serving(folder: Path, node: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+    """Run a node; give its process and the line with which it says that it serves."""
+    with subprocess.Popen(
+        [*COMMAND, "serve", "--id", node], cwd=folder, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def shown(table: Table) -> str:
+    console = Console(file=StringIO(), width=200)
+    console.print(table)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_help_names_every_command_and_teaches_by_example() -> None:
+    out = run(app, ["--help"]).output
+    for command in ("init", "serve", "status", "simulate", "bench"):
+        assert command in out
+    assert "holdfast init --nodes 3" in out
+
+
+def test_the_version_is_told() -> None:
+    assert run(app, ["--version"]).output == f"holdfast {__version__}\n"
+
+
+def test_init_writes_a_usable_file_and_says_what_to_do_next(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    done = run(app, ["init", "--nodes", "2", "--cluster", "shop", "--config", str(path)])
+    assert done.exit_code == 0
+    config = load(path)
+    assert (config.cluster, config.protocol, config.nodes) == ("shop", "lamport", loopback(2))
+    assert f"holdfast serve --config {path} --id n2" in done.output
+    assert "--connect tcp://127.0.0.1:4041,tcp://127.0.0.1:4042 --cluster shop" in done.output
+
+
+def test_init_overwrites_only_when_forced(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("precious")
+    arguments = ["init", "--protocol", "central", "--config", str(path)]
+    assert isinstance(run(app, arguments).exception, ConfigError)
+    assert path.read_text() == "precious"
+    assert run(app, [*arguments, "--force"]).exit_code == 0
+    assert load(path).protocol == "central"
+
+
+def test_init_writes_nothing_that_would_not_be_usable(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    for wrong in (["--protocol", "raft"], ["--nodes", "1"], ["--port", "65534"]):
+        assert isinstance(run(app, ["init", "--config", str(path), *wrong]).exception, ConfigError)
+    assert not path.exists()
+
+
+def test_an_error_is_one_line_without_a_traceback_and_exits_2(tmp_path: Path) -> None:
+    done = holdfast(tmp_path, "serve", "--id", "n1")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "cluster.toml does not exist: write a starting one with "
+        '"holdfast init --nodes 3 --config cluster.toml"\n'
+    )
+
+
+def test_an_unknown_node_is_refused_with_the_nodes_there_are(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    done = holdfast(tmp_path, "serve", "--id", "n9")
+    assert done.returncode == 2
+    assert done.stderr == '--id: "n9" is no node of cluster.toml, which knows n1, n2\n'
+
+
+def test_a_node_does_not_serve_without_assertions(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-O", *COMMAND[1:], "serve", "--id", "n1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "python -O turns off the checks" in done.stderr
+
+
+def test_an_address_in_use_is_told_with_what_to_do(tmp_path: Path) -> None:
+    addresses = write_config(tmp_path)
+    port = int(addresses["n1"].rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)):
+        done = holdfast(tmp_path, "serve", "--id", "n1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("nodes.n1.address: ")
+    assert addresses["n1"] in done.stderr
+    assert "another program listens there" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_address_of_another_machine_is_told_with_what_to_do(tmp_path: Path) -> None:
+    addresses = {"n1": "tcp://192.0.2.1:4041", "n2": "tcp://192.0.2.2:4041"}
+    (tmp_path / "cluster.toml").write_text(starting_config(addresses))
+    done = holdfast(tmp_path, "serve", "--id", "n1")
+    assert done.returncode == 2
+    assert "the host in the file must be this machine's own" in done.stderr
+
+
+@pytest.mark.parametrize("protocol", ["lamport", "central"])
+def test_nodes_serve_tell_their_status_and_stop_when_told(tmp_path: Path, protocol: str) -> None:
+    addresses = write_config(tmp_path, protocol)
+    with serving(tmp_path, "n1") as (first, greeting), serving(tmp_path, "n2") as (second, _):
+        assert greeting.startswith(f"n1 serves at {addresses['n1']}: cluster")
+        assert f"protocol {protocol}. Mind: " in greeting
+        said = status_when_ready(tmp_path, addresses)
+        assert [(node["node"], node["protocol"]) for node in said] == [
+            ("n1", protocol),
+            ("n2", protocol),
+        ]
+        table = holdfast(tmp_path, "status", "--connect", ",".join(addresses.values()))
+        assert table.returncode == 0
+        assert table.stdout.count("ready") == 2
+        other = holdfast(tmp_path, "status", "--connect", addresses["n1"], "--cluster", "other")
+        assert other.returncode == 2
+        assert "other" in other.stderr
+        first.send_signal(signal.SIGTERM)
+        second.send_signal(signal.SIGINT)
+        assert (first.wait(PATIENCE_S), second.wait(PATIENCE_S)) == (0, 0)
+
+
+def test_a_bug_in_a_role_stops_the_node_with_status_70(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    broken = (
+        "import holdfast.actors.clock as clock; clock.Clock.handle = lambda *_: 1 // 0; "
+        "from holdfast.cluster.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", broken, "serve", "--id", "n1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 70
+    assert "n1 stopped after a fatal error: " in done.stderr
+    assert "ZeroDivisionError" in done.stderr
+
+
+def status_when_ready(folder: Path, addresses: dict[str, str]) -> list[dict[str, object]]:
+    connect = ",".join(addresses.values())
+    nodes: list[dict[str, object]] = []
+    for _ in range(20):  # Each try takes as long as a process needs to start.
+        done = holdfast(folder, "status", "--connect", connect, "--json")
+        nodes = json.loads(done.stdout) if done.returncode == 0 else []
+        if len(nodes) == len(addresses) and all(node["ready"] for node in nodes):
+            return nodes
+    raise AssertionError(f"not ready: {nodes}")
+
+
+def test_status_of_nobody_exits_1(tmp_path: Path) -> None:
+    address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    done = holdfast(tmp_path, "status", "--connect", address, "--timeout", "0.5")
+    assert done.returncode == 1
+    assert "no node answered within 0.5 s" in done.stderr
+    assert address in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_tables_show_who_holds_who_waits_and_who_is_missed() -> None:
+    nodes = shown(nodes_table([NODE]))
+    assert "not ready: n2 is silent" in nodes
+    assert "1m 1s" in nodes
+    locks = shown(locks_table([NODE]))
+    for part in ("orders/[42]", "n1/s-1/thread-7", "9001", "2s", "n2 40ms", "n2 (silent 7s)"):
+        assert part in locks
+
+
+def test_a_status_as_json_has_names_for_every_part() -> None:
+    plain = json.loads(json.dumps(as_plain(NODE)))
+    assert plain["counters"] == [{"name": "clock.impossible_stamp", "times": 2}]
+    (lock,) = plain["locks"]
+    assert lock["holder"] == {
+        "node": "n1",
+        "session": "s-1",
+        "owner": "thread-7",
+        "fence": 9001,
+        "since_ms": 2500,
+    }
+    assert lock["waits_for"] == [{"node": "n2", "silent_ms": 7000}]
+    assert not {"session", "request"} & plain.keys()
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0ms"),
+        (999, "999ms"),
+        (1_000, "1s"),
+        (61_000, "1m 1s"),
+        (3_600_000, "1h"),
+        (3_605_000, "1h"),
+        (90_061_000, "1d 1h"),
+    ],
+)
+def test_durations_are_told_in_at_most_two_units(ms: int, text: str) -> None:
+    assert duration(ms) == text
+
+
+def test_a_log_line_has_the_fields_bound_to_it_and_the_level_is_heeded() -> None:
+    stream = StringIO()
+    try:
+        log.set_up("INFO", stream=stream)
+        logger.bind(node="n1", role="n1/proxy").info("hello {}", "<you>")
+        logger.debug("too fine")
+        line = stream.getvalue()
+        assert line.count("\n") == 1
+        assert line.endswith(" INFO     node=n1 role=n1/proxy hello <you>\n")
+    finally:
+        logger.remove()
+        log.silence()
+
+
+def test_the_library_is_silent_until_a_program_enables_it(tmp_path: Path) -> None:
+    (tmp_path / SEGMENT_NAME).write_bytes(b"hold")  # Cut at start, with a warning.
+    lines: list[str] = []
+    sink = logger.add(lines.append, format="{message}")
+    try:
+        log.silence()
+        Journal.open(tmp_path).close()
+        assert lines == []
+        (tmp_path / SEGMENT_NAME).write_bytes(b"hold")
+        logger.enable(log.PACKAGE)
+        Journal.open(tmp_path).close()
+        assert lines == [f"{tmp_path / SEGMENT_NAME}: cut 4 bytes of an unfinished write\n"]
+    finally:
+        logger.remove(sink)
+        log.silence()
+
+
+@pytest.mark.parametrize(("command", "option"), [("simulate", "--seeds"), ("bench", "runtime")])
+def test_commands_that_are_loaded_late_are_the_real_ones(command: str, option: str) -> None:
+    done = run(app, [command, "--help"])
+    assert done.exit_code == 0
+    assert option in done.output

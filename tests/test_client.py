@@ -1,0 +1,198 @@
+"""The blocking client before real nodes: threads, sockets, and what is left of them after."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from holdfast.actors.error import (
+    AlreadyHeldError,
+    ConfigError,
+    InvalidRequestError,
+    LockTimeoutError,
+    UnavailableError,
+    UnsupportedError,
+    WrongClusterError,
+)
+from holdfast.cluster.client import Client, connect, parse_addresses
+from holdfast.cluster.config import Config
+from holdfast.cluster.lock import Lock
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+
+PATIENCE_S = 60
+CLUSTER = "test"
+
+
+class Cluster:
+    """Nodes in this process that can be stopped and started again."""
+
+    def __init__(self, protocol: str, nodes: int) -> None:
+        at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(nodes), 1)}
+        self.config = Config(cluster=CLUSTER, protocol=protocol, nodes=at)
+        self.running: dict[str, Node] = {}
+        self.clients = ExitStack()
+
+    def start(self, *nodes: str) -> None:
+        for node in nodes:
+            self.running[node] = Node.start(self.config, node)
+
+    def stop(self, node: str) -> None:
+        assert self.running.pop(node).stop(PATIENCE_S)
+
+    def addresses(self, *nodes: str) -> str:
+        return ",".join(self.config.nodes[node] for node in nodes)
+
+    def connect(self, *nodes: str) -> Client:
+        addresses = self.addresses(*(nodes or self.config.nodes))
+        return self.clients.enter_context(connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S))
+
+    def close(self) -> None:
+        self.clients.close()
+        for node in list(self.running):
+            self.stop(node)
+
+
+@pytest.fixture(params=["central", "lamport"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    yield from started(Cluster(str(request.param), 2))
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def started(cluster: Cluster) -> Iterator[Cluster]:
+    before = threads()
+    try:
+        cluster.start(*cluster.config.nodes)
+        yield cluster
+    finally:
+        cluster.close()
+    assert threads() == before
+
+
+def threads() -> list[str]:
+    return sorted(t.name for t in threading.enumerate() if t.name.startswith("holdfast"))
+
+
+def test_threads_and_clients_that_fight_hold_one_at_a_time_with_rising_fences(
+    cluster: Cluster, pool: ThreadPoolExecutor
+) -> None:
+    inside: list[int] = []
+    fences: list[int] = []
+
+    def work(lock: Lock) -> None:
+        for _ in range(10):
+            with lock:
+                inside.append(1)
+                assert len(inside) == 1
+                assert lock.fence is not None
+                fences.append(lock.fence)
+                inside.pop()
+
+    clients = [cluster.connect(), cluster.connect()]
+    locks = [client.lock("x") for client in clients for _ in range(2)]
+    for done in [pool.submit(work, lock) for lock in locks]:
+        done.result(PATIENCE_S)
+    assert len(fences) == 40
+    assert fences == sorted(set(fences))
+
+
+def test_a_lock_that_another_holds_is_not_to_be_had_and_its_holder_is_named(
+    cluster: Cluster,
+) -> None:
+    holder, other = cluster.connect(), cluster.connect()
+    with holder.lock("x") as held:
+        lock = other.lock("x", timeout=0.2)
+        assert lock.acquire(blocking=False) is None
+        assert lock.acquire(timeout=0.1) is None
+        with pytest.raises(LockTimeoutError) as caught, lock:
+            pass
+        assert "held by" in str(caught.value)
+        assert str(held.fence) in str(caught.value)
+        assert not lock.held
+    fence = lock.acquire(timeout=PATIENCE_S)
+    assert fence
+    lock.release()
+
+
+def test_an_owner_that_holds_is_told_so_and_goes_on_holding(cluster: Cluster) -> None:
+    lock = cluster.connect().lock("x")
+    with lock:
+        with pytest.raises(AlreadyHeldError), lock:
+            pass
+        assert lock.held
+
+
+def test_status_and_describe_tell_who_holds_and_what_nodes_there_are(cluster: Cluster) -> None:
+    client = cluster.connect()
+    with client.lock("x") as lock:
+        holder = lock.status().holder
+        assert holder is not None
+        assert client.status("y").holder is None
+        statuses = client.describe()
+        assert [status.node for status in statuses] == ["n1", "n2"]
+        assert {status.protocol for status in statuses} == {client.protocol}
+        locks = [lock for status in statuses for lock in status.locks]
+        held = [each.holder for each in locks if each.holder]
+        assert [(h.session, h.owner) for h in held] == [(client.session, lock.owner)]
+
+
+def test_nobody_at_the_address_is_an_error_that_names_it() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}.*Are the nodes running"):
+        connect(f"tcp://127.0.0.1:{port}", timeout=0.5)
+    assert threads() == []
+
+
+def test_another_cluster_is_an_error_of_its_own(cluster: Cluster) -> None:
+    with pytest.raises(WrongClusterError, match=CLUSTER):
+        connect(cluster.addresses("n1", "n2"), cluster="other", timeout=PATIENCE_S)
+
+
+def test_what_the_client_cannot_do_is_refused_with_the_reason(cluster: Cluster) -> None:
+    client = cluster.connect()
+    with pytest.raises(UnsupportedError, match=client.protocol):
+        client.lock("x", reentrant=True)
+    for name, owner in (("", None), ("x", ""), ("x", "o" * 300)):
+        with pytest.raises(InvalidRequestError):
+            client.lock(name, owner=owner)
+    with pytest.raises(ValueError, match="timeout is -1"):
+        client.lock("x", timeout=-1)
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        "",
+        "localhost:4040",
+        "tcp://localhost",
+        "tcp://localhost:0",
+        "tcp://localhost:70000",
+        "udp://localhost:4040",
+        "tcp://a:4040,",
+        "tcp://a:4040,tcp://a:4040",
+        ",".join(f"tcp://a:{port}" for port in range(1, 66)),
+    ],
+)
+def test_an_address_that_is_none_is_refused(addresses: str) -> None:
+    with pytest.raises(ConfigError, match="addresses"):
+        connect(addresses)
+
+
+def test_addresses_are_separated_by_commas_and_may_be_ipv6() -> None:
+    assert parse_addresses("tcp://a:1, tcp://[::1]:2") == ("tcp://a:1", "tcp://[::1]:2")
+
+
+@pytest.mark.parametrize(("cluster", "timeout"), [("", 1.0), ("x\n", 1.0), ("x", 0), ("x", -1)])
+def test_a_cluster_or_timeout_out_of_range_is_refused(cluster: str, timeout: float) -> None:
+    with pytest.raises(ConfigError, match=re.compile("cluster|timeout")):
+        connect("tcp://127.0.0.1:4040", cluster=cluster, timeout=timeout)

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.actors.error import ConfigError
+from holdfast.cluster.config import (
+    LOG_LEVELS,
+    NODES_MAX,
+    Config,
+    load,
+    loopback,
+    parse,
+    starting_config,
+)
+from holdfast.cluster.guarantee import PROMISES
+from holdfast.cluster.recipe import Settings
+
+HERE = Path("/somewhere")
+
+WHOLE = """
+cluster = "orders"
+protocol = "central"
+data = "./data"
+[nodes.n2]
+address = "tcp://10.0.0.2:4040"
+[nodes.n1]
+address = "tcp://node-1.example.org:4040"
+[central]
+server = "n2"
+journal = true
+[log]
+level = "DEBUG"
+"""
+
+LEAST = """
+cluster = "orders"
+protocol = "central"
+nodes.n1.address = "tcp://127.0.0.1:4041"
+"""
+
+
+def complaints(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, HERE)
+    return str(caught.value).splitlines()
+
+
+def test_every_key_arrives() -> None:
+    assert parse(WHOLE, HERE) == Config(
+        cluster="orders",
+        protocol="central",
+        nodes={"n1": "tcp://node-1.example.org:4040", "n2": "tcp://10.0.0.2:4040"},
+        settings=Settings(central_server="n2", central_journal=True),
+        data=HERE / "data",
+        log_level="DEBUG",
+    )
+
+
+def test_what_may_be_left_out_has_a_default() -> None:
+    assert parse(LEAST, HERE) == Config(
+        cluster="orders", protocol="central", nodes={"n1": "tcp://127.0.0.1:4041"}
+    )
+
+
+def test_nodes_are_sorted_whatever_their_order_in_the_file() -> None:
+    assert list(parse(WHOLE, HERE).nodes) == ["n1", "n2"]
+
+
+def test_nodes_of_one_machine_keep_their_files_apart() -> None:
+    assert parse(WHOLE, HERE).folder_of("n1") == HERE / "data" / "n1"
+    assert parse(LEAST, HERE).folder_of("n1") is None
+
+
+def test_a_configuration_does_not_change() -> None:
+    config = parse(LEAST, HERE)
+    with pytest.raises(AttributeError):
+        config.cluster = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_every_problem_is_told_at_once_each_on_its_line() -> None:
+    assert complaints(
+        """
+        cluster = "Orders"
+        protocl = "lamport"
+        protocol = "raft"
+        data = 5
+        [nodes.N1]
+        address = "tcp://10.0.0.1:4040"
+        [nodes.n2]
+        address = "tcp:/x"
+        [nodes.n3]
+        adress = "tcp://10.0.0.3:4040"
+        [central]
+        journal = 1
+        timeout = 3
+        [log]
+        level = "info"
+        """
+    ) == [
+        'cluster: "Orders" is not usable: a name of 1 to 64 of a-z, 0-9 and - like "orders" '
+        "is expected",
+        'protocol: "raft" is not usable: one of "central", "lamport" is expected',
+        'data: 5 is not usable: a folder like "./data" is expected',
+        'nodes.N1: "N1" is not usable: a table with an address, under an id of 1 to 32 of a-z, '
+        '0-9 and - that begins with a letter or digit, like "n1" is expected',
+        'nodes.n2.address: "tcp:/x" is not usable: an address the other nodes can reach like '
+        '"tcp://10.0.0.1:4040" is expected',
+        "nodes.n3.address: missing; an address the other nodes can reach like "
+        '"tcp://10.0.0.1:4040" is expected',
+        'nodes.n3.adress: not a known key; did you mean "address"?',
+        "central.journal: 1 is not usable: true or false is expected",
+        "central.timeout: not a known key; known here: server, journal",
+        'log.level: "info" is not usable: one of "TRACE", "DEBUG", "INFO", "WARNING", "ERROR" '
+        "is expected",
+        'protocl: not a known key; did you mean "protocol"?',
+    ]
+
+
+def test_nothing_at_all_names_what_is_needed() -> None:
+    assert [line.partition(":")[0] for line in complaints("")] == ["cluster", "protocol", "nodes"]
+
+
+def test_lamport_needs_two_nodes_and_says_why() -> None:
+    (line,) = complaints(LEAST.replace("central", "lamport"))
+    assert 'nodes: 1 is not usable: protocol "lamport" needs at least 2' in line
+    assert "its fences live in the other nodes' clocks" in line
+
+
+def test_two_nodes_with_one_address_are_refused() -> None:
+    (line,) = complaints(LEAST + 'nodes.n2.address = "tcp://127.0.0.1:4041"')
+    assert line.startswith('nodes.n2.address: "tcp://127.0.0.1:4041" is not usable: node n1 has it')
+
+
+def test_a_server_that_is_no_node_is_refused_with_the_nodes_there_are() -> None:
+    (line,) = complaints(LEAST + 'central.server = "n7"')
+    assert line == 'central.server: "n7" is not usable: one of "n1" is expected'
+
+
+def test_a_journal_needs_a_place() -> None:
+    (line,) = complaints(LEAST + "central.journal = true")
+    assert line == 'data: missing; central.journal = true needs a folder like "./data"'
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "10.0.0.1:4040",
+        "tcp://10.0.0.1",
+        "tcp://10.0.0.1:",
+        "tcp://10.0.0.1:0",
+        "tcp://10.0.0.1:65536",
+        "tcp://:4040",
+        "tcp://*:4040",
+        "tcp://0.0.0.0:4040",
+        "tcp://a b:4040",
+        "tcp://a:4040/",
+        "tcp://user@a:4040",
+        "udp://a:4040",
+        "ipc:///tmp/a",
+        "tcp://a:4040\\n",
+    ],
+)
+def test_an_address_nobody_can_reach_is_refused(address: str) -> None:
+    (line,) = complaints(LEAST.replace("tcp://127.0.0.1:4041", address))
+    assert line.startswith(f'nodes.n1.address: "{address}" is not usable: an address')
+
+
+@pytest.mark.parametrize("host", ["localhost", "10.0.0.1", "n1.internal", "my_host-2"])
+def test_hosts_by_name_and_by_number_are_fine(host: str) -> None:
+    text = LEAST.replace("127.0.0.1", host)
+    assert parse(text, HERE).nodes == {"n1": f"tcp://{host}:4041"}
+
+
+@pytest.mark.parametrize("node", ["", "-n", "N1", "n_1", "n.1", "n/1", "n" * 33, "é"])
+def test_a_node_id_out_of_its_limits_is_refused(node: str) -> None:
+    lines = complaints(LEAST + f'nodes."{node}".address = "tcp://a:1"')
+    assert any("a table with an address, under an id of 1 to 32" in line for line in lines)
+
+
+def test_more_nodes_than_the_limit_are_refused() -> None:
+    most = starting_config(loopback(NODES_MAX))
+    assert len(parse(most, HERE).nodes) == NODES_MAX
+    with pytest.raises(ConfigError, match=r"nodes: .* 1 to 64 tables like"):
+        starting_config(loopback(NODES_MAX + 1))
+
+
+@pytest.mark.parametrize("text", ["nodes = 3", "nodes.n1 = 3", "log = 3", "central = []"])
+def test_a_value_where_a_table_belongs_is_refused(text: str) -> None:
+    known = 'cluster = "a"\nprotocol = "central"\n'
+    assert any(line.startswith(text.partition(" ")[0]) for line in complaints(known + text))
+
+
+def test_a_mistake_of_syntax_is_told_with_its_line() -> None:
+    (line,) = complaints('cluster = "a"\nprotocol = lamport\n')
+    assert line.startswith("not TOML: ")
+    assert "line 2" in line
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    with pytest.raises(ConfigError, match=re.escape(f"{path} does not exist")) as caught:
+        load(path)
+    assert f"holdfast init --nodes 3 --config {path}" in str(caught.value)
+
+
+def test_a_folder_and_a_file_that_is_no_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load(tmp_path)
+    (tmp_path / "c.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot be read: it is not UTF-8 text"):
+        load(tmp_path / "c.toml")
+
+
+def test_a_file_is_read_and_its_paths_begin_where_it_lies(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(WHOLE)
+    assert load(tmp_path / "c.toml").data == tmp_path / "data"
+
+
+def test_problems_in_a_file_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("")
+    with pytest.raises(ConfigError, match=r"c\.toml is not usable:\ncluster: missing"):
+        load(tmp_path / "c.toml")
+
+
+@pytest.mark.parametrize("protocol", PROMISES)
+def test_a_starting_configuration_is_usable(protocol: str) -> None:
+    text = starting_config(loopback(12, 5000), cluster="shop", protocol=protocol)
+    config = parse(text, HERE)
+    assert (config.cluster, config.protocol, config.data) == ("shop", protocol, HERE / "data")
+    assert config.nodes["n12"] == "tcp://127.0.0.1:5012"
+    assert config.log_level in LOG_LEVELS
+
+
+def test_a_starting_configuration_that_would_not_be_usable_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cluster: .*Bad Name"):
+        starting_config(loopback(3), cluster='Bad Name"')
+    with pytest.raises(ConfigError, match="at least 2"):
+        starting_config(loopback(1))
+    with pytest.raises(ConfigError, match="nodes: "):
+        starting_config({})

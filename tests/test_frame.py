@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.actors.lock.message import Acquire, Granted
+from holdfast.actors.message import Address
+from holdfast.transport.admission import Admission, Dropped, link_of
+from holdfast.transport.clients import Clients
+from holdfast.transport.frame import (
+    ENVELOPES_MAX,
+    FRAME_BYTES_MAX,
+    WIRE_VERSION,
+    Envelope,
+    ForeignClusterError,
+    Frame,
+    FrameTooLargeError,
+    MalformedFrameError,
+    WrongVersionError,
+    decode_frame,
+    encode_frame,
+)
+
+ACQUIRE = Acquire(lock="orders/42", session="s-1", owner="o", request=1, wait_ms=5000)
+ENVELOPE = Envelope(Address("n1/proxy"), Address("s-1/session"), ACQUIRE)
+FRAME = Frame("test", 0, 9, (ENVELOPE,))
+NOTHING: list[Any] = []
+RAW: list[Any] = cbor2.loads(encode_frame(FRAME))
+
+
+def test_a_frame_is_pinned_byte_for_byte() -> None:
+    assert encode_frame(FRAME).hex() == (
+        "85"  # [
+        "01"  # 1 (the version),
+        "6474657374"  # "test",
+        "0009"  # 0 (the view), 9 (the stamp),
+        "81"  # [
+        "88"  # [
+        "686e312f70726f7879"  # "n1/proxy",
+        "6b732d312f73657373696f6e"  # "s-1/session",
+        "10"  # 0x10 (Acquire),
+        "696f72646572732f3432"  # "orders/42",
+        "63732d31"  # "s-1",
+        "616f"  # "o",
+        "01"  # 1,
+        "191388"  # 5000]]]
+    )
+    assert decode_frame(encode_frame(FRAME)) == FRAME
+
+
+def test_a_frame_may_be_empty_or_full() -> None:
+    for frame in (FRAME._replace(envelopes=()), FRAME._replace(envelopes=(ENVELOPE,) * 4096)):
+        assert decode_frame(encode_frame(frame)) == frame
+        assert encode_frame(frame) == cbor2.dumps(cbor2.loads(encode_frame(frame)), canonical=True)
+
+
+def changed(at: int, value: object) -> bytes:
+    return cbor2.dumps([*RAW[:at], value, *RAW[at + 1 :]])
+
+
+def enveloped(at: int, value: object) -> bytes:
+    (envelope,) = RAW[4]
+    return changed(4, [[*envelope[:at], value, *envelope[at + 1 :]]])
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "CBOR"),
+        (b"\xff", "CBOR"),
+        (cbor2.dumps({}), "no array"),
+        (cbor2.dumps([]), "version"),
+        (changed(0, "1"), "version"),
+        (changed(0, True), "version"),
+        (cbor2.dumps(RAW[:4]), "4 items, not 5"),
+        (cbor2.dumps([*RAW, 0]), "6 items, not 5"),
+        (changed(1, 7), "no name"),
+        (changed(1, ""), "1 to 128"),
+        (changed(1, "x" * 129), "129 bytes"),
+        (changed(1, "a\x00b"), "do not print"),
+        (changed(2, -1), "-1"),
+        (changed(2, None), "None"),
+        (changed(3, 1 << 63), "9223372036854775808"),
+        (changed(3, 1.0), "1.0"),
+        (changed(4, None), "no array"),
+        (changed(4, [1]), "no array"),
+        (changed(4, [NOTHING]), "0 items"),
+        (changed(4, [["n1/proxy", "s-1/session"]]), "2 items"),
+        (changed(4, [RAW[4][0]] * (ENVELOPES_MAX + 1)), "4097 envelopes, at most 4096"),
+        (enveloped(0, 5), "no name"),
+        (enveloped(0, "proxy"), "node/role"),
+        (enveloped(0, "n1/proxy/x"), "node/role"),
+        (enveloped(0, "/proxy"), "1 to 128"),
+        (enveloped(1, "n1/"), "1 to 128"),
+        (enveloped(1, "n" * 129 + "/x"), "129 bytes"),
+        (enveloped(1, "n/" + "x" * 129), "129 bytes"),
+        (enveloped(1, "n\n/x"), "do not print"),
+        (enveloped(2, 0x7777), "0x7777"),
+        (enveloped(2, "10"), "tag"),
+        (enveloped(7, -1.5), r"Acquire\.wait_ms"),
+        (encode_frame(FRAME) + b"\x00", "1 bytes after"),
+        (encode_frame(FRAME)[:-1], "CBOR"),
+        (b"\x00" * (FRAME_BYTES_MAX + 1), f"at most {FRAME_BYTES_MAX}"),
+    ],
+)
+def test_a_malformed_frame_is_refused_and_the_error_says_what_is_wrong(
+    raw: bytes, words: str
+) -> None:
+    with pytest.raises(MalformedFrameError, match=words):
+        decode_frame(raw)
+
+
+def test_the_version_is_judged_before_anything_else() -> None:
+    rests: list[list[Any]] = [[], [{}], RAW[1:]]
+    for version in (0, 2, -1, 1 << 40):
+        for rest in rests:
+            with pytest.raises(WrongVersionError, match=f"{version}, this node speaks") as caught:
+                decode_frame(cbor2.dumps([version, *rest]))
+            assert caught.value.version == version
+    for tail in (b"\xc1\x00", b"\x9f\xff", b"\x81" * 100, b"\xff"):  # CBOR we do not speak.
+        with pytest.raises(WrongVersionError):
+            decode_frame(b"\x85\x02" + tail)
+    assert WIRE_VERSION == 1
+
+
+def test_the_cluster_is_judged_before_the_envelopes() -> None:
+    assert decode_frame(encode_frame(FRAME), cluster="test") == FRAME
+    for raw in (encode_frame(FRAME), changed(4, [[1]])):
+        with pytest.raises(ForeignClusterError, match="'test', this is cluster 'prod'"):
+            decode_frame(raw, cluster="prod")
+
+
+def test_a_frame_above_the_limits_does_not_leave() -> None:
+    with pytest.raises(FrameTooLargeError, match="4097 envelopes, at most 4096"):
+        encode_frame(FRAME._replace(envelopes=(ENVELOPE,) * 4097))
+    large = Envelope(ENVELOPE.to, ENVELOPE.sender, Granted(lock="x" * 600_000, fence=1))
+    encode_frame(FRAME._replace(envelopes=(large,)))
+    with pytest.raises(FrameTooLargeError, match=f"at most {FRAME_BYTES_MAX}"):
+        encode_frame(FRAME._replace(envelopes=(large, large)))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        FRAME._replace(cluster=""),
+        FRAME._replace(view=-1),
+        FRAME._replace(stamp=1 << 63),
+        FRAME._replace(envelopes=(ENVELOPE._replace(to=Address("proxy")),)),
+        FRAME._replace(envelopes=(ENVELOPE._replace(sender=Address("a/b/c")),)),
+    ],
+)
+def test_a_frame_with_an_unfit_head_does_not_leave(frame: Frame) -> None:
+    with pytest.raises(ValueError, match=r"allowed|node/role"):
+        encode_frame(frame)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"\xc2" + cbor2.dumps(b"\xff" * 500_000),
+        b"\xc4\x82\x01\xc2" + cbor2.dumps(b"\xff" * 500_000),
+        b"\xc5\x82\x1a\x40\x00\x00\x00\xc2" + cbor2.dumps(b"\xff" * 500_000),
+        b"\xc4\x82\x1b\x7f\xff\xff\xff\xff\xff\xff\xff\x01",
+        cbor2.dumps(cbor2.CBORTag(35, "(" * 400_000)),
+        cbor2.dumps(cbor2.CBORTag(36, "\n" * 1_000_000)),
+        bytes.fromhex("d81c81d81d00"),
+        bytes.fromhex("9b7fffffffffffffff"),
+        bytes.fromhex("7b7fffffffffffffff"),
+        bytes.fromhex("5b00000000ffffffff"),
+        bytes.fromhex("bb7fffffffffffffff"),
+        bytes.fromhex("9a00100000") * 100,
+        b"\x81" * 1_000_000,
+        b"\xc1" * 1_000_000,
+        b"\xa1" * 1_000_000,
+        b"\x9a\x00\x0f\xff\xf0" + b"\x80" * 0xFFFF0,
+    ],
+    ids=lambda bomb: bomb[:8].hex(),
+)
+def test_a_frame_made_to_be_expensive_is_refused_cheaply(bomb: bytes) -> None:
+    """The second and third keep cbor2 busy for minutes, where tags are let through."""
+    begun = time.process_time()
+    for raw in (bomb, b"\x85\x01" + bomb):
+        with pytest.raises(MalformedFrameError):
+            decode_frame(raw[:FRAME_BYTES_MAX])
+    assert time.process_time() - begun < 20
+
+
+def test_a_map_whose_keys_collide_is_refused_cheaply() -> None:
+    """Arrays as keys would be hashed without a secret: 40,000 with one hash take a minute."""
+    keys = b"".join(b"\x82" + cbor2.dumps(n) + b"\x00\x00" for n in range(40_000))
+    with pytest.raises(MalformedFrameError, match="map key"):
+        decode_frame(b"\x81\xb9\x9c\x40" + keys)
+
+
+@given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda tail: b"\x85\x01" + tail))
+@settings(max_examples=500, deadline=None)
+def test_any_bytes_are_a_frame_or_malformed(raw: bytes) -> None:
+    try:
+        frame = decode_frame(raw)
+    except MalformedFrameError:
+        return
+    assert decode_frame(encode_frame(frame)) == frame
+
+
+def test_an_identity_names_its_link() -> None:
+    assert link_of(b"n1#7f.0") == "n1"
+    assert link_of("käse#1".encode()) == "käse"
+    for nameless in (b"", b"n1", b"n1#", b"#1", b"\x00abcd", b"\xff#1", b"a/b#1", b"*#1"):
+        assert link_of(nameless) is None
+
+
+def test_a_node_admits_what_is_addressed_to_it_and_completes_the_star() -> None:
+    admission = Admission("n1", "test", gates=False)
+    assert admission.admit("s-1", encode_frame(FRAME)) == FRAME
+    star = FRAME._replace(envelopes=(ENVELOPE._replace(to=Address("*/proxy")),))
+    assert admission.admit("s-1", encode_frame(star)) == FRAME
+    assert admission.admit("s", encode_frame(FRAME)) == Dropped("wire.spoofed_sender")
+    assert Admission("n", "test", gates=False).admit("s-1", encode_frame(FRAME)) == Dropped(
+        "wire.misdirected"
+    )
+
+
+def test_only_so_many_clients_are_remembered() -> None:
+    clients = Clients(most=2)
+    assert not clients.heard("a", b"a#1")
+    assert not clients.heard("b", b"b#1")
+    assert not clients.heard("a", b"a#2")
+    assert clients.heard("c", b"c#1")
+    known = {name: clients.identity(name) for name in "abc"}
+    assert known == {"a": b"a#2", "b": None, "c": b"c#1"}
+    clients.gone("a")
+    assert len(clients) == 1

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.actors.error import UnsupportedError
+from holdfast.cluster.guarantee import PROMISES, Guarantee, demand
+
+
+@pytest.mark.parametrize("protocol", PROMISES)
+def test_what_is_promised_may_be_demanded(protocol: str) -> None:
+    for guarantee in PROMISES[protocol].guarantees:
+        demand(protocol, guarantee)
+
+
+@pytest.mark.parametrize("protocol", PROMISES)
+def test_what_is_not_promised_is_refused(protocol: str) -> None:
+    for guarantee in set(Guarantee) - PROMISES[protocol].guarantees:
+        with pytest.raises(UnsupportedError, match=f"{protocol} does not promise"):
+            demand(protocol, guarantee)
+
+
+def test_the_refusal_names_the_protocol_that_has_it() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        demand("central", Guarantee.FIFO)
+    assert str(caught.value) == (
+        "central does not promise fifo (whoever asked first is served first); lamport has it"
+    )
+
+
+def test_the_refusal_says_when_no_protocol_has_it() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        demand("lamport", Guarantee.REENTRANT)
+    assert str(caught.value).endswith("no protocol of this release has it")
+
+
+def test_an_unknown_protocol_is_the_callers_mistake() -> None:
+    with pytest.raises(ValueError, match="protocol is 'raft', and must be one of central, lamport"):
+        demand("raft", Guarantee.EXCLUSIVE)
+
+
+def test_every_protocol_excludes_and_fences() -> None:
+    for promise in PROMISES.values():
+        assert {Guarantee.EXCLUSIVE, Guarantee.FENCED} <= promise.guarantees
+
+
+def test_only_what_is_built_is_listed() -> None:
+    assert list(PROMISES) == ["central", "lamport"]

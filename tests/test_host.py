@@ -1,0 +1,333 @@
+"""The dispatcher and its stage, with real threads and a real disk, without sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pykka
+import pytest
+from loguru import logger
+
+from holdfast.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from holdfast.actors.error import NotHeldError, OverloadedError
+from holdfast.actors.lock.backend import Report, Reported
+from holdfast.actors.lock.message import Abandon, Acquire, Granted, Reason, Refused, Release
+from holdfast.actors.message import (
+    Address,
+    Instant,
+    Local,
+    Timer,
+    address_of,
+    local,
+    node_of,
+    timer,
+)
+from holdfast.actors.role import Host, Role
+from holdfast.cluster.host.cell import INBOX_MAX
+from holdfast.cluster.host.dispatcher import Dispatcher
+from holdfast.cluster.host.island import Island
+from holdfast.cluster.recipe import Cast
+from holdfast.cluster.storage.journal import Journal
+from holdfast.transport.wire import decode
+
+LONG_S = 20.0
+ROLE = address_of("n1", "role")
+Start = Callable[..., Dispatcher]
+
+
+@timer
+class Later(Timer):
+    asker: Address
+
+
+@local
+class Grow(Local):
+    child: Address
+
+
+@local
+class Break(Local):
+    pass
+
+
+@local
+class Block(Local):
+    entered: threading.Event
+    leave: threading.Event
+
+
+class Clerk(Role[Acquire | Release | Later | Grow | Break | Block | Abandon | Reported]):
+    """Does what a test needs, each on its own request."""
+
+    def __init__(self, address: Address, host: Host, *, remark: str = "") -> None:
+        super().__init__(address, host)
+        self.remark = remark
+        self.abandoned: list[Address] = []
+        self.persisted = 0
+        self.reporter: Address | None = None
+
+    def handle(
+        self,
+        sender: Address,
+        event: Acquire | Release | Later | Grow | Break | Block | Abandon | Reported,
+        now: Instant,
+    ) -> Effects:
+        match event:
+            case Acquire():
+                return self._on_acquire(sender, event)
+            case Release():
+                detail = f"fence {event.fence}"
+                return [Send(sender, Refused(lock="a", reason=Reason.NOT_HELD, detail=detail))]
+            case Later():
+                return [Send(event.asker, Granted(lock="later", fence=1))]
+            case Grow():
+                return [Spawn(event.child, Clerk, {"remark": "child"})]
+            case Break():
+                raise AssertionError("broken on purpose")
+            case Block():
+                event.entered.set()
+                event.leave.wait(LONG_S)
+                return ()
+            case Abandon():
+                self.abandoned.append(sender)
+                return ()
+            case Reported():
+                assert self.reporter is not None
+                counts = {counted.name: counted.times for counted in event.counters}
+                return [Send(self.reporter, Granted(lock="reported", fence=counts["clerk.seen"]))]
+
+    def _on_acquire(self, sender: Address, acquire: Acquire) -> Effects:
+        match acquire.lock:
+            case "later":
+                return [Wake(20, Later(asker=sender))]
+            case "never":
+                return ()
+            case "persist":
+                self.persisted += 1
+                record = Granted(lock="persist", fence=self.persisted)
+                return [Persist(record), Send(sender, record)]
+            case "after":
+                return [Send(sender, Granted(lock="after", fence=self.persisted))]
+            case "retire":
+                return [Send(sender, Granted(lock="retire", fence=1)), Retire(self.address)]
+            case "report":
+                self.reporter = sender
+                return [Observe("clerk.seen", 3), Send(address_of("n1", "node"), Report())]
+            case _:
+                return [Send(sender, Granted(lock=acquire.lock, fence=1))]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    running: list[Dispatcher] = []
+
+    def begin(journal: Journal | None = None) -> Dispatcher:
+        dispatcher = Dispatcher("n1", Island(), journal=journal)
+        running.append(dispatcher)
+        dispatcher.start(Cast((Spawn(ROLE, Clerk),)))
+        return dispatcher
+
+    yield begin
+    for dispatcher in running:
+        assert dispatcher.stop(LONG_S)
+
+
+def test_an_ask_is_answered(start: Start) -> None:
+    ref = start().ref(ROLE)
+    assert ref.ask(Acquire(lock="a"), timeout=LONG_S) == Granted(lock="a", fence=1)
+
+
+def test_an_ask_may_be_answered_many_events_later(start: Start) -> None:
+    ref = start().ref(ROLE)
+    future = ref.ask(Acquire(lock="later"), block=False)
+    assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
+    assert future.get(timeout=LONG_S) == Granted(lock="later", fence=1)
+
+
+def test_a_refusal_is_raised_at_the_caller(start: Start) -> None:
+    with pytest.raises(NotHeldError, match="fence 9"):
+        start().ref(ROLE).ask(Release(lock="a", fence=9), timeout=LONG_S)
+
+
+def test_an_ask_that_times_out_is_taken_back(start: Start) -> None:
+    ref = start().ref(ROLE)
+    with pytest.raises(pykka.Timeout):
+        ref.ask(Acquire(lock="never"), timeout=0.02)
+    abandoned = ref.proxy().abandoned.get(timeout=LONG_S)
+    assert [node_of(address) for address in abandoned] == ["n1"]
+
+
+def test_what_a_role_does_not_accept_is_dropped_and_the_role_lives(start: Start) -> None:
+    ref = start().ref(ROLE)
+    ref.tell(Refused(lock="a", reason=Reason.INVALID, detail=""))
+    assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
+
+
+def test_what_was_answered_after_a_persist_is_on_the_disk(start: Start, tmp_path: Path) -> None:
+    dispatcher = start(Journal.open(tmp_path))
+    granted = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), timeout=LONG_S)
+    (journal,) = tmp_path.glob("*.journal")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / journal.name).write_bytes(journal.read_bytes())  # As a crash here would leave it.
+    reopened = Journal.open(copy)
+    assert [decode(record) for record in reopened.records] == [granted]
+    reopened.close()
+
+
+class CountingJournal(Journal):
+    syncs = 0
+    blocked: threading.Event | None = None
+    answered_early = False
+
+    def sync(self) -> None:
+        self.syncs += 1
+        super().sync()
+
+
+def test_records_of_one_turn_share_one_sync(start: Start, tmp_path: Path) -> None:
+    journal = CountingJournal.open(tmp_path)
+    ref = start(journal).ref(ROLE)
+    entered, leave = threading.Event(), threading.Event()
+    ref.tell(Block(entered=entered, leave=leave))
+    assert entered.wait(LONG_S)
+    futures = [ref.ask(Acquire(lock="persist"), block=False) for _ in range(50)]
+    leave.set()
+    assert [future.get(timeout=LONG_S).fence for future in futures] == list(range(1, 51))
+    assert journal.syncs == 1
+
+
+def test_nothing_leaves_a_role_between_its_persist_and_the_sync(
+    start: Start, tmp_path: Path
+) -> None:
+    """The second answer depends on what the first event persisted, and must wait for it too."""
+    seen: list[bool] = []
+
+    class Watched(CountingJournal):
+        def sync(self) -> None:
+            seen.append(second.get(timeout=0) is not None if _is_set(second) else False)
+            super().sync()
+
+    ref = start(Watched.open(tmp_path)).ref(ROLE)
+    entered, leave = threading.Event(), threading.Event()
+    ref.tell(Block(entered=entered, leave=leave))
+    assert entered.wait(LONG_S)
+    first = ref.ask(Acquire(lock="persist"), block=False)
+    second = ref.ask(Acquire(lock="after"), block=False)
+    leave.set()
+    assert first.get(timeout=LONG_S).fence == 1
+    assert second.get(timeout=LONG_S).fence == 1
+    assert seen == [False]
+
+
+def _is_set(future: pykka.Future[Any]) -> bool:
+    try:
+        future.get(timeout=0)
+    except pykka.Timeout:
+        return False
+    return True
+
+
+def test_roles_spawn_and_retire_roles(start: Start) -> None:
+    dispatcher = start()
+    child = address_of("n1", "child")
+    ref = dispatcher.ref(ROLE)
+    ref.tell(Grow(child=child))
+    ref.ask(Acquire(lock="a"), timeout=LONG_S)
+    grown = dispatcher.ref(child)
+    assert grown.proxy().remark.get(timeout=LONG_S) == "child"
+    assert grown.ask(Acquire(lock="retire"), timeout=LONG_S).fence == 1
+    with pytest.raises(pykka.ActorDeadError):
+        grown.ask(Acquire(lock="a"), timeout=LONG_S)
+
+
+def test_roles_can_ask_the_host_what_was_counted(start: Start) -> None:
+    assert start().ref(ROLE).ask(Acquire(lock="report"), timeout=LONG_S).fence == 3
+
+
+def test_a_role_can_be_started_and_stopped_as_pykka_users_do(start: Start) -> None:
+    dispatcher = start()
+    ref = Clerk.start(address_of("n1", "guest"), dispatcher)
+    assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
+    assert ref.stop(timeout=LONG_S)
+    assert not ref.is_alive()
+    with pytest.raises(pykka.ActorDeadError):
+        ref.ask(Acquire(lock="a"), timeout=LONG_S)
+
+
+def test_a_role_that_was_never_started_refuses() -> None:
+    role = Clerk(ROLE, Dispatcher("n1", island := Island()))
+    with pytest.raises(pykka.ActorDeadError):
+        role.actor_ref.tell(Acquire(lock="a"))
+    island.close()
+
+
+def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start: Start) -> None:
+    lines: list[dict[str, Any]] = []
+    logger.enable("holdfast")
+    sink = logger.add(lambda line: lines.append(dict(line.record["extra"])), level="CRITICAL")
+    try:
+        dispatcher = start()
+        ref = dispatcher.ref(ROLE)
+        waiting = ref.ask(Acquire(lock="never"), block=False)
+        ref.tell(Break())
+        assert dispatcher.stopped.wait(LONG_S)
+    finally:
+        logger.remove(sink)
+        logger.disable("holdfast")
+    assert "broken on purpose" in str(dispatcher.failure)
+    assert lines[0]["role"] == ROLE
+    assert lines[0]["event"] == "Break()"
+    assert "'remark': ''" in lines[0]["state"]
+    with pytest.raises(pykka.ActorDeadError):
+        waiting.get(timeout=LONG_S)
+
+
+def test_too_much_from_outside_is_refused_and_the_role_serves_on(start: Start) -> None:
+    ref = start().ref(ROLE)
+    entered, leave = threading.Event(), threading.Event()
+    ref.tell(Block(entered=entered, leave=leave))
+    assert entered.wait(LONG_S)
+    futures = [ref.ask(Acquire(lock="a"), block=False) for _ in range(INBOX_MAX + 10)]
+    leave.set()
+    assert futures[0].get(timeout=LONG_S).lock == "a"
+    with pytest.raises(OverloadedError, match=str(INBOX_MAX)):
+        futures[-1].get(timeout=LONG_S)
+    assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
+
+
+def test_stopping_leaves_no_thread_no_file_and_no_hanging_future() -> None:
+    process = psutil.Process()
+    files, threads = process.num_fds(), threading.active_count()
+    dispatcher = Dispatcher("n1", Island())
+    dispatcher.start(Cast((Spawn(ROLE, Clerk),)))
+    ref = dispatcher.ref(ROLE)
+    waiting = ref.ask(Acquire(lock="never"), block=False)
+    assert dispatcher.stop(LONG_S)
+    with pytest.raises(pykka.ActorDeadError, match="has stopped"):
+        waiting.get(timeout=LONG_S)
+    with pytest.raises(pykka.ActorDeadError):
+        ref.ask(Acquire(lock="a"), timeout=LONG_S)
+    assert (process.num_fds(), threading.active_count()) == (files, threads)
+
+
+def test_many_threads_ask_at_once_and_each_gets_its_own_answer(start: Start) -> None:
+    ref = start().ref(ROLE)
+    wrong: list[str] = []
+
+    def ask(number: int) -> None:
+        for turn in range(200):
+            name = f"{number}-{turn}"
+            if ref.ask(Acquire(lock=name), timeout=LONG_S).lock != name:
+                wrong.append(name)
+
+    crowd = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join(LONG_S)
+    assert wrong == []

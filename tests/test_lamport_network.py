@@ -1,0 +1,213 @@
+"""Couriers on a network that loses, repeats and reorders, while nodes restart."""
+
+from __future__ import annotations
+
+import heapq
+from random import Random
+
+import pytest
+
+from holdfast.actors.clock import Carry
+from holdfast.actors.effect import Effects, Observe, Send, Wake
+from holdfast.actors.lamport.courier import Courier
+from holdfast.actors.lamport.message import (
+    Acknowledge,
+    Confirm,
+    Delivered,
+    Hello,
+    Introduce,
+    Neighbors,
+    Parcel,
+    PeerJoined,
+)
+from holdfast.actors.lamport.peer import Peer
+from holdfast.actors.message import Address, Event, Instant, Message, Timer, address_of, node_of
+
+NODES = ("a", "b", "c")
+T0 = Instant(0)
+Life = tuple[str, int]
+"""A node and the boot id of one of its lives."""
+
+
+class NoHost:
+    """For a role driven by hand: it has nothing to ask of anybody."""
+
+    def now(self) -> Instant:
+        return T0
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        raise AssertionError((source, effects))
+
+    def adopt(self, role: object) -> None:
+        raise AssertionError(role)
+
+
+class Net:
+    """Three couriers, a random network between them, and what each stream should deliver."""
+
+    def __init__(self, seed: int, kind: type[Courier] = Courier) -> None:
+        self.kind = kind
+        self.random = Random(seed)
+        self.trouble = True
+        self.time = 0
+        self.pushed = 0
+        self.agenda: list[tuple[int, int, Life, Address, Event]] = []
+        self.couriers: dict[str, Courier] = {}
+        self.met: dict[Life, dict[str, int]] = {}
+        """Which life each life believes each other node to be in."""
+        self.carried: dict[tuple[Life, Life], list[int]] = {}
+        self.delivered: dict[tuple[Life, Life], list[int]] = {}
+        self.words = 0
+        for node in NODES:
+            self.start(node)
+
+    def life(self, node: str) -> Life:
+        return node, self.couriers[node].boot
+
+    def start(self, node: str) -> None:
+        boot = self.random.getrandbits(63)
+        process = address_of(node, "process")
+        address = address_of(node, "courier")
+        self.couriers[node] = self.kind(address, NoHost(), node=node, boot=boot, process=process)
+        self.met[node, boot] = {}
+        self.handle(node, Address(f"{node}/node"), Neighbors(nodes=NODES))
+
+    def handle(self, node: str, sender: Address, event: Event) -> None:
+        effects = self.couriers[node].handle(sender, event, T0)  # type: ignore[arg-type]
+        for effect in effects:
+            match effect:
+                case Wake(after_ms, timer):
+                    self.later(after_ms, self.life(node), sender, timer)
+                case Send(_, Delivered(origin=origin, message=message)):
+                    pair = (origin, self.met[self.life(node)][origin]), self.life(node)
+                    self.delivered.setdefault(pair, []).append(message.stamp)
+                case Send(_, PeerJoined(node=peer, boot=boot)):
+                    self.met[self.life(node)][peer] = boot
+                case Send(to, Message() as message):
+                    self.throw(node, to, message)
+                case Observe():
+                    pass
+                case other:
+                    raise AssertionError(other)
+
+    def throw(self, node: str, to: Address, message: Message) -> None:
+        copies = self.random.choice((0, 0, 1, 1, 1, 2)) if self.trouble else 1
+        for _ in range(copies):
+            delay = self.random.choice((1, 2, 5, 30, 400, 3_000)) if self.trouble else 1
+            anyone: Life = (node_of(to), 0)
+            self.later(delay, anyone, address_of(node, "courier"), message)
+
+    def later(self, after_ms: int, life: Life, sender: Address, event: Event) -> None:
+        self.pushed += 1
+        heapq.heappush(self.agenda, (self.time + after_ms, self.pushed, life, sender, event))
+
+    def carry(self, node: str) -> None:
+        """Send one word from ``node`` to both others."""
+        self.words += 1
+        others = tuple(other for other in NODES if other != node)
+        for other in others:
+            boot = self.met[self.life(node)].get(other)
+            if boot is not None:
+                pair = self.life(node), (other, boot)
+                self.carried.setdefault(pair, []).append(self.words)
+        word = Acknowledge(lock="x", stamp=self.words)
+        self.handle(node, Address(f"{node}/clock"), Carry(nodes=others, message=word))
+
+    def step(self) -> None:
+        self.time, _, life, sender, event = heapq.heappop(self.agenda)
+        node, boot = life
+        if isinstance(event, Timer) and boot != self.couriers[node].boot:
+            return
+        self.handle(node, sender, event)
+
+    def check(self) -> None:
+        for pair, got in self.delivered.items():
+            carried = self.carried.get(pair, [])
+            assert got == carried[: len(got)], pair
+
+    def run(self, events: int) -> None:
+        for _ in range(events):
+            if self.agenda:
+                self.step()
+            if not self.agenda or self.random.random() < 0.1:
+                self.carry(self.random.choice(NODES))
+            if self.random.random() < 0.004:
+                self.start(self.random.choice(NODES))
+            self.check()
+
+
+def end_well(seed: int, kind: type[Courier] = Courier) -> None:
+    net = Net(seed, kind)
+    net.run(1_200)
+    net.trouble = False
+    while net.agenda and net.time < 1_000_000:
+        net.step()
+    net.check()
+    assert net.agenda == []  # No timer runs while nothing is to be done.
+    for node in NODES:
+        for other in NODES:
+            if other != node:
+                pair = net.life(node), net.life(other)
+                assert net.met[pair[0]][other] == net.couriers[other].boot
+                assert net.delivered.get(pair, []) == net.carried.get(pair, [])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_between_two_lives_all_is_delivered_once_in_order_whatever_happens(seed: int) -> None:
+    """M6, and its other half: once the network is good again, nothing is left behind."""
+    end_well(seed)
+
+
+def test_the_harness_meets_restarts_and_unfinished_streams() -> None:
+    lives, unfinished = 0, 0
+    for seed in range(10):
+        net = Net(seed)
+        net.run(1_200)
+        lives += len(net.met)
+        unfinished += sum(net.delivered.get(p, []) != words for p, words in net.carried.items())
+
+    assert lives >= 50
+    assert unfinished >= 20
+
+
+def test_a_frame_of_a_courier_is_one_of_four() -> None:
+    kinds = {Parcel, Confirm, Hello, Introduce}
+
+    assert {kind for kind in Courier.accepts if issubclass(kind, Message)} == kinds
+
+
+class BelievesAnyIntroduction(Courier):
+    """Forgets that an introduction may be late and from a former life."""
+
+    def _on_introduce(self, peer: Peer, introduce: Introduce) -> Effects:
+        peer.nonce = introduce.nonce
+        return super()._on_introduce(peer, introduce)
+
+
+class ForgetsLives(Courier):
+    """Takes every parcel as one of the life it knows, for the life it is."""
+
+    def _meets(self, peer: Peer, event: Parcel | Confirm) -> bool:
+        return peer.boot is not None
+
+
+class KeepsStreams(Courier):
+    """Goes on counting where the former life of a peer left off."""
+
+    def _on_introduce(self, peer: Peer, introduce: Introduce) -> Effects:
+        outgoing, incoming = peer.outgoing, peer.incoming
+        effects = super()._on_introduce(peer, introduce)
+        peer.outgoing, peer.incoming = outgoing, incoming
+        return effects
+
+
+@pytest.mark.parametrize("mutant", [BelievesAnyIntroduction, ForgetsLives, KeepsStreams])
+def test_a_planted_bug_is_caught(mutant: type[Courier]) -> None:
+    caught = False
+    for seed in range(40):
+        try:
+            end_well(seed, mutant)
+        except (AssertionError, ValueError):
+            caught = True
+            break
+    assert caught

@@ -1,0 +1,226 @@
+"""The total order, and the structures that judge it in O(log n)."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.actors.clock import STAMP_MAX
+from holdfast.actors.lamport.joining import Joining
+from holdfast.actors.lamport.order import (
+    NODES_MAX,
+    SLACK,
+    Evidence,
+    Queue,
+    Turn,
+    Uncovered,
+    pack_fence,
+    unpack_fence,
+)
+
+stamps = st.integers(1, STAMP_MAX)
+ranks = st.integers(0, NODES_MAX - 1)
+
+
+@given(stamps, ranks, stamps, ranks)
+def test_fences_are_ordered_as_turns_and_fit_63_bits(a: int, x: int, b: int, y: int) -> None:
+    assert (pack_fence(a, x) < pack_fence(b, y)) == ((a, x) < (b, y))
+    assert unpack_fence(pack_fence(a, x)) == (a, x)
+    assert 0 < pack_fence(a, x) < 1 << 63
+
+
+def test_turns_go_by_stamp_and_ties_by_node() -> None:
+    assert sorted([Turn(2, "a"), Turn(1, "b"), Turn(1, "a")]) == [
+        Turn(1, "a"),
+        Turn(1, "b"),
+        Turn(2, "a"),
+    ]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 9))))
+def test_the_first_of_a_queue_is_the_least_of_those_not_removed(
+    steps: list[tuple[str, int]],
+) -> None:
+    queue, model = Queue(), dict[str, int]()
+    for node, stamp in steps:
+        if node in model:
+            del model[node]
+            queue.remove(node)
+        else:
+            model[node] = stamp
+            queue.add(Turn(stamp, node))
+        turns = sorted(Turn(stamp, node) for node, stamp in model.items())
+        assert queue.in_order() == turns
+        assert queue.first() == (turns[0] if turns else None)
+        assert len(queue) == len(turns)
+
+
+def test_requests_given_up_behind_a_long_hold_leave_nothing_behind() -> None:
+    queue = Queue()
+    queue.add(Turn(1, "a"))
+    for stamp in range(2, 5_000):
+        queue.add(Turn(stamp, "b"))
+        queue.remove("b")
+
+    assert queue.first() == Turn(1, "a")
+    assert len(queue.heap) <= 2 + SLACK + 1
+
+
+def test_evidence_is_the_last_stamp_of_each_process_and_no_request_loses_it() -> None:
+    """The essay's `remove` drops the senders of acknowledgements; here nothing can."""
+    evidence = Evidence(["b", "c"])
+    evidence.hear("b", 8)
+    assert not evidence.covers(Turn(7, "a"))
+    assert evidence.missing(Turn(7, "a")) == ("c",)
+
+    evidence.hear("c", 9)
+    assert evidence.covers(Turn(7, "a"))
+    assert evidence.missing(Turn(7, "a")) == ()
+    assert not evidence.covers(Turn(9, "a"))
+
+
+def test_evidence_at_the_same_stamp_counts_if_its_node_comes_later() -> None:
+    evidence = Evidence(["b"])
+    evidence.hear("b", 7)
+
+    assert evidence.covers(Turn(7, "a"))
+    assert not evidence.covers(Turn(7, "c"))
+
+
+def test_with_nobody_else_everything_is_covered() -> None:
+    assert Evidence([]).covers(Turn(STAMP_MAX, "a"))
+
+
+def test_a_new_life_vouches_for_nothing_its_former_life_did() -> None:
+    evidence = Evidence(["b", "c"])
+    evidence.hear("b", 9)
+    evidence.hear("c", 9)
+    evidence.forget("b")
+    assert not evidence.covers(Turn(1, "a"))
+
+    evidence.hear("b", 3)
+    assert evidence.covers(Turn(2, "a"))
+    assert not evidence.covers(Turn(4, "a"))
+
+
+@given(st.lists(st.tuples(st.sampled_from("bcde"), st.integers(0, 5)), max_size=60))
+def test_evidence_agrees_with_a_search_through_all_processes(steps: list[tuple[str, int]]) -> None:
+    evidence, model = Evidence("bcde"), dict.fromkeys("bcde", 0)
+    for node, rise in steps:
+        model[node] = model[node] + rise if rise else 0
+        if rise:
+            evidence.hear(node, model[node])
+        else:
+            evidence.forget(node)
+        for stamp in range(max(model.values()) + 2):
+            dumb = all(Turn(heard, other) > (stamp, "a") for other, heard in model.items())
+            assert evidence.covers(Turn(stamp, "a")) == dumb
+        assert len(evidence.heap) == len(model)
+
+
+class CountedTurn(Turn):
+    """Counts comparisons, to show what a message costs."""
+
+    compared = 0
+
+    def __lt__(self, other: object) -> bool:
+        CountedTurn.compared += 1
+        return tuple(self) < other  # type: ignore[operator]
+
+
+def test_a_message_costs_log_n_comparisons_and_not_queue_times_processes() -> None:
+    """The essay's check is O(N M), "the number of processes" times "of messages"."""
+    requests, messages = 4_000, 4_000
+    queue, random = Queue(), Random(1)
+    order = list(range(1, requests + 1))
+    random.shuffle(order)
+    for stamp in order:
+        queue.add(CountedTurn(stamp, f"n{stamp}"))
+    CountedTurn.compared = 0
+    for stamp in range(requests + 1, requests + messages + 1):
+        queue.add(CountedTurn(stamp, f"n{stamp}"))
+        first = queue.first()
+        assert first is not None
+        queue.remove(first.node)
+
+    assert 0 < CountedTurn.compared <= 3 * messages * math.log2(requests)
+
+
+def test_a_request_is_told_once_when_its_evidence_is_complete() -> None:
+    evidence, uncovered = Evidence(["b"]), Uncovered()
+    for stamp, lock in ((5, "x"), (3, "y"), (9, "z")):
+        uncovered.add(lock, Turn(stamp, "a"))
+    evidence.hear("b", 6)
+
+    assert uncovered.covered(evidence) == ["y", "x"]
+    assert uncovered.covered(evidence) == []
+
+
+def test_a_request_given_up_is_not_told_and_its_entry_does_not_stay() -> None:
+    evidence, uncovered = Evidence(["b"]), Uncovered()
+    for stamp in range(1, 1_000):
+        uncovered.add("x", Turn(stamp, "a"))
+        uncovered.drop("x")
+    assert len(uncovered.heap) <= SLACK + 1
+
+    evidence.hear("b", 2_000)
+    assert uncovered.covered(evidence) == []
+
+
+def test_lost_evidence_lets_all_be_told_again() -> None:
+    evidence, uncovered = Evidence(["b"]), Uncovered()
+    uncovered.add("x", Turn(5, "a"))
+    evidence.hear("b", 6)
+    assert uncovered.covered(evidence) == ["x"]
+
+    evidence.forget("b")
+    uncovered.renew()
+    assert uncovered.covered(evidence) == []
+    evidence.hear("b", 7)
+    assert uncovered.covered(evidence) == ["x"]
+
+
+def test_ready_is_who_was_welcomed_by_all_in_a_round_begun_after_meeting_all() -> None:
+    joining = Joining(["b", "c"])
+    assert joining.missing() == ("b", "c")
+    assert joining.meet("b", 1) == ("b",)
+    joining.welcome("b", joining.round)
+    assert joining.missing() == ("c",)
+
+    assert joining.meet("c", 1) == ("b", "c")
+    joining.welcome("c", joining.round)
+    assert not joining.ready  # What b said may be older than what the former c was granted.
+    assert joining.missing() == ("b",)
+    joining.welcome("b", joining.round)
+    assert joining.ready
+    assert joining.missing() == ()
+
+
+def test_a_new_life_of_another_begins_a_new_round() -> None:
+    joining = Joining(["b", "c"])
+    joining.meet("b", 1)
+    joining.meet("c", 1)
+    early = joining.round
+    joining.welcome("b", early)
+    assert joining.meet("c", 2) == ("b", "c")
+    joining.welcome("c", joining.round)
+    joining.welcome("b", early)
+
+    assert not joining.ready
+
+
+def test_who_is_ready_stays_ready_and_greets_nobody() -> None:
+    joining = Joining(["b"])
+    joining.meet("b", 1)
+    joining.welcome("b", joining.round)
+
+    assert joining.meet("b", 2) == ()
+    assert joining.ready
+
+
+def test_who_does_not_know_the_others_is_not_ready_and_who_has_none_is() -> None:
+    assert not Joining(None).ready
+    assert Joining([]).ready

@@ -1,0 +1,300 @@
+"""The rules of Lamport 1978 and of the essay that builds it, sentence by sentence."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from holdfast.actors.clock import Arrived, Carry, Clock, Departing, Post, Stamped
+from holdfast.actors.effect import Send
+from holdfast.actors.lamport.message import (
+    Acknowledge,
+    Content,
+    Delivered,
+    Neighbors,
+    PeerJoined,
+    Release,
+    Request,
+)
+from holdfast.actors.lamport.order import Turn, unpack_fence
+from holdfast.actors.lamport.process import LockProcess
+from holdfast.actors.lock.backend import Give, Got, Want
+from holdfast.actors.message import Address, Event, Instant, address_of
+
+T0 = Instant(0)
+NO_HOST: Any = None
+"""For roles driven by hand: they have nothing to ask of anybody."""
+
+
+class Members:
+    """Clocks and lock processes, and between them links as the essay assumes them: "1)
+    messages are always received, and 2) [...] received in the order they are sent."
+    """
+
+    def __init__(self, *nodes: str) -> None:
+        self.nodes = nodes
+        self.links: dict[tuple[str, str], deque[tuple[int, Stamped]]] = {
+            (source, to): deque() for source in nodes for to in nodes if source != to
+        }
+        self.sent: list[tuple[str, str, Stamped]] = []
+        self.entered: list[tuple[str, int]] = []  # Who, in this order, and under which fence.
+        self.clocks = {
+            node: Clock(address_of(node, "clock"), NO_HOST, courier=address_of(node, "courier"))
+            for node in nodes
+        }
+        self.processes = {node: self.process(node) for node in nodes}
+        for node in nodes:
+            self.tell(node, Neighbors(nodes=nodes))
+        for source, to in self.links:
+            self.tell(to, PeerJoined(node=source, boot=1))
+        self.deliver_all()
+        self.sent.clear()
+
+    def process(self, node: str) -> LockProcess:
+        address, clock, proxy = (address_of(node, role) for role in ("process", "clock", "proxy"))
+        return LockProcess(address, NO_HOST, node=node, boot=1, clock=clock, proxy=proxy)
+
+    def tell(self, node: str, event: Event) -> None:
+        """Let the process of ``node`` handle ``event``, and do what it wants done."""
+        turns: deque[Event] = deque([event])
+        while turns:
+            effects = self.processes[node].handle(Address(""), turns.popleft(), T0)  # type: ignore[arg-type]
+            for effect in effects:
+                if isinstance(effect, Send) and isinstance(effect.message, Post):
+                    turns += self.post(node, effect.message)
+                elif isinstance(effect, Send) and isinstance(effect.message, Got):
+                    self.entered.append((node, effect.message.fence))
+
+    def post(self, node: str, post: Post) -> list[Event]:
+        clock, own = self.clocks[node], list[Event]()
+        for effect in clock.handle(Address(""), post, T0):
+            assert isinstance(effect, Send)
+            assert isinstance(effect.message, Carry)
+            for to in effect.message.nodes:
+                content = effect.message.message
+                if to == node:
+                    assert isinstance(content, Request)
+                    own.append(Delivered(origin=node, message=content))
+                else:
+                    clock.handle(Address(""), Departing(), T0)
+                    self.links[node, to].append((clock.time, content))
+                    self.sent.append((node, to, content))
+        return own
+
+    def deliver(self, source: str, to: str) -> None:
+        stamp, content = self.links[source, to].popleft()
+        assert isinstance(content, Content)
+        self.clocks[to].handle(Address(""), Arrived(stamp=stamp), T0)
+        self.tell(to, Delivered(origin=source, message=content))
+
+    def deliver_all(self) -> None:
+        while full := [link for link, messages in self.links.items() if messages]:
+            self.deliver(*full[0])
+
+    def want(self, node: str, ticket: int = 1) -> None:
+        self.tell(node, Want(lock="a", ticket=ticket, session="s", owner="o"))
+
+    def give(self, node: str, ticket: int = 1) -> None:
+        self.tell(node, Give(lock="a", ticket=ticket))
+
+    def queue(self, node: str) -> list[str]:
+        return [turn.node for turn in self.processes[node].requests.in_order("a")]
+
+    def order(self) -> list[str]:
+        return [node for node, _ in self.entered]
+
+    def went(self) -> list[tuple[str, str, type[Stamped]]]:
+        return [(source, to, type(message)) for source, to, message in self.sent]
+
+    def turn(self, node: str) -> Turn:
+        bid = self.processes[node].bids.out["a"]
+        assert bid.turn is not None
+        return bid.turn
+
+
+@pytest.fixture
+def three() -> Members:
+    return Members("n1", "n2", "n3")
+
+
+def test_a_request_goes_to_every_process(three: Members) -> None:
+    """Rule 1: "To request the lock, send a lock request message to each processor."."""
+    three.want("n1")
+
+    assert three.went() == [("n1", "n2", Request), ("n1", "n3", Request)]
+    assert len({message for _, _, message in three.sent}) == 1  # One stamp for all.
+    assert three.queue("n1") == ["n1"]
+
+
+def test_a_request_is_queued_and_acknowledged(three: Members) -> None:
+    """Rule 2: "Upon receiving a lock request, add it to your queue, and send an acknowledgment"."""
+    three.want("n1")
+    three.deliver("n1", "n2")
+
+    assert three.queue("n2") == ["n1"]
+    assert three.went()[-1] == ("n2", "n1", Acknowledge)
+    message = three.sent[-1][2]
+    assert isinstance(message, Acknowledge)
+    assert Turn(message.stamp, "n2") > three.turn("n1")
+
+
+def test_one_acknowledgement_is_not_enough(three: Members) -> None:
+    """Rule 4: "You are granted the lock if your lock request precedes any others in your
+    queue [...] and if you've received a message from each other process sent after your
+    request."
+    """
+    three.want("n1")
+    three.deliver("n1", "n2")
+    three.deliver("n2", "n1")
+    assert three.entered == []
+
+    three.deliver("n1", "n3")
+    three.deliver("n3", "n1")
+    assert three.order() == ["n1"]
+
+
+def test_any_later_message_is_as_good_as_an_acknowledgement(three: Members) -> None:
+    """Rule 4 says "a message", so the later request of another is evidence too."""
+    three.want("n1")
+    three.deliver("n1", "n3")
+    three.deliver("n3", "n1")
+    three.clocks["n2"].handle(Address(""), Arrived(stamp=1_000), T0)
+    three.want("n2")
+    three.deliver("n2", "n1")
+
+    assert three.order() == ["n1"]
+
+
+def test_a_message_sent_before_the_request_is_no_evidence(three: Members) -> None:
+    """Rule 4: "sent after your request": n2's request is earlier, and it is ahead."""
+    three.want("n2")
+    three.clocks["n1"].handle(Address(""), Arrived(stamp=1_000), T0)
+    three.want("n1")
+    three.deliver("n1", "n3")
+    three.deliver("n3", "n1")
+    three.deliver("n2", "n1")
+
+    assert three.entered == []
+    assert three.queue("n1") == ["n2", "n1"]
+
+
+def test_a_release_goes_to_every_other_process_and_removes_the_request(three: Members) -> None:
+    """Rule 5: "To release the lock, send a release notification to every other process."
+    Rule 6: "Upon receiving a release notification from another process, remove all that
+    process's lock requests from the queue."
+    """
+    three.want("n1")
+    three.deliver_all()
+    three.sent.clear()
+    three.give("n1")
+
+    assert three.went() == [("n1", "n2", Release), ("n1", "n3", Release)]
+    assert three.queue("n1") == []
+    three.deliver_all()
+    assert three.queue("n2") == three.queue("n3") == []
+
+
+def test_who_is_next_enters_when_the_release_arrives(three: Members) -> None:
+    """ "You only acquire a lock when the final acknowledgment for your lock request is
+    received, or when a lock is released by someone else and you are next in line."
+    """
+    three.want("n1")
+    three.deliver_all()
+    three.want("n3")
+    three.deliver_all()
+    assert three.order() == ["n1"]
+
+    three.give("n1")
+    assert three.order() == ["n1"]
+    three.deliver_all()
+    assert three.order() == ["n1", "n3"]
+
+
+def test_who_asked_first_enters_first_though_its_request_arrives_last(three: Members) -> None:
+    """ "I might send a lock request before you, but if your request reaches the central
+    server first, you'd be incorrectly granted the lock."
+    """
+    three.clocks["n1"].time = 1_000
+    three.want("n3")
+    three.want("n1")
+    three.deliver("n1", "n2")
+    three.deliver("n2", "n1")
+    three.deliver("n1", "n3")
+    assert three.turn("n3") < three.turn("n1")
+    three.deliver_all()
+
+    assert three.order() == ["n3"]
+
+
+def test_ties_go_by_node() -> None:
+    """Lamport: "To break ties, we use any arbitrary total ordering of the processes." """
+    two = Members("n1", "n2")
+    for node in two.nodes:
+        two.clocks[node].time = 100
+    two.want("n2")
+    two.want("n1")
+    assert two.turn("n1").stamp == two.turn("n2").stamp
+    two.deliver_all()
+
+    assert two.order() == ["n1"]
+    two.give("n1")
+    two.deliver_all()
+    assert two.order() == ["n1", "n2"]
+    assert two.entered[0][1] < two.entered[1][1]
+
+
+def test_a_request_made_after_hearing_of_another_comes_after_it(three: Members) -> None:
+    """M3, the Clock Condition: if one request happened before the other, it goes first."""
+    three.want("n3")
+    three.deliver("n3", "n1")
+    three.want("n1")
+
+    assert three.turn("n3") < three.turn("n1")
+
+
+def test_an_entry_costs_three_messages_to_each_other_process(three: Members) -> None:
+    """M7: 3(n-1) messages: requests, acknowledgements, releases."""
+    entries = 5
+    for ticket in range(1, entries + 1):
+        three.want("n2", ticket)
+        three.deliver_all()
+        three.give("n2", ticket)
+        three.deliver_all()
+
+    assert len(three.entered) == entries
+    assert len(three.sent) == entries * 3 * (len(three.nodes) - 1)
+
+
+def test_each_other_process_overtakes_at_most_once(three: Members) -> None:
+    """M9: all want it again at once, and yet nobody is served twice before another once."""
+    for node in three.nodes:
+        three.want(node)
+    tickets = dict.fromkeys(three.nodes, 1)
+    three.deliver_all()
+    for _ in range(30):
+        node = three.entered[-1][0]
+        three.give(node, tickets[node])
+        tickets[node] += 1
+        three.want(node, tickets[node])
+        three.deliver_all()
+
+    served = three.order()
+    assert len(served) == 31
+    assert all(len(set(served[i : i + 3])) == 3 for i in range(len(served) - 2))
+
+
+def test_fences_rise_in_the_order_of_entries_and_tell_the_node(three: Members) -> None:
+    """The fence is the request's ``(stamp, node)``."""
+    for node in ("n3", "n1", "n2"):
+        three.want(node)
+    three.deliver_all()
+    for _ in range(2):
+        three.give(three.entered[-1][0])
+        three.deliver_all()
+
+    fences = [fence for _, fence in three.entered]
+    assert fences == sorted(set(fences))
+    assert [three.nodes[unpack_fence(fence)[1]] for fence in fences] == three.order()
+    assert len(fences) == 3

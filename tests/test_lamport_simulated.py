@@ -1,0 +1,162 @@
+"""`lamport` under every misfortune it survives, and mutants of it that the judges catch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from holdfast.actors.clock import Arrived, Clock
+from holdfast.actors.effect import Effect, Effects
+from holdfast.actors.lamport.message import Neighbors, PeerJoined
+from holdfast.actors.lamport.order import Turn
+from holdfast.actors.lamport.process import LockProcess
+from holdfast.actors.lock.backend import Ready
+from holdfast.actors.message import Instant
+from holdfast.cluster.recipe import Cast, Seat, Settings, lamport
+from holdfast.cluster.simulation.ground import Judge
+from holdfast.cluster.simulation.promise import promise_of
+from holdfast.cluster.simulation.run import Report, run_seed
+from holdfast.cluster.simulation.trace import Delivered
+from holdfast.cluster.simulation.world import World
+
+NS_PER_US = 1_000
+SEEDS = 100
+SEEDS_FOR_A_MUTANT = 60
+
+
+class Memory:
+    """Gives a node no date to start its clock from, unless nobody is left who knows the time.
+
+    The date that a real node starts from would hide most of what a restart can do
+    wrong. What remains impossible without it is to remember a time that no process
+    remembers; so the date is given once there was a moment without a ready process.
+    """
+
+    def __init__(self, mutant: type[LockProcess] | type[Clock] | None = None) -> None:
+        self.mutant = mutant
+        self.ready: set[tuple[str, int]] = set()
+        self.lost = False
+        self.worlds: list[World] = []
+
+    def judges(self, world: World) -> list[Judge]:
+        self.worlds.append(world)
+        return [self]
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        del effects
+        if isinstance(delivered.event, Ready) and delivered.event.ready:
+            self.ready.add((delivered.node, delivered.boot))
+
+    def crashed(self, node: str, boot: int) -> None:
+        if (node, boot) in self.ready:
+            self.ready.remove((node, boot))
+            self.lost = self.lost or not self.ready
+
+    def recipe(self, seat: Seat) -> Cast:
+        date = self.worlds[0].time // NS_PER_US if self.lost else 0
+        cast = lamport(replace(seat, first_stamp=date))
+        mutant = self.mutant
+        if mutant is None:
+            return cast
+        roles = (replace(s, role=mutant) if issubclass(mutant, s.role) else s for s in cast.roles)
+        return replace(cast, roles=tuple(roles))
+
+
+def run(seed: int, mutant: type[LockProcess] | type[Clock] | None = None) -> Report:
+    memory = Memory(mutant)
+    promise = promise_of("lamport", Settings())
+    return run_seed(memory.recipe, seed, promise=promise, judges=memory.judges)
+
+
+class CountsEarlierWords(LockProcess):
+    """Takes a message for evidence although it is not stamped later than the request."""
+
+    def _may_enter(self, lock: str, turn: Turn) -> bool:
+        return self.requests.first(lock) == turn and all(self.evidence.heard.values())
+
+
+class LeavesTies(LockProcess):
+    """Orders by stamp alone, so that two requests can be first."""
+
+    def _may_enter(self, lock: str, turn: Turn) -> bool:
+        first = self.requests.first(lock)
+        return first is not None and first.stamp == turn.stamp and self.evidence.covers(turn)
+
+
+class ConfusesProcesses(LockProcess):
+    """Takes the word of one process for the word of all, as the essay's slip could."""
+
+    def _hear(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
+        effects = super()._hear(origin, stamp, now)
+        for other in self.others:
+            if self.evidence.heard[other] < stamp:
+                effects += super()._hear(other, stamp, now)
+        return effects
+
+
+class RequestsUnwelcomed(LockProcess):
+    """Requests as soon as it has started, before it was told time and requests."""
+
+    def _on_neighbors(self, neighbors: Neighbors, now: Instant) -> Effects:
+        effects = super()._on_neighbors(neighbors, now)
+        self.joining.ready = True
+        return effects
+
+
+class KeepsTheDead(LockProcess):
+    """Keeps the requests of a former life, which nobody will release."""
+
+    def _on_peer_joined(self, joined: PeerJoined, now: Instant) -> Effects:
+        requests, self.requests = self.requests, type(self.requests)()
+        effects = super()._on_peer_joined(joined, now)
+        self.requests = requests
+        return effects
+
+
+class HearsNoTime(Clock):
+    """Does not go on from later than what it receives: IR2 is missing."""
+
+    def _on_arrived(self, arrived: Arrived) -> Effects:
+        del arrived
+        return ()
+
+
+def test_no_seed_breaks_a_promise_and_every_misfortune_was_met() -> None:
+    marks: Counter[str] = Counter()
+    grants = 0
+    for seed in range(SEEDS):
+        report = run(seed)
+        assert report.violation is None, (seed, report.violation)
+        marks.update(report.marks)
+        grants += report.grants
+    met = (
+        "early_held",
+        "entry",
+        "late_introduce_dropped",
+        "other_life_dropped",
+        "peer_joined",
+        "probe",
+        "repeat_dropped",
+        "resent",
+        "welcome",
+    )
+    assert [name for name in met if not marks[f"lamport.{name}"]] == []
+    assert grants >= 10 * SEEDS
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        CountsEarlierWords,
+        LeavesTies,
+        ConfusesProcesses,
+        RequestsUnwelcomed,
+        KeepsTheDead,
+        HearsNoTime,
+    ],
+)
+def test_a_planted_bug_is_caught(mutant: type[LockProcess] | type[Clock]) -> None:
+    caught = (seed for seed in range(SEEDS_FOR_A_MUTANT) if run(seed, mutant).violation)
+    assert next(caught, None) is not None

@@ -1,0 +1,286 @@
+"""One lock process, by hand: how it judges what others say, and what it tells of a lock."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.actors.clock import Post
+from holdfast.actors.effect import Effects, Observe, Send, Wake
+from holdfast.actors.lamport.message import (
+    Acknowledge,
+    Congested,
+    Content,
+    Delivered,
+    Neighbors,
+    PeerJoined,
+    Pending,
+    Probe,
+    ProbeDue,
+    Release,
+    Request,
+    Welcome,
+)
+from holdfast.actors.lamport.order import pack_fence
+from holdfast.actors.lamport.process import PROBE_MS, Heard, LockProcess
+from holdfast.actors.lamport.silence import SILENCE_MS
+from holdfast.actors.lock.backend import Full, Give, Got, Look, Seen, Want
+from holdfast.actors.lock.message import Absence, Contender
+from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
+
+T0 = Instant(0)
+CLOCK, PROXY = Address("b/clock"), Address("b/proxy")
+BOOT = 99
+
+
+class NoHost:
+    """For a role driven by hand: it has nothing to ask of anybody."""
+
+    def now(self) -> Instant:
+        return T0
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        raise AssertionError((source, effects))
+
+    def adopt(self, role: object) -> None:
+        raise AssertionError(role)
+
+
+class Bench:
+    """The process of ``b``, between ``a`` and ``c``; the test is its clock and courier."""
+
+    def __init__(self) -> None:
+        self.process = LockProcess(
+            Address("b/process"), NoHost(), node="b", boot=BOOT, clock=CLOCK, proxy=PROXY
+        )
+        self.now = 0
+        self.say(Neighbors(nodes=("a", "b", "c")))
+
+    def say(self, event: Heard) -> Effects:
+        return self.process.handle(Address("b/anyone"), event, Instant(self.now * NS_PER_MS))
+
+    def hear(self, origin: str, message: Content) -> Effects:
+        return self.say(Delivered(origin=origin, message=message))
+
+    def want(self, ticket: int) -> Effects:
+        return self.say(Want(lock="x", ticket=ticket, session=f"s{ticket}", owner="o"))
+
+    def give(self, ticket: int) -> Effects:
+        return self.say(Give(lock="x", ticket=ticket))
+
+    def look(self, lock: str = "x") -> Seen:
+        (effect,) = self.say(Look(lock=lock, query=1))
+        assert isinstance(effect, Send)
+        assert isinstance(effect.message, Seen)
+        return effect.message
+
+    def requested(self, ticket: int, stamp: int) -> Effects:
+        """Want, and get the own request back, stamped."""
+        self.want(ticket)
+        return self.hear("b", Request(lock="x", stamp=stamp))
+
+    def acknowledged(self, stamp: int) -> Effects:
+        return [
+            *self.hear("a", Acknowledge(lock="x", stamp=stamp)),
+            *self.hear("c", Acknowledge(lock="x", stamp=stamp)),
+        ]
+
+
+@pytest.fixture
+def fresh() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def bench(fresh: Bench) -> Bench:
+    for node in ("a", "c"):
+        fresh.say(PeerJoined(node=node, boot=1))
+    for node in ("a", "c"):
+        fresh.hear(node, welcome(2, stamp=1))
+    return fresh
+
+
+def welcome(round_: int, *pending: Pending, stamp: int) -> Welcome:
+    return Welcome(boot=BOOT, round=round_, requests=pending, complete=True, stamp=stamp)
+
+
+def posts(effects: Effects) -> list[tuple[tuple[str, ...], Event]]:
+    found = [e.message for e in effects if isinstance(e, Send) and e.to == CLOCK]
+    return [(post.nodes, post.message) for post in found if isinstance(post, Post)]
+
+
+def told(effects: Effects) -> list[Event]:
+    return [e.message for e in effects if isinstance(e, Send) and e.to == PROXY]
+
+
+def got(ticket: int, stamp: int) -> Got:
+    return Got(lock="x", ticket=ticket, fence=pack_fence(stamp, 1))
+
+
+REQUEST = (("a", "b", "c"), Request(lock="x"))
+
+
+def release(stamp: int) -> tuple[tuple[str, ...], Release]:
+    return ("a", "c"), Release(lock="x", request=stamp)
+
+
+# Judging others.
+
+
+def test_an_earlier_request_goes_first_and_its_release_lets_us_in(bench: Bench) -> None:
+    bench.hear("c", Request(lock="x", stamp=4))
+    bench.requested(1, 5)
+    assert told(bench.acknowledged(8)) == []
+
+    assert told(bench.hear("c", Release(lock="x", request=4, stamp=9))) == [got(1, 5)]
+
+
+def test_a_tie_goes_to_the_lesser_node(bench: Bench) -> None:
+    bench.requested(1, 5)
+    bench.hear("a", Request(lock="x", stamp=5))
+    assert told(bench.hear("c", Request(lock="x", stamp=5))) == []
+
+    assert [waiter.node for waiter in bench.look().waiters] == ["b", "c"]
+    let_in = bench.hear("a", Release(lock="x", request=5, stamp=7))
+    assert told(let_in) == [got(1, 5)]  # And (5, "c") was later than (5, "b").
+
+
+def test_a_release_of_another_request_removes_nothing(bench: Bench) -> None:
+    bench.hear("a", Request(lock="x", stamp=4))
+
+    effects = bench.hear("a", Release(lock="x", request=3, stamp=5))
+    assert effects == [Observe("lamport.release_unmatched")]
+    bench.hear("c", Release(lock="x", request=4, stamp=5))
+    assert bench.look().holder is not None
+
+
+def test_a_second_request_beside_the_first_is_dropped_unacknowledged(bench: Bench) -> None:
+    bench.hear("a", Request(lock="x", stamp=4))
+    effects = bench.hear("a", Request(lock="x", stamp=6))
+
+    assert effects == [Observe("lamport.second_request_dropped")]
+    holder = bench.look().holder
+    assert holder is not None
+    assert holder.fence == pack_fence(4, 0)
+
+
+def test_the_same_request_told_twice_is_one(bench: Bench) -> None:
+    bench.hear("a", Request(lock="x", stamp=4))
+    effects = bench.hear("a", welcome(2, Pending("x", 4), stamp=5))
+
+    assert posts(effects) == [(("a",), Acknowledge(lock="x"))]
+    bench.hear("a", Release(lock="x", request=4, stamp=6))
+    assert bench.look().holder is None
+
+
+# Telling.
+
+
+def test_it_shows_the_holder_and_the_waiters_of_all_nodes_in_order(bench: Bench) -> None:
+    bench.hear("c", Request(lock="x", stamp=4))
+    bench.now = 10
+    bench.requested(1, 6)
+    bench.hear("a", Request(lock="x", stamp=5))
+    bench.want(2)
+    bench.now = 30
+
+    seen = bench.look()
+    assert seen.holder == Contender("c", "", "", pack_fence(4, 2), 30)
+    assert seen.waiters == (
+        Contender("a", "", "", None, 20),
+        Contender("b", "s1", "o", None, 20),
+        Contender("b", "s2", "o", None, 20),
+    )
+
+
+def test_our_own_first_request_holds_only_once_granted(bench: Bench) -> None:
+    bench.requested(1, 5)
+    assert bench.look().holder is None
+    bench.now = 7
+    bench.acknowledged(6)
+    bench.now = 10
+
+    assert bench.look().holder == Contender("b", "s1", "o", pack_fence(5, 1), 3)
+
+
+def test_a_wait_names_whose_evidence_is_missing_and_for_how_long(bench: Bench) -> None:
+    bench.now = 60_000  # Nobody had anything to say for a minute: that is not silence.
+    bench.requested(1, 5)
+    bench.now += SILENCE_MS - 1
+    assert bench.look().waits_for == ()
+    bench.hear("a", Acknowledge(lock="x", stamp=6))
+    bench.now += 1
+
+    assert bench.look().waits_for == (Absence("c", SILENCE_MS),)
+
+
+def test_a_silence_lasts_over_waits(bench: Bench) -> None:
+    bench.requested(1, 5)
+    bench.now = 400
+    bench.give(1)
+    bench.requested(2, 9)
+    bench.hear("a", Acknowledge(lock="x", stamp=10))
+    bench.now = 500
+
+    assert bench.look().waits_for == (Absence("c", 500),)
+
+
+def test_before_it_is_ready_a_wait_names_who_has_not_welcomed_it(fresh: Bench) -> None:
+    fresh.say(PeerJoined(node="a", boot=1))
+    fresh.want(1)
+    fresh.now = 700
+
+    assert fresh.look().waits_for == (Absence("c", 700),)
+    assert fresh.look("unwanted").waits_for == ()
+
+
+def test_a_dead_holder_is_found_out_by_a_probe_and_a_living_one_is_not_named(
+    bench: Bench,
+) -> None:
+    bench.hear("c", Request(lock="x", stamp=4))
+    effects = bench.want(1)
+    assert Wake(PROBE_MS, ProbeDue()) in effects
+    bench.hear("b", Request(lock="x", stamp=5))
+    bench.acknowledged(6)
+    bench.now = PROBE_MS
+    probed = bench.say(ProbeDue())
+    assert posts(probed) == [(("c",), Probe())]
+    assert Wake(PROBE_MS, ProbeDue()) in probed
+
+    bench.hear("c", Acknowledge(lock="", stamp=8))
+    bench.now = 2 * PROBE_MS
+    assert bench.look().waits_for == ()
+    bench.say(ProbeDue())
+    bench.now += SILENCE_MS
+    assert bench.look().waits_for == (Absence("c", SILENCE_MS),)
+    assert posts(bench.say(ProbeDue())) == []  # It owes an answer already.
+
+
+def test_a_probe_is_acknowledged(bench: Bench) -> None:
+    assert posts(bench.hear("a", Probe(stamp=5))) == [(("a",), Acknowledge(lock=""))]
+
+
+def test_nobody_is_probed_when_nothing_is_waited_for(bench: Bench) -> None:
+    bench.requested(1, 5)
+    bench.acknowledged(6)
+
+    assert bench.say(ProbeDue()) == ()
+    assert not bench.process.probing
+
+
+def test_a_lock_nobody_wants_is_free(bench: Bench) -> None:
+    assert bench.look() == Seen(lock="x", query=1, holder=None, waiters=(), waits_for=())
+
+
+def test_while_a_backlog_is_too_long_new_wants_are_refused_and_old_ones_go_on(
+    bench: Bench,
+) -> None:
+    bench.requested(1, 5)
+    bench.say(Congested(node="c", congested=True))
+    (full,) = told(bench.want(2))
+    assert isinstance(full, Full)
+    assert full.ticket == 2
+    assert "c" in full.detail
+    assert posts(bench.give(1)) == [release(5)]
+
+    bench.say(Congested(node="c", congested=False))
+    assert posts(bench.want(3)) == [REQUEST]

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+
+from holdfast.actors.effect import Effect, Effects, Send, Wake
+from holdfast.actors.lock.backend import Full, Give, Got, Look, Ready, Report, Reported, Seen, Want
+from holdfast.actors.lock.desk import CLAIMS_MAX, TRY_LOOK_MS, TRY_MS
+from holdfast.actors.lock.message import (
+    Abandon,
+    Absence,
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Contender,
+    Describe,
+    Granted,
+    Inspect,
+    KeepAlive,
+    LockStatus,
+    NodeStatus,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, WAIT_MS_MAX
+from holdfast.actors.lock.proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
+from holdfast.actors.lock.timer import Sweep, TryLook, WaitOver
+from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
+from holdfast.actors.role import Role
+
+PROXY = Address("n1/proxy")
+BACKEND = Address("n1/process")
+ANN = Address("ann/session")
+BOB = Address("bob/session")
+ASK = Address("n1/ask-1")
+T0 = Instant(0)
+S = TypeVar("S")
+
+
+class NoHost:
+    def now(self) -> Instant:
+        return T0
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        raise AssertionError((source, effects))
+
+    def adopt(self, role: Role[Event]) -> None:
+        raise AssertionError(role)
+
+
+@pytest.fixture
+def proxy() -> Proxy:
+    return Proxy(
+        PROXY, NoHost(), node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND
+    )
+
+
+def sent(effects: Effects, kind: type[S]) -> list[S]:
+    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
+
+
+def waits(effects: Sequence[Effect]) -> list[Wake]:
+    return [e for e in effects if isinstance(e, Wake) and not isinstance(e.timer, Sweep)]
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def acquire(session: str = "ann", request: int = 1, wait_ms: int | None = None) -> Acquire:
+    return Acquire(lock="a", session=session, owner="o", request=request, wait_ms=wait_ms)
+
+
+def hold(proxy: Proxy, fence: int = 7) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=fence), T0)
+
+
+def test_what_a_client_wants_is_asked_of_the_backend_and_the_grant_comes_back(proxy: Proxy) -> None:
+    effects = proxy.handle(ANN, acquire(), T0)
+    assert sent(effects, Want) == [Want(lock="a", ticket=1, session="ann", owner="o")]
+
+    effects = proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0)
+    granted = Granted(lock="a", fence=7, session="ann", owner="o", request=1)
+    assert Send(ANN, granted) in effects
+
+
+def test_a_request_that_is_sent_again_is_asked_once_and_answered_again(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    assert sent(proxy.handle(ANN, acquire(), T0), Want) == []
+    first = sent(proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0), Granted)
+    assert sent(proxy.handle(ANN, acquire(), T0), Granted) == first
+
+
+def test_a_release_gives_the_lock_back_once_however_often_it_is_sent(proxy: Proxy) -> None:
+    hold(proxy)
+    release = Release(lock="a", fence=7, session="ann", owner="o", request=2)
+    effects = proxy.handle(ANN, release, T0)
+    assert sent(effects, Give) == [Give(lock="a", ticket=1)]
+    released = sent(effects, Released)
+    assert len(released) == 1
+    again = proxy.handle(ANN, release, T0)
+    assert sent(again, Give) == []
+    assert sent(again, Released) == released
+
+
+def test_an_acquire_that_arrives_after_its_release_is_dropped(proxy: Proxy) -> None:
+    hold(proxy)
+    proxy.handle(ANN, Release(lock="a", fence=7, session="ann", owner="o", request=2), T0)
+    assert sent(proxy.handle(ANN, acquire(request=1), T0), Want) == []
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        Release(lock="a", fence=6, session="ann", owner="o", request=2),
+        Release(lock="a", fence=7, session="ann", owner="other", request=2),
+        Release(lock="b", fence=7, session="ann", owner="o", request=2),
+    ],
+    ids=["fence", "owner", "lock"],
+)
+def test_only_the_holder_releases_and_only_under_its_fence(proxy: Proxy, release: Release) -> None:
+    hold(proxy)
+    effects = proxy.handle(ANN, release, T0)
+    assert [refused.reason for refused in sent(effects, Refused)] == [Reason.NOT_HELD]
+    assert sent(effects, Give) == []
+
+
+def test_a_wait_that_is_over_names_the_silent_node_and_is_never_granted(proxy: Proxy) -> None:
+    effects = proxy.handle(ANN, acquire(wait_ms=500), T0)
+    assert waits(effects) == [Wake(500, WaitOver(ticket=1))]
+
+    effects = proxy.handle(PROXY, WaitOver(ticket=1), at(500))
+    asked = [e.message for e in effects if isinstance(e, Send)]
+    assert asked == [Look(lock="a", query=1), Give(lock="a", ticket=1)]
+    assert proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), at(501)) == ()
+
+    seen = Seen(lock="a", query=1, holder=None, waiters=(), waits_for=(Absence("n2", 4_200),))
+    (refused,) = sent(proxy.handle(BACKEND, seen, at(502)), Refused)
+    assert refused.reason is Reason.UNAVAILABLE
+    assert "n2 (silent for 4200 ms)" in refused.detail
+
+
+def test_a_wait_that_is_over_names_the_holder(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire(wait_ms=500), T0)
+    proxy.handle(PROXY, WaitOver(ticket=1), at(500))
+    holder = Contender("n2", "bob", "bob-1", 9, 800)
+    seen = Seen(lock="a", query=1, holder=holder, waiters=(), waits_for=())
+    (refused,) = sent(proxy.handle(BACKEND, seen, at(502)), Refused)
+    assert refused.reason is Reason.TIMED_OUT
+    assert "held by bob-1 on n2 under fence 9" in refused.detail
+    assert sent(proxy.handle(ANN, acquire(wait_ms=500), at(600)), Refused) == [refused]
+
+
+def test_who_will_not_wait_is_refused_as_soon_as_somebody_is_ahead(proxy: Proxy) -> None:
+    effects = proxy.handle(ANN, acquire(wait_ms=0), T0)
+    assert sent(effects, Look) == [Look(lock="a", query=1)]
+    assert waits(effects) == [Wake(TRY_MS, WaitOver(ticket=1))]
+    nobody = Seen(lock="a", query=1, holder=None, waiters=(), waits_for=())
+    assert proxy.handle(BACKEND, nobody, T0) == [Wake(TRY_LOOK_MS, TryLook(ticket=1))]
+    assert sent(proxy.handle(PROXY, TryLook(ticket=1), T0), Look) == [Look(lock="a", query=2)]
+    holder = Contender("n2", "bob", "bob-1", 9, 800)
+    seen = Seen(lock="a", query=2, holder=holder, waiters=(), waits_for=())
+    effects = proxy.handle(BACKEND, seen, T0)
+    assert sent(effects, Give) == [Give(lock="a", ticket=1)]
+    assert [refused.reason for refused in sent(effects, Refused)] == [Reason.TIMED_OUT]
+
+
+def test_an_owner_that_holds_is_told_so_and_not_left_to_wait_for_itself(proxy: Proxy) -> None:
+    hold(proxy)
+    effects = proxy.handle(ANN, acquire(request=2), T0)
+    assert [refused.reason for refused in sent(effects, Refused)] == [Reason.ALREADY_HELD]
+
+
+def test_a_new_wait_of_an_owner_ends_its_old_one(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    effects = proxy.handle(ANN, acquire(request=2), T0)
+    assert sent(effects, Give) == [Give(lock="a", ticket=1)]
+    assert [r.reason for r in sent(effects, Refused)] == [Reason.CANCELLED]
+    assert [want.ticket for want in sent(effects, Want)] == [2]
+
+
+def test_a_cancel_ends_a_wait_or_a_hold_and_can_be_repeated(proxy: Proxy) -> None:
+    cancel = Cancel(lock="a", session="ann", owner="o", request=1)
+    hold(proxy)
+    effects = proxy.handle(ANN, cancel, T0)
+    assert sent(effects, Give) == [Give(lock="a", ticket=1)]
+    assert len(sent(effects, Cancelled)) == 1
+    again = proxy.handle(ANN, cancel, T0)
+    assert (sent(again, Give), len(sent(again, Cancelled))) == ([], 1)
+    assert sent(proxy.handle(ANN, acquire(request=1), T0), Want) == []
+
+
+def test_a_cancel_that_overtakes_its_acquire_still_wins(proxy: Proxy) -> None:
+    proxy.handle(ANN, Cancel(lock="a", session="ann", owner="o", request=1), T0)
+    effects = proxy.handle(ANN, acquire(request=1), T0)
+    assert (len(sent(effects, Cancelled)), sent(effects, Want)) == (1, [])
+
+
+def test_a_caller_inside_the_node_holds_by_its_fence(proxy: Proxy) -> None:
+    proxy.handle(ASK, Acquire(lock="a"), T0)
+    effects = proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0)
+    assert Send(ASK, Granted(lock="a", fence=7)) in effects
+    effects = proxy.handle(Address("n1/ask-2"), Release(lock="a", fence=7), T0)
+    assert sent(effects, Give) == [Give(lock="a", ticket=1)]
+
+
+def test_an_ask_that_gave_up_leaves_no_wait_and_no_hold(proxy: Proxy) -> None:
+    proxy.handle(ASK, Acquire(lock="a"), T0)
+    assert sent(proxy.handle(ASK, Abandon(), T0), Give) == [Give(lock="a", ticket=1)]
+    assert proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0) == ()
+
+
+def test_a_full_backend_is_an_overload_for_the_asker(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    effects = proxy.handle(BACKEND, Full(lock="a", ticket=1, detail="10000 wait"), T0)
+    assert [(r.reason, r.detail) for r in sent(effects, Refused)] == [
+        (Reason.OVERLOADED, "10000 wait")
+    ]
+
+
+def test_claims_have_a_limit(proxy: Proxy) -> None:
+    for number in range(CLAIMS_MAX):
+        proxy.handle(ANN, Acquire(lock=f"l{number}", session="ann", request=number), T0)
+    effects = proxy.handle(ANN, acquire(request=CLAIMS_MAX + 1), T0)
+    (refused,) = sent(effects, Refused)
+    assert refused.reason is Reason.OVERLOADED
+    assert str(CLAIMS_MAX) in refused.detail
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (Acquire(lock="", session="ann"), "0 bytes"),
+        (Acquire(lock="x" * 300, session="ann"), f"1 to {LOCK_NAME_BYTES_MAX}"),
+        (Acquire(lock="a\n", session="ann"), "do not print"),
+        (Acquire(lock="a", session="ann", owner="o" * 300), "owner of 300 bytes"),
+        (Acquire(lock="a", session="ann", wait_ms=-1), "wait_ms is -1"),
+        (Acquire(lock="a", session="ann", wait_ms=WAIT_MS_MAX + 1), str(WAIT_MS_MAX)),
+        (Acquire(lock="a", session="bob"), "session 'bob' is not the client 'ann' itself"),
+        (Release(lock="a", session="bob", fence=1), "session 'bob'"),
+        (Inspect(lock="", session="ann"), "0 bytes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_bad_request_is_told_its_field_value_and_limit(
+    proxy: Proxy, request_: Acquire | Release | Inspect, told: str
+) -> None:
+    (refused,) = sent(proxy.handle(ANN, request_, T0), Refused)
+    assert refused.reason is Reason.INVALID
+    assert told in refused.detail
+
+
+def test_the_waits_of_a_silent_client_end_and_its_holds_stay(proxy: Proxy) -> None:
+    hold(proxy)
+    proxy.handle(BOB, acquire(session="bob"), T0)
+    effects = proxy.handle(PROXY, Sweep(), at(CLIENT_SILENCE_MS))
+    assert sent(effects, Give) == [Give(lock="a", ticket=2)]
+    assert proxy.desk.claims.holder["a"].key.session == "ann"
+
+
+def test_a_client_that_keeps_alive_keeps_its_wait(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    effects = proxy.handle(ANN, KeepAlive(session="ann", request=3), at(CLIENT_SILENCE_MS - 1))
+    assert sent(effects, Alive) == [Alive(session="ann", node="n1", request=3)]
+    effects = proxy.handle(PROXY, Sweep(), at(CLIENT_SILENCE_MS))
+    assert (sent(effects, Give), effects[-1]) == ([], Wake(SWEEP_MS, Sweep()))
+
+
+def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:
+    effects = proxy.handle(ANN, Inspect(lock="a", session="ann", request=5), T0)
+    assert sent(effects, Look) == [Look(lock="a", query=1)]
+    holder = Contender("n2", "bob", "bob-1", 9, 800)
+    seen = Seen(lock="a", query=1, holder=holder, waiters=(), waits_for=())
+    assert sent(proxy.handle(BACKEND, seen, T0), LockStatus) == [
+        LockStatus(lock="a", holder=holder, waiters=(), waits_for=(), session="ann", request=5)
+    ]
+
+
+def test_a_node_describes_itself_and_its_locks(proxy: Proxy) -> None:
+    hold(proxy)
+    proxy.handle(BACKEND, Ready(ready=True, detail="ready"), T0)
+    effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
+    assert effects[-1] == Send(Address("n1/node"), Report())
+    reported = Reported(uptime_ms=5, counters=())
+    ((to, status),) = [
+        (e.to, e.message)
+        for e in proxy.handle(Address("n1/node"), reported, at(100))
+        if isinstance(e, Send)
+    ]
+    assert to == BOB
+    assert isinstance(status, NodeStatus)
+    assert (status.ready, status.uptime_ms, status.request) == (True, 5, 4)
+    assert status.locks[0].holder == Contender("n1", "ann", "o", 7, 100)

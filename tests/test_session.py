@@ -1,0 +1,295 @@
+"""A client's session, turn by turn: what is asked, answered, and refused at once."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from holdfast.actors.client import admission
+from holdfast.actors.client.message import Tick
+from holdfast.actors.client.session import ClientSession
+from holdfast.actors.effect import Send
+from holdfast.actors.lock.message import (
+    Acquire,
+    Alive,
+    Describe,
+    Granted,
+    Inspect,
+    KeepAlive,
+    LockStatus,
+    NodeStatus,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.message import Address, Message, node_of
+from holdfast.cluster.simulation.rehearsal import Rehearsal
+
+A, B = Address("a/proxy"), Address("b/proxy")
+ANN, BEN = Address("c/ann"), Address("c/ben")
+ME = Address("c/session")
+
+M = TypeVar("M", bound=Message)
+
+
+class First(Random):
+    """Chance that always takes the first gate and never varies a pause."""
+
+    def randrange(self, *args: object, **kwargs: object) -> int:
+        return 0
+
+    def random(self) -> float:
+        return 0.5
+
+
+class Play(Rehearsal[ClientSession]):
+    """A session ``c`` with two gates, at the first of which it begins."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=First())
+        )
+
+    def acquire(
+        self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0
+    ) -> Send:
+        owner = user.partition("/")[2]
+        said = self.hear(user, Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token))
+        (send,) = said
+        return send
+
+    def grant(self, asked: Send, fence: int = 7) -> list[Send]:
+        assert isinstance(asked.message, Acquire)
+        a = asked.message
+        grant = Granted(lock=a.lock, fence=fence, session="c", owner=a.owner, request=a.request)
+        return self.hear(asked.to, grant)
+
+    def held(self, user: Address = ANN, token: int = 0) -> Send:
+        asked = self.acquire(user, token=token)
+        self.grant(asked)
+        return asked
+
+    def run_answering(self, ms: int, *alive: Address) -> list[Send]:
+        heard: list[Send] = []
+        for _ in range(0, ms, 100):
+            said = self.run(100)
+            heard += said
+            for send in said:
+                if isinstance(send.message, KeepAlive) and send.to in alive:
+                    heard += self.alive(send)
+        return heard
+
+    def alive(self, greeting: Send) -> list[Send]:
+        assert isinstance(greeting.message, KeepAlive)
+        number = greeting.message.request
+        alive = Alive(session="c", node=node_of(greeting.to), request=number)
+        return self.hear(greeting.to, alive)
+
+
+def of(kind: type[M], sends: list[Send], to: Address | None = None) -> list[M]:
+    return [
+        send.message
+        for send in sends
+        if isinstance(send.message, kind) and (to is None or send.to == to)
+    ]
+
+
+def one(kind: type[M], sends: list[Send], to: Address | None = None) -> M:
+    (message,) = of(kind, sends, to)
+    return message
+
+
+def refusal(sends: list[Send], to: Address = ANN) -> Refused:
+    return one(Refused, sends, to)
+
+
+def node_status(request: int) -> NodeStatus:
+    return NodeStatus(
+        node="a",
+        protocol="lamport",
+        nodes=("a", "b"),
+        ready=True,
+        detail="ready",
+        uptime_ms=1,
+        counters=(),
+        locks=(),
+        session="c",
+        request=request,
+    )
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+def test_a_request_goes_to_the_gate_in_use_under_the_session_and_a_number(play: Play) -> None:
+    asked = play.acquire(wait_ms=500, token=99)
+    assert asked == Send(A, Acquire(lock="x", session="c", owner="ann", request=1, wait_ms=500))
+    assert play.acquire(BEN).message == Acquire(lock="x", session="c", owner="ben", request=2)
+
+
+def test_the_first_gate_is_drawn_by_chance() -> None:
+    def first(seed: int) -> Address:
+        play = Rehearsal(
+            lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=Random(seed))
+        )
+        return play.role.ledger.gates.current
+
+    assert {first(seed) for seed in range(20)} == {A, B}
+
+
+def test_a_session_greets_every_gate_when_it_begins(play: Play) -> None:
+    assert [send.to for send in play.begun] == [A, B]
+    assert all(isinstance(send.message, KeepAlive) for send in play.begun)
+
+
+def test_an_answer_reaches_the_user_once_under_the_users_own_number(play: Play) -> None:
+    asked = play.acquire(token=99)
+    answer = Granted(lock="x", fence=7, session="c", owner="ann", request=99)
+    assert play.grant(asked) == [Send(ANN, answer)]
+    assert play.grant(asked) == []
+    assert play.counted[-1] == "client.late_answer_dropped"
+
+
+def test_answers_of_strangers_and_answers_that_do_not_fit_are_dropped(play: Play) -> None:
+    play.acquire()
+    for unfit in (
+        Granted(lock="x", fence=7, session="d", owner="ann", request=1),
+        Granted(lock="y", fence=7, session="c", owner="ann", request=1),
+        Granted(lock="x", fence=7, session="c", owner="ben", request=1),
+        Granted(lock="x", fence=0, session="c", owner="ann", request=1),
+        Released(lock="x", session="c", owner="ann", request=1),
+        LockStatus(lock="x", holder=None, waiters=(), waits_for=(), session="c", request=1),
+    ):
+        assert play.hear(A, unfit) == []
+    assert play.counted == [
+        "client.answer_of_another_session_dropped",
+        *["client.unfit_answer_dropped"] * 5,
+    ]
+    assert len(play.role.ledger.outstanding.pending) == 1
+
+
+def test_a_user_on_another_node_is_no_user(play: Play) -> None:
+    assert play.hear(Address("a/ann"), Acquire(lock="x")) == []
+    assert play.counted == ["client.stranger_dropped"]
+
+
+def test_a_request_is_repeated_under_its_number_ever_more_slowly_until_answered(
+    play: Play,
+) -> None:
+    asked = play.acquire()
+    repeats = of(Acquire, play.run_answering(60_000, A))
+    assert set(repeats) == {asked.message}
+    assert 15 <= len(repeats) <= 20
+    play.grant(asked)
+    assert of(Acquire, play.run_answering(10_000, A)) == []
+
+
+def test_a_repeated_acquire_says_what_is_left_of_its_wait(play: Play) -> None:
+    play.acquire(wait_ms=2_000)
+    waits = [repeat.wait_ms for repeat in of(Acquire, play.run_answering(1_900, A))]
+    assert all(wait is not None and wait < 2_000 for wait in waits)
+    assert waits == sorted(waits, key=lambda wait: -(wait or 0))
+
+
+def test_pauses_vary_with_the_chance_given() -> None:
+    def pause(seed: int) -> int:
+        play = Play()
+        play.role.ledger.outstanding.random = Random(seed)
+        play.acquire()
+        return play.role.ledger.outstanding.pending[1].resend_at
+
+    assert len({pause(seed) for seed in range(10)}) > 5
+    assert pause(3) == pause(3)
+
+
+def test_an_idle_session_sets_no_timer(play: Play) -> None:
+    play.run(10_000)
+    assert play.alarms == []
+    asked = play.held()
+    play.hear(ANN, Release(lock="x", owner="ann", fence=7))
+    play.hear(asked.to, Released(lock="x", session="c", owner="ann", request=2))
+    play.run(10_000)
+    assert play.alarms == []
+
+
+def test_what_a_session_remembers_can_be_copied(play: Play) -> None:
+    play.held()
+    play.acquire(BEN)
+    copy = deepcopy(play.role.state())
+    assert list(copy["ledger"].holds) == list(play.role.ledger.holds)
+
+
+def test_a_stale_tick_does_nothing(play: Play) -> None:
+    play.acquire()
+    play.now_ms += 60_000
+    assert play.hear(ME, Tick(round=play.role.round - 1)) == []
+    assert play.hear(ME, Tick(round=play.role.round)) != []
+
+
+def test_inspect_and_describe_are_answered_with_the_gates_words(play: Play) -> None:
+    (asked,) = play.hear(ANN, Inspect(lock="x", request=5))
+    assert asked == Send(A, Inspect(lock="x", session="c", request=1))
+    status = LockStatus(lock="x", holder=None, waiters=(), waits_for=(), session="c", request=1)
+    assert one(LockStatus, play.hear(A, status), ANN).request == 5
+    (asked,) = play.hear(ANN, Describe())
+    assert asked == Send(A, Describe(session="c", request=2))
+    assert of(NodeStatus, play.hear(A, node_status(2)), ANN)
+
+
+@pytest.mark.parametrize(
+    ("question", "word"),
+    [
+        (Acquire(lock=""), "lock name"),
+        (Acquire(lock="x" * 300), "256"),
+        (Acquire(lock="x", owner="o" * 300), "owner"),
+        (Acquire(lock="x", owner="\ud800"), "print"),
+        (Acquire(lock="x", wait_ms=-1), "wait_ms is -1"),
+        (Release(lock="\n", fence=1), "print"),
+        (Inspect(lock=""), "lock name"),
+    ],
+)
+def test_a_field_out_of_its_limits_is_refused_at_once(
+    play: Play, question: Acquire | Release | Inspect, word: str
+) -> None:
+    answer = refusal(play.hear(ANN, question))
+    assert answer.reason is Reason.INVALID
+    assert word in answer.detail
+
+
+def test_an_owner_that_waits_is_refused_a_second_wait(play: Play) -> None:
+    play.acquire()
+    answer = refusal(play.hear(ANN, Acquire(lock="x", owner="ann")))
+    assert answer.reason is Reason.ALREADY_HELD
+    assert "waits" in answer.detail
+
+
+def test_an_owner_that_holds_is_refused_until_its_release_is_confirmed(play: Play) -> None:
+    play.held()
+    answer = refusal(play.hear(ANN, Acquire(lock="x", owner="ann")))
+    assert answer.reason is Reason.ALREADY_HELD
+    assert "fence 7" in answer.detail
+    (release,) = play.hear(ANN, Release(lock="x", owner="ann", fence=7))
+    answer = refusal(play.hear(BEN, Acquire(lock="x", owner="ann")), BEN)
+    assert "not confirmed by a yet" in answer.detail
+    play.hear(A, Released(lock="x", session="c", owner="ann", request=2))
+    assert release.to == A
+    assert isinstance(play.acquire().message, Acquire)
+
+
+def test_requests_beyond_the_limit_are_refused_as_overload(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "PENDING_MAX", 2)
+    play.acquire(lock="1")
+    play.acquire(lock="2")
+    answer = refusal(play.hear(ANN, Acquire(lock="3")))
+    assert answer.reason is Reason.OVERLOADED
+    assert "2" in answer.detail
+    monkeypatch.setattr(admission, "HOLDS_MAX", 0)
+    assert refusal(play.hear(ANN, Acquire(lock="3"))).reason is Reason.OVERLOADED

@@ -1,0 +1,256 @@
+"""How a client's session ends: waits unanswered, surveys, closing."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from holdfast.actors.client.message import Close, Closed, Survey, Surveyed
+from holdfast.actors.client.session import ClientSession
+from holdfast.actors.effect import Send
+from holdfast.actors.error import WrongClusterError
+from holdfast.actors.link import LinkDown, LinkRefused
+from holdfast.actors.lock.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Describe,
+    Granted,
+    Inspect,
+    KeepAlive,
+    NodeStatus,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.message import Address, Message, node_of
+from holdfast.cluster.simulation.rehearsal import Rehearsal
+
+A, B = Address("a/proxy"), Address("b/proxy")
+ANN, BEN = Address("c/ann"), Address("c/ben")
+ME = Address("c/session")
+
+M = TypeVar("M", bound=Message)
+
+
+class First(Random):
+    """Chance that always takes the first gate and never varies a pause."""
+
+    def randrange(self, *args: object, **kwargs: object) -> int:
+        return 0
+
+    def random(self) -> float:
+        return 0.5
+
+
+class Play(Rehearsal[ClientSession]):
+    """A session ``c`` with two gates, at the first of which it begins."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=First())
+        )
+
+    def acquire(
+        self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0
+    ) -> Send:
+        """Ask for a lock as ``user``; return what went to a gate."""
+        owner = user.partition("/")[2]
+        said = self.hear(user, Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token))
+        (send,) = said
+        return send
+
+    def grant(self, asked: Send, fence: int = 7) -> list[Send]:
+        assert isinstance(asked.message, Acquire)
+        a = asked.message
+        grant = Granted(lock=a.lock, fence=fence, session="c", owner=a.owner, request=a.request)
+        return self.hear(asked.to, grant)
+
+    def held(self, user: Address = ANN, token: int = 0) -> Send:
+        """Have ``user`` hold lock ``x`` under fence 7; return the request that got it."""
+        asked = self.acquire(user, token=token)
+        self.grant(asked)
+        return asked
+
+    def run_answering(self, ms: int, *alive: Address) -> list[Send]:
+        """Let time pass while the gates ``alive`` answer the greetings they get."""
+        heard: list[Send] = []
+        for _ in range(0, ms, 100):
+            said = self.run(100)
+            heard += said
+            for send in said:
+                if isinstance(send.message, KeepAlive) and send.to in alive:
+                    heard += self.alive(send)
+        return heard
+
+    def alive(self, greeting: Send) -> list[Send]:
+        """Answer one greeting."""
+        assert isinstance(greeting.message, KeepAlive)
+        number = greeting.message.request
+        alive = Alive(session="c", node=node_of(greeting.to), request=number)
+        return self.hear(greeting.to, alive)
+
+
+def of(kind: type[M], sends: list[Send], to: Address | None = None) -> list[M]:
+    return [
+        send.message
+        for send in sends
+        if isinstance(send.message, kind) and (to is None or send.to == to)
+    ]
+
+
+def one(kind: type[M], sends: list[Send], to: Address | None = None) -> M:
+    (message,) = of(kind, sends, to)
+    return message
+
+
+def refusal(sends: list[Send], to: Address = ANN) -> Refused:
+    return one(Refused, sends, to)
+
+
+def node_status(node: str, request: int) -> NodeStatus:
+    return NodeStatus(
+        node=node,
+        protocol="lamport",
+        nodes=("a", "b"),
+        ready=True,
+        detail="ready",
+        uptime_ms=1,
+        counters=(),
+        locks=(),
+        session="c",
+        request=request,
+    )
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+def test_a_wait_with_a_limit_that_no_gate_decides_ends_a_margin_after_it(play: Play) -> None:
+    play.acquire(wait_ms=2_000)
+    assert of(Refused, play.run_answering(6_400, A)) == []
+    assert refusal(play.run_answering(300, A)).reason is Reason.UNAVAILABLE
+
+
+def test_a_wait_ends_when_every_gate_is_silent_naming_each(play: Play) -> None:
+    play.acquire(wait_ms=2_000)
+    assert of(Refused, play.run(2_000)) == []
+    answer = refusal(play.run(4_600))
+    assert answer.reason is Reason.UNAVAILABLE
+    assert "a (silent for" in answer.detail
+    assert "b (silent for" in answer.detail
+    assert of(Cancel, play.run(60_000))  # What it may still be granted is withdrawn.
+
+
+def test_with_every_link_broken_a_wait_ends_when_its_limit_does(play: Play) -> None:
+    play.hear(ME, LinkDown(node="a"))
+    play.hear(ME, LinkDown(node="b"))
+    play.acquire(wait_ms=0)
+    assert refusal(play.run(200)).reason is Reason.UNAVAILABLE
+    play.acquire(wait_ms=2_000)
+    assert of(Refused, play.run(1_900)) == []
+    assert refusal(play.run(300)).reason is Reason.UNAVAILABLE
+
+
+def test_a_wait_without_limit_goes_on_for_ever(play: Play) -> None:
+    play.acquire()
+    assert of(Refused, play.run(3_600_000)) == []
+
+
+@pytest.mark.parametrize("question", [Inspect(lock="x"), Describe()])
+def test_a_question_ends_unanswered_after_its_time(
+    play: Play, question: Inspect | Describe
+) -> None:
+    play.hear(ANN, question)
+    assert of(Refused, play.run(9_900)) == []
+    assert refusal(play.run(300)).reason is Reason.UNAVAILABLE
+    play.run(1_000)
+    assert play.alarms == []
+
+
+def test_when_every_gate_is_of_another_cluster_every_request_ends_so(play: Play) -> None:
+    play.acquire()
+    assert of(Refused, play.hear(ME, LinkRefused(node="a", detail="cluster 'd'"))) == []
+    answer = refusal(play.hear(ME, LinkRefused(node="b", detail="cluster 'e'")))
+    assert answer.reason is Reason.WRONG_CLUSTER
+    assert "cluster 'd'" in answer.detail
+    assert "cluster 'e'" in answer.detail
+    assert isinstance(answer.error(), WrongClusterError)
+    assert refusal(play.hear(ANN, Describe())).reason is Reason.WRONG_CLUSTER
+    assert play.role.ledger.outstanding.withdrawals == {}
+
+
+def test_a_refused_gate_is_not_asked_while_another_is_there(play: Play) -> None:
+    play.hear(ME, LinkRefused(node="a", detail="cluster 'd'"))
+    assert play.acquire().to == B
+
+
+def test_a_survey_asks_every_gate_and_returns_what_was_said_in_their_order(play: Play) -> None:
+    said = play.hear(ANN, Survey())
+    assert [send.to for send in said] == [A, B]
+    assert play.hear(B, node_status("b", 2)) == []
+    (answer,) = play.hear(A, node_status("a", 1))
+    assert answer.to == ANN
+    assert isinstance(answer.message, Surveyed)
+    assert [status.node for status in answer.message.statuses] == ["a", "b"]
+    assert answer.message.silent == ()
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_survey_does_not_wait_for_a_gate_that_is_down_or_silent(play: Play, broken: bool) -> None:
+    play.hear(ANN, Survey())
+    play.hear(A, node_status("a", 1))
+    said = play.hear(ME, LinkDown(node="b")) if broken else play.run(2_200)
+    (answer,) = [send for send in said if send.to == ANN]
+    assert isinstance(answer.message, Surveyed)
+    assert answer.message.silent == ("b",)
+    assert play.role.ledger.outstanding.pending == {}
+
+
+def test_closing_releases_cancels_and_answers_when_all_is_confirmed(play: Play) -> None:
+    play.held()
+    play.acquire(BEN, lock="y")
+    play.hear(ANN, Inspect(lock="z"))
+    said = play.hear(ANN, Close())
+    assert one(Release, said, A).fence == 7
+    assert one(Cancel, said, A).lock == "y"
+    assert {answer.reason for answer in of(Refused, said)} == {Reason.CANCELLED}
+    assert len(of(Refused, said)) == 2
+    play.hear(A, Cancelled(lock="y", session="c", owner="ben", request=2))
+    released = play.hear(A, Released(lock="x", session="c", owner="ann", request=4))
+    assert released == [Send(ANN, Closed(unanswered=0))]
+    assert play.hear(BEN, Close()) == [Send(BEN, Closed(unanswered=0))]
+
+
+def test_closing_does_not_wait_for_ever_nor_for_a_gate_that_is_down(play: Play) -> None:
+    play.held()
+    assert Closed(unanswered=1) not in [send.message for send in play.hear(ANN, Close())]
+    said = play.run(2_200)
+    assert Send(ANN, Closed(unanswered=1)) in said
+    other = Play()
+    other.held()
+    other.hear(ME, LinkDown(node="a"))
+    assert Send(ANN, Closed(unanswered=1)) in other.hear(ANN, Close())
+
+
+@pytest.mark.parametrize("event", [Acquire(lock="x"), Inspect(lock="x"), Describe(), Survey()])
+def test_a_closed_session_serves_nobody(
+    play: Play, event: Acquire | Inspect | Describe | Survey
+) -> None:
+    play.hear(ANN, Close())
+    answer = refusal(play.hear(ANN, event))
+    assert answer.reason is Reason.CANCELLED
+    assert "closed" in answer.detail
+
+
+def test_closing_answers_a_survey_with_what_there_is(play: Play) -> None:
+    play.hear(BEN, Survey())
+    play.hear(A, node_status("a", 1))
+    said = play.hear(ANN, Close())
+    assert [type(send.message) for send in said if send.to == BEN] == [Surveyed]

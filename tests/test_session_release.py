@@ -1,0 +1,278 @@
+"""How a client's session gives back what it holds, and what it no longer waits for."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from holdfast.actors.client.session import ClientSession
+from holdfast.actors.effect import Send
+from holdfast.actors.error import UnavailableError
+from holdfast.actors.link import LinkDown, LinkUp
+from holdfast.actors.lock.message import (
+    Abandon,
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Granted,
+    Inspect,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.message import Address, Message, node_of
+from holdfast.cluster.simulation.rehearsal import Rehearsal
+
+A, B = Address("a/proxy"), Address("b/proxy")
+ANN, BEN = Address("c/ann"), Address("c/ben")
+ME = Address("c/session")
+
+M = TypeVar("M", bound=Message)
+
+
+class First(Random):
+    """Chance that always takes the first gate and never varies a pause."""
+
+    def randrange(self, *args: object, **kwargs: object) -> int:
+        return 0
+
+    def random(self) -> float:
+        return 0.5
+
+
+class Play(Rehearsal[ClientSession]):
+    """A session ``c`` with two gates, at the first of which it begins."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=First())
+        )
+
+    def acquire(
+        self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0
+    ) -> Send:
+        """Ask for a lock as ``user``; return what went to a gate."""
+        owner = user.partition("/")[2]
+        said = self.hear(user, Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token))
+        (send,) = said
+        return send
+
+    def grant(self, asked: Send, fence: int = 7) -> list[Send]:
+        assert isinstance(asked.message, Acquire)
+        a = asked.message
+        grant = Granted(lock=a.lock, fence=fence, session="c", owner=a.owner, request=a.request)
+        return self.hear(asked.to, grant)
+
+    def held(self, user: Address = ANN, token: int = 0) -> Send:
+        """Have ``user`` hold lock ``x`` under fence 7; return the request that got it."""
+        asked = self.acquire(user, token=token)
+        self.grant(asked)
+        return asked
+
+    def run_answering(self, ms: int, *alive: Address) -> list[Send]:
+        """Let time pass while the gates ``alive`` answer the greetings they get."""
+        heard: list[Send] = []
+        for _ in range(0, ms, 100):
+            said = self.run(100)
+            heard += said
+            for send in said:
+                if isinstance(send.message, KeepAlive) and send.to in alive:
+                    heard += self.alive(send)
+        return heard
+
+    def alive(self, greeting: Send) -> list[Send]:
+        """Answer one greeting."""
+        assert isinstance(greeting.message, KeepAlive)
+        number = greeting.message.request
+        alive = Alive(session="c", node=node_of(greeting.to), request=number)
+        return self.hear(greeting.to, alive)
+
+
+def of(kind: type[M], sends: list[Send], to: Address | None = None) -> list[M]:
+    return [
+        send.message
+        for send in sends
+        if isinstance(send.message, kind) and (to is None or send.to == to)
+    ]
+
+
+def one(kind: type[M], sends: list[Send], to: Address | None = None) -> M:
+    (message,) = of(kind, sends, to)
+    return message
+
+
+def refusal(sends: list[Send], to: Address = ANN) -> Refused:
+    return one(Refused, sends, to)
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+def test_a_release_goes_to_the_gate_that_granted_even_when_another_is_in_use(play: Play) -> None:
+    play.held()
+    play.hear(ME, LinkDown(node="a"))
+    play.hear(ME, LinkUp(node="a"))
+    assert play.acquire(BEN).to == B
+    (sent,) = play.hear(ANN, Release(lock="x", owner="ann", fence=7, request=4))
+    assert sent.to == A
+    done = Released(lock="x", session="c", owner="ann", request=3)
+    assert one(Released, play.hear(A, done), ANN).request == 4
+
+
+@pytest.mark.parametrize("fence", [0, 8])
+def test_a_release_under_another_fence_is_refused_without_asking(play: Play, fence: int) -> None:
+    play.held()
+    (sent,) = play.hear(ANN, Release(lock="x", owner="ann", fence=fence))
+    assert refusal([sent]).reason is Reason.NOT_HELD
+    assert "fence 7" in refusal([sent]).detail
+
+
+def test_a_release_of_what_is_not_held_is_refused_without_asking(play: Play) -> None:
+    answer = refusal(play.hear(ANN, Release(lock="x", owner="ann", fence=7)))
+    assert answer.reason is Reason.NOT_HELD
+
+
+def test_an_unconfirmed_release_is_reported_and_goes_on_in_the_background(play: Play) -> None:
+    play.held()
+    play.hear(ANN, Release(lock="x", owner="ann", fence=7))
+    said = play.run(10_500)
+    answer = refusal(said)
+    assert answer.reason is Reason.UNAVAILABLE
+    assert "a (silent for" in answer.detail
+    assert "background" in answer.detail
+    assert isinstance(answer.error(), UnavailableError)
+    assert of(Release, play.run(30_000), A)
+    play.hear(A, Released(lock="x", session="c", owner="ann", request=2))
+    assert play.role.ledger.holds == {}
+    assert of(Release, play.run(30_000)) == []
+
+
+def test_a_release_can_be_waited_for_again_while_it_goes_on(play: Play) -> None:
+    play.held()
+    play.hear(ANN, Release(lock="x", owner="ann", fence=7))
+    answer = refusal(play.hear(BEN, Release(lock="x", owner="ann", fence=7)), BEN)
+    assert answer.reason is Reason.NOT_HELD
+    assert "already" in answer.detail
+    play.run(10_500)
+    (sent,) = play.hear(BEN, Release(lock="x", owner="ann", fence=7, request=3))
+    assert sent.message == Release(lock="x", owner="ann", fence=7, session="c", request=2)
+    done = Released(lock="x", session="c", owner="ann", request=2)
+    assert one(Released, play.hear(A, done), BEN).request == 3
+
+
+def test_a_hold_that_the_node_knows_nothing_of_is_forgotten(play: Play) -> None:
+    play.held()
+    play.hear(ANN, Release(lock="x", owner="ann", fence=7))
+    no = Refused(lock="x", reason=Reason.NOT_HELD, detail="no", session="c", owner="ann", request=2)
+    assert refusal(play.hear(A, no)).reason is Reason.NOT_HELD
+    assert isinstance(play.acquire().message, Acquire)
+
+
+def test_a_release_that_was_refused_otherwise_leaves_the_hold(play: Play) -> None:
+    play.held()
+    play.hear(ANN, Release(lock="x", owner="ann", fence=7))
+    no = Refused(
+        lock="x", reason=Reason.OVERLOADED, detail="no", session="c", owner="ann", request=2
+    )
+    assert refusal(play.hear(A, no)).reason is Reason.OVERLOADED
+    (again,) = play.hear(ANN, Release(lock="x", owner="ann", fence=7))
+    assert again.to == A
+
+
+def test_an_abandoned_wait_is_cancelled_until_the_gate_confirms(play: Play) -> None:
+    play.acquire()
+    cancel = Cancel(lock="x", session="c", owner="ann", request=1)
+    assert play.hear(ANN, Abandon()) == [Send(A, cancel)]
+    repeats = of(Cancel, play.run(120_000))
+    assert set(repeats) == {cancel}
+    assert 10 <= len(repeats) <= 20
+    done = Cancelled(lock="x", session="c", owner="ann", request=1)
+    assert play.hear(A, done) == []
+    assert play.run(60_000) == []
+
+
+def test_a_grant_that_crosses_with_its_cancel_reaches_nobody(play: Play) -> None:
+    asked = play.acquire()
+    play.hear(ANN, Abandon())
+    assert play.grant(asked) == []
+    assert play.role.ledger.holds == {}
+    assert of(Cancel, play.run(1_000), A)
+
+
+def test_a_cancelling_user_is_answered_and_so_is_who_waited(play: Play) -> None:
+    play.acquire(token=5)
+    said = play.hear(BEN, Cancel(lock="x", session="", owner="ann", request=5))
+    assert refusal(said).reason is Reason.CANCELLED
+    assert refusal(said).request == 5
+    assert one(Cancel, said, A).request == 1
+    assert one(Cancelled, said, BEN).request == 5
+
+
+def test_a_cancel_of_another_acquire_touches_nothing(play: Play) -> None:
+    play.acquire(token=5)
+    said = play.hear(ANN, Cancel(lock="x", session="", owner="ann", request=4))
+    assert of(Cancelled, said, ANN)
+    assert len(said) == 1
+    play.held(BEN, token=6)
+    said = play.hear(BEN, Cancel(lock="x", session="", owner="ben", request=5))
+    assert len(said) == 1
+
+
+def test_a_cancel_that_comes_after_the_grant_takes_the_lock_back(play: Play) -> None:
+    play.held(token=5)
+    said = play.hear(BEN, Cancel(lock="x", session="", owner="ann", request=5))
+    assert one(Release, said, A).fence == 7
+    assert of(Cancelled, said, BEN)
+
+
+def test_a_grant_to_an_ask_that_gave_up_meanwhile_is_given_back(play: Play) -> None:
+    play.held()
+    assert one(Release, play.hear(ANN, Abandon()), A).fence == 7
+    assert of(Release, play.run(5_000), A)
+    play.hear(A, Released(lock="x", session="c", owner="ann", request=2))
+    assert play.role.ledger.holds == {}
+
+
+def test_an_abandoned_release_goes_on_and_an_abandoned_question_does_not(play: Play) -> None:
+    play.held()
+    play.hear(BEN, Release(lock="x", owner="ann", fence=7))
+    play.hear(BEN, Inspect(lock="x"))
+    assert play.hear(BEN, Abandon()) == []
+    said = play.run(15_000)
+    assert of(Release, said)
+    assert of(Refused, said) == []
+    assert of(Inspect, said) == []
+
+
+def test_a_new_wait_of_the_owner_waits_until_the_old_one_is_cancelled_there(play: Play) -> None:
+    play.acquire()
+    play.hear(ANN, Abandon())
+    (sent,) = play.hear(ANN, Acquire(lock="x", owner="ann"))
+    assert sent == Send(A, Cancel(lock="x", session="c", owner="ann", request=1))
+    assert of(Acquire, play.run_answering(2_000, A)) == []
+    done = Cancelled(lock="x", session="c", owner="ann", request=1)
+    assert one(Acquire, play.hear(A, done), A).request == 2
+
+
+def test_a_stray_grant_of_a_forgetful_gate_is_handed_back(play: Play) -> None:
+    stray = Granted(lock="x", fence=7, session="c", owner="ann", request=0)
+    back = Send(A, Cancel(lock="x", session="c", owner="ann", request=0))
+    assert play.hear(A, stray) == [back]
+    asked = play.held()
+    assert play.grant(asked) == []
+
+
+def test_a_wait_that_the_gate_gave_up_by_itself_is_asked_for_anew(play: Play) -> None:
+    play.acquire()
+    no = Refused(
+        lock="x", reason=Reason.CANCELLED, detail="gone", session="c", owner="ann", request=1
+    )
+    assert play.hear(A, no) == []
+    assert {again.request for again in of(Acquire, play.run(400), A)} == {2}

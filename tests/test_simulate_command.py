@@ -1,0 +1,75 @@
+"""What ``holdfast simulate`` prints, and how it exits."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from holdfast.actors.error import ConfigError
+from holdfast.cluster import recipe
+from holdfast.cluster.cli.simulate import seed_range, simulate
+from holdfast.cluster.recipe import Cast, Seat
+
+runner = CliRunner()
+app = typer.Typer()
+app.command()(simulate)
+
+
+def nobody(seat: Seat) -> Cast:
+    """A node without roles serves nobody."""
+    del seat
+    return Cast(())
+
+
+def test_a_clean_sweep_ends_with_a_summary_and_exits_with_0() -> None:
+    result = runner.invoke(app, ["--protocol", "central", "--seeds", "0..3"])
+
+    assert result.exit_code == 0
+    assert "central: 4 seeds without a violation" in result.output
+    for row in ("deliveries a second", "grants", "mark: proxy.granted"):
+        assert row in result.output
+
+
+def test_the_first_seed_that_fails_is_told_with_how_to_repeat_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(recipe.RECIPES, "lamport", nobody)
+
+    result = runner.invoke(app, ["--protocol", "lamport", "--seeds", "5..9"])
+
+    assert result.exit_code == 1
+    assert re.search(r"seed 5 fails at \d+\.\d{3} ms: progress: ", result.output)
+    command = "repeat it: holdfast simulate --protocol lamport --seed 5 --trace"
+    assert command in result.output
+
+
+def test_a_failing_seed_can_be_repeated_with_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(recipe.RECIPES, "central", nobody)
+
+    result = runner.invoke(app, ["--protocol", "central", "--seed", "5", "--trace"])
+
+    assert result.exit_code == 1
+    assert "begins life 1" in result.output
+    assert "all misfortune ends" in result.output
+
+
+@pytest.mark.parametrize("text", ["", "a..b", "3..", "-1..4", "9..3", "0..1000000"])
+def test_a_range_that_is_none_is_refused_with_its_value(text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(repr(text))):
+        seed_range(text)
+
+
+def test_a_range_may_be_a_single_seed() -> None:
+    assert seed_range("7") == (7, 7)
+    assert seed_range("0..1999") == (0, 1999)
+
+
+def test_an_unknown_protocol_and_a_trace_without_a_seed_are_refused() -> None:
+    unknown = runner.invoke(app, ["--protocol", "raft"])
+    assert isinstance(unknown.exception, ConfigError)
+
+    traced = runner.invoke(app, ["--protocol", "central", "--trace"])
+    assert isinstance(traced.exception, ConfigError)

@@ -1,0 +1,158 @@
+"""The disk of a simulated node, its crashes and its lives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.actors.clock import Clock
+from holdfast.actors.effect import Effects, Persist, Send, Spawn, Wake
+from holdfast.actors.lock.message import Alive, KeepAlive
+from holdfast.actors.message import NS_PER_MS, Address, Instant, Timer, timer
+from holdfast.actors.role import Role
+from holdfast.cluster.recipe import Cast, Recipe, Seat
+from holdfast.cluster.simulation.misfortune import Misfortune
+from holdfast.cluster.simulation.nemesis import Nemesis
+from holdfast.cluster.simulation.trace import Delivered
+from holdfast.cluster.simulation.violation import ViolationError
+from holdfast.cluster.simulation.world import World
+from holdfast.transport.wire import encode
+
+N1, N2 = Address("n1/role"), Address("n2/role")
+SECOND = 1_000 * NS_PER_MS
+
+
+@timer
+class Tock(Timer):
+    number: int = 0
+
+
+def only(role: type[Role[Any]]) -> Recipe:
+    def recipe(seat: Seat) -> Cast:
+        clock = Spawn(Address(f"{seat.node}/clock"), Clock)
+        return Cast((clock, Spawn(Address(f"{seat.node}/role"), role)))
+
+    return recipe
+
+
+def world_of(*recipes: Recipe, seed: int = 1, misfortune: Misfortune | None = None) -> World:
+    world = World(seed, misfortune or Misfortune())
+    for number, recipe in enumerate(recipes, start=1):
+        world.add(f"n{number}", recipe, member=True)
+    world.power_on_all()
+    return world
+
+
+def kept(number: int) -> Alive:
+    return Alive(session="kept", node="n1", request=number)
+
+
+class Writer(Role[Tock]):
+    """Persists a number, then says it."""
+
+    peer = N2
+    says_first = False
+
+    def __init__(self, address: Address, host: Any) -> None:
+        super().__init__(address, host)
+        self.number = 0
+
+    def begin(self, now: Instant) -> Effects:
+        return [Wake(3, Tock())]
+
+    def handle(self, sender: Address, event: Tock, now: Instant) -> Effects:
+        self.number += 1
+        keep = Persist(kept(self.number))
+        say = Send(self.peer, KeepAlive(session="s", request=self.number))
+        return [say, keep, Wake(3, Tock())] if self.says_first else [keep, say, Wake(3, Tock())]
+
+
+class Reader(Role[KeepAlive]):
+    def handle(self, sender: Address, event: KeepAlive, now: Instant) -> Effects:
+        return ()
+
+
+class HastyWriter(Writer):
+    says_first = True
+
+
+class DurabilityJudge:
+    """Demands that what a peer heard in this life of the writer is on its disk."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.heard = 0
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        event, writer = delivered.event, self.world.nodes["n1"]
+        if type(event) is KeepAlive and delivered.boot == writer.boot:
+            self.heard += 1
+            if encode(kept(event.request)) not in writer.disk.durable[-20:]:
+                raise ViolationError(f"{event.request} was said and not kept")
+
+    def crashed(self, node: str, boot: int) -> None:
+        del node, boot
+
+
+def write_under_crashes(writer: type[Role[Any]], seed: int) -> World:
+    slow_disk = Misfortune(
+        crash_in_sync_per_mille=50, crash_every_ms=500, tail_lost=True, sync_us=2_000, down_ms=20
+    )
+    world = World(seed, slow_disk)
+    world.add("n1", only(writer), member=True)
+    world.add("n2", only(Reader), member=True)
+    world.may_die_in_sync = frozenset({"n1"})
+    judge = DurabilityJudge(world)
+    world.judges.append(judge)
+    world.power_on_all()
+    Nemesis(world, ("n1",)).begin()
+    world.run(3 * SECOND)
+    assert judge.heard > 20
+    return world
+
+
+def test_what_follows_a_persist_leaves_only_when_the_record_is_durable() -> None:
+    worlds = [write_under_crashes(Writer, seed) for seed in range(10)]
+
+    assert sum(world.faults["crash in sync"] for world in worlds) > 20
+    assert sum(world.faults["records lost"] for world in worlds) > 5
+
+
+def test_a_role_that_speaks_before_it_persists_is_caught() -> None:
+    with pytest.raises(ViolationError, match="was said and not kept"):
+        write_under_crashes(HastyWriter, seed=0)
+
+
+def test_a_node_begins_its_next_life_with_what_its_disk_kept_and_a_new_boot() -> None:
+    seats: list[Seat] = []
+
+    def recipe(seat: Seat) -> Cast:
+        seats.append(seat)
+        return only(Writer)(seat)
+
+    world = world_of(recipe, only(Reader))
+    world.run(SECOND)
+    world.crash("n1")
+    world.power_on("n1")
+
+    first, second = seats
+    assert first.records == ()
+    assert len(second.records) > 50
+    assert first.boot != second.boot
+    assert first.random.random() != second.random.random()
+
+
+def test_a_crash_loses_a_random_part_of_the_unsynced_records_or_none() -> None:
+    def lost(*, tail_lost: bool) -> set[int]:
+        found: set[int] = set()
+        for seed in range(30):
+            misfortune = Misfortune(sync_us=100_000, tail_lost=tail_lost)
+            world = world_of(only(Writer), only(Reader), seed=seed, misfortune=misfortune)
+            world.run(4 * NS_PER_MS)
+            world.crash("n1")
+            found.add(world.faults["records lost"])
+        return found
+
+    assert lost(tail_lost=True) == {0, 1}
+    assert lost(tail_lost=False) == {0}

@@ -1,0 +1,242 @@
+"""The judges, with a small lock server that is honest or has a bug for each of them to find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast.actors.effect import Effects, Send, Spawn
+from holdfast.actors.lock.message import (
+    Acquire,
+    Describe,
+    Granted,
+    LockStatus,
+    NodeStatus,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.message import Address, Instant
+from holdfast.actors.role import Role
+from holdfast.cluster.recipe import Cast, Recipe, Seat
+from holdfast.cluster.simulation.misfortune import CALM, Kind
+from holdfast.cluster.simulation.plan import Plan, draw_plan
+from holdfast.cluster.simulation.promise import Promise
+from holdfast.cluster.simulation.run import Report, run_seed
+
+PLAN = Plan(
+    nodes=1, clients=3, owners=2, locks=2, chaos_ms=3_000, served_ms=20_000, drained_ms=2_000
+)
+
+
+class Server(Role[Acquire | Release | Describe]):
+    """One queue for each lock; whoever is first holds it, however short it would wait."""
+
+    def __init__(self, address: Address, host: Any) -> None:
+        super().__init__(address, host)
+        self.queues: dict[str, list[tuple[Address, Acquire]]] = {}
+        self.fence = 0
+
+    def handle(self, sender: Address, event: Acquire | Release | Describe, now: Instant) -> Effects:
+        match event:
+            case Acquire():
+                return self.on_acquire(sender, event)
+            case Release():
+                return self.on_release(sender, event)
+            case Describe():
+                return [Send(sender, self.status())]
+
+    def on_acquire(self, sender: Address, acquire: Acquire) -> Effects:
+        queue = self.queues.setdefault(acquire.lock, [])
+        queue.append((sender, acquire))
+        return [self.grant(sender, acquire)] if len(queue) == 1 else ()
+
+    def grant(self, sender: Address, acquire: Acquire) -> Send:
+        self.fence += 1
+        granted = Granted(
+            lock=acquire.lock, fence=self.fence, owner=acquire.owner, request=acquire.request
+        )
+        return Send(sender, granted)
+
+    def on_release(self, sender: Address, release: Release) -> Effects:
+        queue = self.queues[release.lock]
+        del queue[0]
+        told = Send(sender, Released(lock=release.lock, owner=release.owner))
+        return [told, self.grant(*queue[0])] if queue else [told]
+
+    def status(self) -> NodeStatus:
+        return NodeStatus(
+            node="n1",
+            protocol="toy",
+            nodes=("n1",),
+            ready=True,
+            detail="",
+            uptime_ms=0,
+            counters=(),
+            locks=(),
+        )
+
+
+class Doorway(Role[Acquire | Release | Granted | Released | Refused]):
+    """A session for a good network: passes everything on."""
+
+    def __init__(self, address: Address, host: Any, *, gate: Address) -> None:
+        super().__init__(address, host)
+        self.gate = gate
+
+    def handle(
+        self,
+        sender: Address,
+        event: Acquire | Release | Granted | Released | Refused,
+        now: Instant,
+    ) -> Effects:
+        if isinstance(event, Acquire | Release):
+            return [Send(self.gate, replace(event, session="s"))]
+        return [Send(Address(f"{self.address.partition('/')[0]}/{event.owner}"), event)]
+
+
+def doorway(seat: Seat, gates: tuple[Address, ...]) -> Spawn:
+    return Spawn(Address(f"{seat.node}/session"), Doorway, {"gate": gates[0]})
+
+
+def serving(server: type[Server]) -> Recipe:
+    def recipe(seat: Seat) -> Cast:
+        return Cast((Spawn(Address(f"{seat.node}/proxy"), server),))
+
+    return recipe
+
+
+def run(server: type[Server], plan: Plan = PLAN, seed: int = 3) -> Report:
+    return run_seed(serving(server), seed, plan=plan, door=doorway)
+
+
+def test_an_honest_server_passes_every_judge() -> None:
+    report = run(Server)
+
+    assert report.violation is None
+    assert report.grants > 40
+    assert report.deliveries > 500
+    assert report.marks["contender.wants"] == report.grants
+
+
+class GrantsEverybody(Server):
+    def on_acquire(self, sender: Address, acquire: Acquire) -> Effects:
+        return [self.grant(sender, acquire)]
+
+    def on_release(self, sender: Address, release: Release) -> Effects:
+        return [Send(sender, Released(lock=release.lock, owner=release.owner))]
+
+
+def test_a_server_that_grants_everybody_breaks_mutual_exclusion() -> None:
+    assert "mutual exclusion: c" in (run(GrantsEverybody).violation or "")
+
+
+class ReusesFences(Server):
+    def grant(self, sender: Address, acquire: Acquire) -> Send:
+        self.fence = 6
+        return super().grant(sender, acquire)
+
+
+def test_a_server_that_uses_a_fence_twice_is_caught() -> None:
+    assert "fence 7" in (run(ReusesFences).violation or "")
+    assert "had before" in (run(ReusesFences).violation or "")
+
+
+class LowersFences(Server):
+    def grant(self, sender: Address, acquire: Acquire) -> Send:
+        self.fence = 10_000 if self.fence == 0 else self.fence - 2
+        return super().grant(sender, acquire)
+
+
+def test_a_server_whose_fences_fall_is_caught() -> None:
+    assert "was shown" in (run(LowersFences).violation or "")
+
+
+class ForgetsWaiters(Server):
+    def on_release(self, sender: Address, release: Release) -> Effects:
+        self.queues[release.lock] = []
+        return [Send(sender, Released(lock=release.lock, owner=release.owner))]
+
+
+def test_a_server_that_forgets_who_waits_is_caught_when_misfortune_is_over() -> None:
+    violation = run(ForgetsWaiters).violation or ""
+
+    assert violation.startswith("23000.000 ms: progress: 20000 ms after all misfortune ended")
+    assert "wants ('lock-" in violation
+
+
+class GrantsTwice(Server):
+    def on_acquire(self, sender: Address, acquire: Acquire) -> Effects:
+        granted = list(super().on_acquire(sender, acquire))
+        return granted + granted
+
+
+def test_a_want_that_is_granted_twice_is_caught() -> None:
+    assert "did not wait for it" in (run(GrantsTwice).violation or "")
+
+
+class GrantsAfterRefusing(Server):
+    def on_acquire(self, sender: Address, acquire: Acquire) -> Effects:
+        refused = Refused(
+            lock=acquire.lock, reason=Reason.TIMED_OUT, detail="", owner=acquire.owner
+        )
+        return [Send(sender, refused), *super().on_acquire(sender, acquire)]
+
+
+def test_a_want_that_is_refused_and_then_granted_is_caught() -> None:
+    assert "did not wait for it" in (run(GrantsAfterRefusing).violation or "")
+
+
+class KeepsAResidue(Server):
+    def status(self) -> NodeStatus:
+        residue = LockStatus(lock="lock-1", holder=None, waiters=(), waits_for=())
+        return replace(super().status(), locks=(residue,))
+
+
+def test_a_gate_that_remembers_a_lock_when_everybody_is_done_is_caught() -> None:
+    violation = run(KeepsAResidue).violation or ""
+
+    assert "drain: 2000 ms after everybody was done, n1/proxy: it still has" in violation
+
+
+def test_a_run_with_too_few_grants_proves_nothing_and_fails() -> None:
+    assert "void: " in (run(Server, replace(PLAN, grants_min=100_000)).violation or "")
+
+
+class Fails(Server):
+    def on_release(self, sender: Address, release: Release) -> Effects:
+        raise RuntimeError(f"cannot release {release.lock}")
+
+
+def test_a_role_that_raises_fails_the_run() -> None:
+    violation = run(Fails).violation or ""
+
+    assert "n1/proxy broke in Release" in violation
+    assert "RuntimeError: cannot release lock-" in violation
+
+
+def test_a_violation_is_the_same_each_time_and_comes_with_its_trace() -> None:
+    first, second = run(GrantsEverybody), run(GrantsEverybody)
+
+    assert first.violation == second.violation
+    assert first.trace() == second.trace()
+    assert "Granted(" in first.trace()[-1]
+
+
+def test_each_misfortune_is_off_in_about_two_runs_of_five_and_never_on_unpromised() -> None:
+    promise = Promise(survives=frozenset({Kind.LOSS, Kind.PAUSE}))
+    plans = [draw_plan(seed, promise) for seed in range(400)]
+
+    for knob in ("loss_per_mille", "pause_every_ms"):
+        off = sum(getattr(plan.misfortune, knob) == 0 for plan in plans)
+        assert 120 < off < 200
+    assert all(plan.misfortune.crash_every_ms == 0 for plan in plans)
+    assert all(plan.misfortune.cut_every_ms == 0 for plan in plans)
+    assert len({plan.nodes for plan in plans}) == 5
+
+
+def test_calm_is_calm() -> None:
+    report = run(Server, replace(PLAN, misfortune=CALM))
+
+    assert report.faults == {}

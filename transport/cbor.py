@@ -1,0 +1,86 @@
+"""The part of CBOR we speak, read with cbor2: integers, text, bytes, booleans, null, arrays.
+
+cbor2 understands far more, and some of it is a weapon: a tag that becomes a fraction of two
+numbers of half a megabyte keeps it busy for minutes. So every tag is refused before its
+content is read, depth is bounded, lengths must be definite, and what is left over, maps
+and floats, fails the check against the declared types (``transport/schema.py``).
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any, NoReturn
+
+import cbor2
+
+FRAME_BYTES_MAX = 1 << 20
+"""No frame and no message is larger (1 MiB): it is built and checked in one turn."""
+
+DEPTH_MAX = 16
+"""Arrays in arrays: what our deepest message needs, twice."""
+
+INT_MIN = -(1 << 63)
+INT_MAX = (1 << 63) - 1
+"""Integers are signed 64-bit, what every language has."""
+
+_SHOWN_CHARS = 60
+
+
+class MalformedFrameError(Exception):
+    """A peer sent bytes that are no message of ours. Drop the frame; keep the peer."""
+
+
+class FrameTooLargeError(ValueError):
+    """What should be sent is larger than a frame may be; the text has both sizes."""
+
+
+def shown(value: object) -> str:
+    """Return ``value`` short enough for an error's text."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+
+
+def dump(value: Any) -> bytes:
+    """Return ``value``, made of lists and plain values, as CBOR.
+
+    Without maps and floats cbor2's encoding is the canonical one: shortest heads, definite
+    lengths (RFC 8949, section 4.2.1), so that equal messages are equal bytes.
+    """
+    return cbor2.dumps(value)
+
+
+def load(data: bytes) -> Any:
+    """Return the one value that ``data`` is, with a list for each array; types are unchecked.
+
+    Raises:
+        MalformedFrameError: no CBOR, a tag, an indefinite length, nested beyond
+            `DEPTH_MAX`, larger than `FRAME_BYTES_MAX`, or with bytes after the value.
+
+    """
+    if len(data) > FRAME_BYTES_MAX:
+        raise MalformedFrameError(f"{len(data)} bytes, at most {FRAME_BYTES_MAX}")
+    stream = io.BytesIO(data)
+    try:
+        value: Any = cbor2.load(
+            stream,
+            semantic_decoders=_REFUSED,
+            tag_hook=_refuse_tag,
+            max_depth=DEPTH_MAX,
+            allow_indefinite=False,
+            strict_hashable_types=True,
+        )
+    except (cbor2.CBORDecodeError, MalformedFrameError, ValueError, RecursionError) as error:
+        raise MalformedFrameError(f"no CBOR that we speak: {error}") from error
+    left = len(data) - stream.tell()
+    if left:
+        raise MalformedFrameError(f"{left} bytes after the value")
+    return value
+
+
+def _refuse(*_: Any) -> NoReturn:
+    raise MalformedFrameError("tags are not spoken here")
+
+
+_refuse_tag: Any = _refuse
+_REFUSED: Any = dict.fromkeys((*range(0x400), 0xA7F8, 55799), _refuse)
+"""Every tag that cbor2 decodes by itself, and room for those it learns: they end here."""

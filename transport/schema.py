@@ -1,0 +1,289 @@
+"""The declared field types of a message, compiled once into a packer and an unpacker.
+
+A field is an ``int``, ``str``, ``bytes``, ``bool``, an ``IntEnum``, a ``NewType`` or
+``NamedTuple`` of those, a ``tuple[X, ...]``, a registered message class or a union of
+them (nested as ``[tag, field, ...]``), or any of these ``| None``. A class with another
+field is refused when it is compiled, which a test does for every registered class.
+
+Packing turns a message into the lists and plain values that CBOR has, unpacking turns
+them back; both check every value against its declaration, so that neither we nor a peer
+can put anything else into a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from enum import IntEnum
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+
+from holdfast.actors.message import REGISTRY, Message
+from holdfast.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, shown
+
+Step = Callable[[Any], Any]
+"""Takes a value and returns it in its other form, or raises `MalformedFrameError`."""
+
+
+class Codec(NamedTuple):
+    """How values of one type are turned into plain ones, and back."""
+
+    pack: Step
+    unpack: Step
+
+
+class Schema(NamedTuple):
+    """How messages of one class become ``[tag, field, ...]``, and back."""
+
+    length: int
+    """Items of the array: the tag and every field."""
+    pack: Callable[[Any], list[Any]]
+    """From a message to the whole array."""
+    unpack: Callable[[list[Any]], Any]
+    """From the whole array, whose tag was read, to a message."""
+
+
+def _check_int(value: Any) -> Any:
+    if type(value) is not int:
+        raise MalformedFrameError(f"{shown(value)} is no int")
+    if not INT_MIN <= value <= INT_MAX:
+        raise MalformedFrameError(f"{shown(value)} is not within {INT_MIN} to {INT_MAX}")
+    return value
+
+
+def _check_str(value: Any) -> Any:
+    if type(value) is not str:
+        raise MalformedFrameError(f"{shown(value)} is no str")
+    return value
+
+
+def _check_bytes(value: Any) -> Any:
+    if type(value) is not bytes:
+        raise MalformedFrameError(f"{shown(value)} is no bytes")
+    return value
+
+
+def _check_bool(value: Any) -> Any:
+    if type(value) is not bool:
+        raise MalformedFrameError(f"{shown(value)} is no bool")
+    return value
+
+
+_PLAIN: Mapping[Any, Codec] = {
+    int: Codec(_check_int, _check_int),
+    str: Codec(_check_str, _check_str),
+    bytes: Codec(_check_bytes, _check_bytes),
+    bool: Codec(_check_bool, _check_bool),
+}
+
+_schemas: dict[type[Message], Schema] = {}
+
+
+def schema_of(cls: type[Message]) -> Schema:
+    """Return the schema of ``cls``, compiled when it is first asked for.
+
+    Raises:
+        TypeError: ``cls`` is not registered, or has a field that cannot cross the wire.
+
+    """
+    return _schemas.get(cls) or _schema(cls, ())
+
+
+def array(value: Any, length: int | None = None) -> list[Any]:
+    """Return ``value``, which must be an array, of ``length`` items if that is given.
+
+    Raises:
+        MalformedFrameError: it is not.
+
+    """
+    if type(value) is not list:
+        raise MalformedFrameError(f"{shown(value)} is no array")
+    items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
+    if length is not None and len(items) != length:
+        raise MalformedFrameError(f"{len(items)} items, not {length}")
+    return items
+
+
+def _schema(cls: type[Message], within: tuple[type, ...]) -> Schema:
+    """Compile ``cls``, which is a field of the classes ``within``."""
+    if cls in _schemas:
+        return _schemas[cls]
+    if REGISTRY.get(getattr(cls, "TAG", -1)) is not cls:
+        raise TypeError(f"{cls.__name__} is not registered with @message")
+    if cls in within:
+        path = " > ".join(c.__name__ for c in (*within, cls))
+        raise TypeError(f"{path}: a message that contains itself has no bounded depth")
+    try:
+        hints = get_type_hints(cls)
+    except NameError as error:
+        raise TypeError(f"{cls.__name__}: {error}; import the type at run time too") from error
+    codecs: list[tuple[str, Codec]] = []
+    for field in fields(cast("Any", cls)):
+        try:
+            codecs.append((field.name, _codec(hints[field.name], (*within, cls))))
+        except TypeError as error:
+            raise TypeError(f"{cls.__name__}.{field.name}: {error}") from error
+    _schemas[cls] = Schema(1 + len(codecs), _packer(cls, codecs), _unpacker(cls, codecs))
+    return _schemas[cls]
+
+
+def _codec(hint: Any, within: tuple[type, ...]) -> Codec:
+    """Compile one declared type."""
+    hint = getattr(hint, "__supertype__", hint)  # NewType
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin = get_origin(hint)
+    if origin in (UnionType, Union):
+        return _union_codec(hint, within)
+    if origin is tuple:
+        return _tuple_codec(hint, within)
+    if hasattr(hint, "_fields"):
+        return _named_tuple_codec(hint, within)
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return _enum_codec(hint)
+    if isinstance(hint, type) and issubclass(hint, Message):
+        return _nested_codec((hint,), within)
+    raise TypeError(f"{hint!r} cannot cross the wire")
+
+
+def _union_codec(hint: Any, within: tuple[type, ...]) -> Codec:
+    some = [arm for arm in get_args(hint) if arm is not NoneType]
+    if len(some) == 1:
+        inner = _codec(some[0], within)
+    elif all(isinstance(arm, type) and issubclass(arm, Message) for arm in some):
+        inner = _nested_codec(tuple(some), within)
+    else:
+        raise TypeError(f"{hint!r}: only messages and None may be joined with |")
+    if NoneType not in get_args(hint):
+        return inner
+    return Codec(_unless_none(inner.pack), _unless_none(inner.unpack))
+
+
+def _unless_none(step: Step) -> Step:
+    return lambda value: None if value is None else step(value)
+
+
+def _tuple_codec(hint: Any, within: tuple[type, ...]) -> Codec:
+    match get_args(hint):
+        case (item, end) if end is ...:
+            pack_item, unpack_item = _codec(item, within)
+        case _:
+            raise TypeError(f"{hint!r}: only tuple[X, ...] can cross the wire")
+
+    def pack(value: Any) -> Any:
+        if type(value) is not tuple:
+            raise MalformedFrameError(f"{shown(value)} is no tuple")
+        items: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
+        return [pack_item(one) for one in items]
+
+    def unpack(value: Any) -> Any:
+        return tuple([unpack_item(one) for one in array(value)])
+
+    return Codec(pack, unpack)
+
+
+def _enum_codec(enum: type[IntEnum]) -> Codec:
+    members = {int(member): member for member in enum}
+
+    def pack(value: Any) -> Any:
+        if type(value) is not enum:
+            raise MalformedFrameError(f"{shown(value)} is no {enum.__name__}")
+        return int(value)
+
+    def unpack(value: Any) -> Any:
+        if type(value) is not int or value not in members:
+            raise MalformedFrameError(f"{shown(value)} is no {enum.__name__}")
+        return members[value]
+
+    return Codec(pack, unpack)
+
+
+def _named_tuple_codec(cls: Any, within: tuple[type, ...]) -> Codec:
+    hints = get_type_hints(cls)
+    codecs = [_codec(hints[name], within) for name in cls._fields]
+
+    def pack(value: Any) -> Any:
+        if type(value) is not cls:
+            raise MalformedFrameError(f"{shown(value)} is no {cls.__name__}")
+        parts = cast("tuple[Any, ...]", value)
+        return [codec.pack(part) for codec, part in zip(codecs, parts, strict=True)]
+
+    def unpack(value: Any) -> Any:
+        parts = array(value, len(codecs))
+        return cls(*[codec.unpack(part) for codec, part in zip(codecs, parts, strict=True)])
+
+    return Codec(pack, unpack)
+
+
+def _nested_codec(arms: tuple[type[Message], ...], within: tuple[type, ...]) -> Codec:
+    """Compile a field that is itself a message: one of ``arms``, told apart by the tag."""
+    by_class = {arm: _schema(arm, within) for arm in arms}
+    by_tag = {arm.TAG: schema for arm, schema in by_class.items()}
+    names = " | ".join(arm.__name__ for arm in arms)
+
+    def pack(value: Any) -> Any:
+        schema = by_class.get(type(value))  # pyright: ignore[reportUnknownArgumentType]
+        if schema is None:
+            raise MalformedFrameError(f"{shown(value)} is no {names}")
+        return schema.pack(value)
+
+    def unpack(value: Any) -> Any:
+        items = array(value)
+        schema = by_tag.get(tag_of(items))
+        if schema is None:
+            raise MalformedFrameError(f"tag {items[0]:#x} is no {names}")
+        return schema.unpack(items)
+
+    return Codec(pack, unpack)
+
+
+def tag_of(items: list[Any]) -> int:
+    """Return the tag with which the array of a message begins.
+
+    Raises:
+        MalformedFrameError: it begins with something else, or is empty.
+
+    """
+    if not items or type(items[0]) is not int:
+        raise MalformedFrameError("a message begins with its tag")
+    tag: int = items[0]
+    return tag
+
+
+def _packer(cls: type[Message], codecs: list[tuple[str, Codec]]) -> Callable[[Any], list[Any]]:
+    steps = [(name, attrgetter(name), codec.pack) for name, codec in codecs]
+    tag = cls.TAG
+
+    def pack(message: Any) -> list[Any]:
+        items: list[Any] = [tag]
+        name = ""
+        try:
+            for name, get, step in steps:  # noqa: B007  (the error below names it)
+                items.append(step(get(message)))
+        except MalformedFrameError as error:
+            raise TypeError(f"{cls.__name__}.{name}: {error}") from error
+        return items
+
+    return pack
+
+
+def _unpacker(cls: type[Message], codecs: list[tuple[str, Codec]]) -> Callable[[list[Any]], Any]:
+    steps = [(name, codec.unpack) for name, codec in codecs]
+    length = 1 + len(steps)
+
+    def unpack(items: list[Any]) -> Any:
+        if len(items) != length:
+            raise MalformedFrameError(
+                f"{cls.__name__} has {length - 1} fields, not {len(items) - 1}"
+            )
+        values: dict[str, Any] = {}
+        name = ""
+        try:
+            for (name, step), item in zip(steps, items[1:], strict=True):
+                values[name] = step(item)
+        except MalformedFrameError as error:
+            raise MalformedFrameError(f"{cls.__name__}.{name}: {error}") from error
+        return cls(**values)
+
+    return unpack

@@ -1,0 +1,119 @@
+"""The ZeroMQ sockets of a bridge: which options, and why."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import zmq
+
+from holdfast.actors.error import ConfigError
+from holdfast.transport.frame import FRAME_BYTES_MAX
+
+Socket: TypeAlias = "zmq.Socket[bytes]"
+
+QUEUE_FRAMES_MAX = 1000
+"""Frames waiting in one direction of one link: a second or so of traffic, then loss."""
+
+PART_BYTES_MAX = 2 * FRAME_BYTES_MAX
+"""Above this libzmq closes the connection unread; below it we can count what is too large."""
+
+HEARTBEAT_MS = 1000
+"""How often a silent link is asked whether it is there."""
+
+SILENCE_MS = 2000
+"""Without an answer for this long a link is closed: with `HEARTBEAT_MS`, within 3 s."""
+
+HANDSHAKE_MS = 3000
+"""A TCP connection that does not greet within this is closed; the same for connecting."""
+
+RECONNECT_MS = 100
+"""The first pause before connecting again; doubled each time up to `RECONNECT_MS_MAX`."""
+
+RECONNECT_MS_MAX = 1000
+"""A peer that comes back is found within a second or two."""
+
+LINK_EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+)
+"""What the monitor of a DEALER reports: the first means up, every other means down."""
+
+
+def _common(socket: Socket, endpoint: str) -> None:
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, QUEUE_FRAMES_MAX)
+    socket.setsockopt(zmq.RCVHWM, QUEUE_FRAMES_MAX)
+    socket.setsockopt(zmq.MAXMSGSIZE, PART_BYTES_MAX)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_MS + SILENCE_MS)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    socket.setsockopt(zmq.IPV6, "[" in endpoint)
+
+
+def bound_router(context: zmq.Context[Socket], endpoint: str) -> Socket:
+    """Return a ROUTER bound to ``endpoint``.
+
+    ROUTER_MANDATORY turns a lost client into an error that can be counted instead of
+    silence. ROUTER_HANDOVER lets a connection take over the routing id of an older one:
+    when a link breaks unseen by this side and the other side has connected again, libzmq
+    would otherwise leave the new connection without a name, and unheard, until the old
+    one is found dead. Routing ids carry a boot id, so it is always the same life of the
+    same process that takes over.
+
+    Raises:
+        ConfigError: it cannot be bound; the text names the endpoint and the reason.
+
+    """
+    socket: Socket = context.socket(zmq.ROUTER)
+    try:
+        _common(socket, endpoint)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        socket.close()
+        raise ConfigError(f"cannot listen on {endpoint!r}: {error.strerror}") from error
+    return socket
+
+
+def connected_dealer(context: zmq.Context[Socket], endpoint: str, identity: bytes) -> Socket:
+    """Return a monitored DEALER that connects to ``endpoint``, and connects again by itself.
+
+    IMMEDIATE queues only for a connection that stands. What is sent to a peer that is down
+    is dropped at once: every protocol here repeats what matters, and a queue for the absent
+    would greet their return with a flood of things long past.
+
+    Raises:
+        ConfigError: the endpoint cannot be parsed.
+
+    """
+    socket: Socket = context.socket(zmq.DEALER)
+    try:
+        _common(socket, endpoint)
+        socket.setsockopt(zmq.ROUTING_ID, identity)
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, HANDSHAKE_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+        socket.get_monitor_socket(LINK_EVENTS)
+        socket.connect(endpoint)
+    except zmq.ZMQError as error:
+        close_socket(socket)
+        raise ConfigError(f"cannot connect to {endpoint!r}: {error.strerror}") from error
+    return socket
+
+
+def close_socket(socket: Socket) -> None:
+    """Close ``socket`` and, if it has one, its monitor."""
+    if socket.closed:
+        return
+    if socket.type == zmq.DEALER:
+        monitor: Socket = socket.get_monitor_socket(LINK_EVENTS)
+        socket.disable_monitor()
+        monitor.close(linger=0)
+    socket.close(linger=0)

@@ -1,0 +1,77 @@
+"""A message as CBOR, and back, trusting nothing that arrives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.actors.message import REGISTRY, Message
+from holdfast.transport.cbor import (
+    FRAME_BYTES_MAX,
+    FrameTooLargeError,
+    MalformedFrameError,
+    dump,
+    load,
+)
+from holdfast.transport.schema import array, schema_of, tag_of
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "FrameTooLargeError",
+    "MalformedFrameError",
+    "decode",
+    "encode",
+    "pack",
+    "unpack",
+]
+
+
+def encode(message: Message) -> bytes:
+    """Return ``message`` as ``[tag, field, ...]``, fields in the order declared.
+
+    Raises:
+        TypeError: a field holds what its declaration does not allow, an int beyond signed
+            64 bits included, or the class has a field that cannot cross the wire.
+        FrameTooLargeError: the result is larger than `FRAME_BYTES_MAX`.
+
+    """
+    data = dump(pack(message))
+    if len(data) > FRAME_BYTES_MAX:
+        name = type(message).__name__
+        raise FrameTooLargeError(f"{name} takes {len(data)} bytes, at most {FRAME_BYTES_MAX}")
+    return data
+
+
+def decode(data: bytes) -> Message:
+    """Return the message in ``data``.
+
+    Raises:
+        MalformedFrameError: too long, no CBOR of the kind we speak, trailing bytes, an
+            unknown tag, or fields of the wrong number or type.
+
+    """
+    return unpack(array(load(data)))
+
+
+def pack(message: Message) -> list[Any]:
+    """Return ``message`` as an array of plain values.
+
+    Raises:
+        TypeError: see `encode`.
+
+    """
+    return schema_of(type(message)).pack(message)
+
+
+def unpack(items: list[Any]) -> Message:
+    """Return the message that ``items`` are: its tag, then its fields.
+
+    Raises:
+        MalformedFrameError: see `decode`.
+
+    """
+    tag = tag_of(items)
+    cls = REGISTRY.get(tag)
+    if cls is None:
+        raise MalformedFrameError(f"no message has tag {tag:#x}")
+    message: Message = schema_of(cls).unpack(items)
+    return message
