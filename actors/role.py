@@ -55,7 +55,7 @@ class Inbox:
         """Hand a Pykka envelope to the host of this inbox's role; from any thread."""
         if self.forward is None:
             raise pykka.ActorDeadError("the role was never started")
-        self.forward(envelope)
+        self.forward(envelope.message, envelope.reply_to)
 
     def get(self) -> Any:
         """Refuse: the dispatcher pulls from its own ready-queue, nobody pulls here."""

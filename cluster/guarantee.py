@@ -61,7 +61,8 @@ PROMISES: dict[str, Promise] = {
             }
         ),
         does_not_survive=(
-            "every node must be up: while one is down or cut off, nobody is granted anything new"
+            "every node must be up: while one is down or cut off, nobody is granted anything new; "
+            "a lock whose holder crashed stays held"
         ),
         nodes_min=2,
         why_nodes_min="its fences live in the other nodes' clocks: a restart learns them there",

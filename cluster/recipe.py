@@ -93,9 +93,7 @@ def lamport(seat: Seat) -> Cast:
     return Cast(
         roles=(
             Spawn(clock, Clock, {"start": seat.first_stamp, "courier": courier}),
-            Spawn(
-                courier, Courier, {"node": seat.node, "boot": seat.boot, "process": process}
-            ),
+            Spawn(courier, Courier, {"node": seat.node, "boot": seat.boot, "process": process}),
             Spawn(
                 process,
                 LockProcess,

@@ -86,6 +86,9 @@ def nothing_left_over() -> Generator[None]:
     process = psutil.Process()
     fds, threads = process.num_fds(), process.num_threads()
     yield
+    limit = time.monotonic() + PATIENCE_S
+    while process.num_threads() > threads and time.monotonic() < limit:
+        threading.Event().wait(0.001)  # The kernel takes a moment to bury a joined thread.
     assert (process.num_fds(), process.num_threads()) == (fds, threads)
 
 

@@ -7,48 +7,20 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from loguru import logger
-from rich.console import Console
-from rich.table import Table
 from typer.testing import CliRunner
 
 from holdfast import __version__
 from holdfast.actors.error import ConfigError
-from holdfast.actors.lock.message import Absence, Contender, Counted, LockStatus, NodeStatus
-from holdfast.cluster import log
 from holdfast.cluster.cli.main import app
-from holdfast.cluster.cli.status import as_plain, duration, locks_table, nodes_table
 from holdfast.cluster.config import load, loopback, starting_config
-from holdfast.cluster.storage.journal import SEGMENT_NAME, Journal
 
 PATIENCE_S = 60
 COMMAND = [sys.executable, "-c", "from holdfast.cluster.cli.main import main; main()"]
 
 run = CliRunner().invoke
-
-NODE = NodeStatus(
-    node="n1",
-    protocol="lamport",
-    nodes=("n1", "n2"),
-    ready=False,
-    detail="n2 is silent",
-    uptime_ms=61_500,
-    counters=(Counted("clock.impossible_stamp", 2),),
-    locks=(
-        LockStatus(
-            lock="orders/[42]",
-            holder=Contender("n1", "s-1", "thread-7", 9001, 2_500),
-            waiters=(Contender("n2", "", "", None, 40),),
-            waits_for=(Absence("n2", 7_000),),
-        ),
-    ),
-    session="asker",
-    request=5,
-)
 
 
 def free_ports(count: int) -> list[int]:
@@ -87,13 +59,6 @@ def serving(folder: Path, node: str) -> Generator[tuple[subprocess.Popen[str], s
             yield process, process.stdout.readline()
         finally:
             process.kill()
-
-
-def shown(table: Table) -> str:
-    console = Console(file=StringIO(), width=200)
-    console.print(table)
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
 
 
 def test_help_names_every_command_and_teaches_by_example() -> None:
@@ -244,77 +209,6 @@ def test_status_of_nobody_exits_1(tmp_path: Path) -> None:
     assert "no node answered within 0.5 s" in done.stderr
     assert address in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_the_tables_show_who_holds_who_waits_and_who_is_missed() -> None:
-    nodes = shown(nodes_table([NODE]))
-    assert "not ready: n2 is silent" in nodes
-    assert "1m 1s" in nodes
-    locks = shown(locks_table([NODE]))
-    for part in ("orders/[42]", "n1/s-1/thread-7", "9001", "2s", "n2 40ms", "n2 (silent 7s)"):
-        assert part in locks
-
-
-def test_a_status_as_json_has_names_for_every_part() -> None:
-    plain = json.loads(json.dumps(as_plain(NODE)))
-    assert plain["counters"] == [{"name": "clock.impossible_stamp", "times": 2}]
-    (lock,) = plain["locks"]
-    assert lock["holder"] == {
-        "node": "n1",
-        "session": "s-1",
-        "owner": "thread-7",
-        "fence": 9001,
-        "since_ms": 2500,
-    }
-    assert lock["waits_for"] == [{"node": "n2", "silent_ms": 7000}]
-    assert not {"session", "request"} & plain.keys()
-
-
-@pytest.mark.parametrize(
-    ("ms", "text"),
-    [
-        (0, "0ms"),
-        (999, "999ms"),
-        (1_000, "1s"),
-        (61_000, "1m 1s"),
-        (3_600_000, "1h"),
-        (3_605_000, "1h"),
-        (90_061_000, "1d 1h"),
-    ],
-)
-def test_durations_are_told_in_at_most_two_units(ms: int, text: str) -> None:
-    assert duration(ms) == text
-
-
-def test_a_log_line_has_the_fields_bound_to_it_and_the_level_is_heeded() -> None:
-    stream = StringIO()
-    try:
-        log.set_up("INFO", stream=stream)
-        logger.bind(node="n1", role="n1/proxy").info("hello {}", "<you>")
-        logger.debug("too fine")
-        line = stream.getvalue()
-        assert line.count("\n") == 1
-        assert line.endswith(" INFO     node=n1 role=n1/proxy hello <you>\n")
-    finally:
-        logger.remove()
-        log.silence()
-
-
-def test_the_library_is_silent_until_a_program_enables_it(tmp_path: Path) -> None:
-    (tmp_path / SEGMENT_NAME).write_bytes(b"hold")  # Cut at start, with a warning.
-    lines: list[str] = []
-    sink = logger.add(lines.append, format="{message}")
-    try:
-        log.silence()
-        Journal.open(tmp_path).close()
-        assert lines == []
-        (tmp_path / SEGMENT_NAME).write_bytes(b"hold")
-        logger.enable(log.PACKAGE)
-        Journal.open(tmp_path).close()
-        assert lines == [f"{tmp_path / SEGMENT_NAME}: cut 4 bytes of an unfinished write\n"]
-    finally:
-        logger.remove(sink)
-        log.silence()
 
 
 @pytest.mark.parametrize(("command", "option"), [("simulate", "--seeds"), ("bench", "runtime")])

@@ -1,10 +1,9 @@
-"""The dispatcher and its stage, with real threads and a real disk, without sockets."""
+"""The dispatcher and its stage, with real threads."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,7 +11,7 @@ import pykka
 import pytest
 from loguru import logger
 
-from holdfast.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from holdfast.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
 from holdfast.actors.error import NotHeldError, OverloadedError
 from holdfast.actors.lock.backend import Report, Reported
 from holdfast.actors.lock.message import Abandon, Acquire, Granted, Reason, Refused, Release
@@ -27,12 +26,10 @@ from holdfast.actors.message import (
     timer,
 )
 from holdfast.actors.role import Host, Role
-from holdfast.cluster.host.cell import INBOX_MAX
 from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.host.island import Island
+from holdfast.cluster.host.stage import INBOX_MAX
 from holdfast.cluster.recipe import Cast
-from holdfast.cluster.storage.journal import Journal
-from holdfast.transport.wire import decode
+from holdfast.transport.bridge import Bridge
 
 LONG_S = 20.0
 ROLE = address_of("n1", "role")
@@ -67,7 +64,6 @@ class Clerk(Role[Acquire | Release | Later | Grow | Break | Block | Abandon | Re
         super().__init__(address, host)
         self.remark = remark
         self.abandoned: list[Address] = []
-        self.persisted = 0
         self.reporter: Address | None = None
 
     def handle(
@@ -106,12 +102,6 @@ class Clerk(Role[Acquire | Release | Later | Grow | Break | Block | Abandon | Re
                 return [Wake(20, Later(asker=sender))]
             case "never":
                 return ()
-            case "persist":
-                self.persisted += 1
-                record = Granted(lock="persist", fence=self.persisted)
-                return [Persist(record), Send(sender, record)]
-            case "after":
-                return [Send(sender, Granted(lock="after", fence=self.persisted))]
             case "retire":
                 return [Send(sender, Granted(lock="retire", fence=1)), Retire(self.address)]
             case "report":
@@ -121,12 +111,19 @@ class Clerk(Role[Acquire | Release | Later | Grow | Break | Block | Abandon | Re
                 return [Send(sender, Granted(lock=acquire.lock, fence=1))]
 
 
+def alone() -> Bridge:
+    """Return sockets that reach nobody."""
+    return Bridge(
+        node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
+    )
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     running: list[Dispatcher] = []
 
-    def begin(journal: Journal | None = None) -> Dispatcher:
-        dispatcher = Dispatcher("n1", Island(), journal=journal)
+    def begin() -> Dispatcher:
+        dispatcher = Dispatcher("n1", alone())
         running.append(dispatcher)
         dispatcher.start(Cast((Spawn(ROLE, Clerk),)))
         return dispatcher
@@ -167,71 +164,6 @@ def test_what_a_role_does_not_accept_is_dropped_and_the_role_lives(start: Start)
     assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
 
 
-def test_what_was_answered_after_a_persist_is_on_the_disk(start: Start, tmp_path: Path) -> None:
-    dispatcher = start(Journal.open(tmp_path))
-    granted = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), timeout=LONG_S)
-    (journal,) = tmp_path.glob("*.journal")
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    (copy / journal.name).write_bytes(journal.read_bytes())  # As a crash here would leave it.
-    reopened = Journal.open(copy)
-    assert [decode(record) for record in reopened.records] == [granted]
-    reopened.close()
-
-
-class CountingJournal(Journal):
-    syncs = 0
-    blocked: threading.Event | None = None
-    answered_early = False
-
-    def sync(self) -> None:
-        self.syncs += 1
-        super().sync()
-
-
-def test_records_of_one_turn_share_one_sync(start: Start, tmp_path: Path) -> None:
-    journal = CountingJournal.open(tmp_path)
-    ref = start(journal).ref(ROLE)
-    entered, leave = threading.Event(), threading.Event()
-    ref.tell(Block(entered=entered, leave=leave))
-    assert entered.wait(LONG_S)
-    futures = [ref.ask(Acquire(lock="persist"), block=False) for _ in range(50)]
-    leave.set()
-    assert [future.get(timeout=LONG_S).fence for future in futures] == list(range(1, 51))
-    assert journal.syncs == 1
-
-
-def test_nothing_leaves_a_role_between_its_persist_and_the_sync(
-    start: Start, tmp_path: Path
-) -> None:
-    """The second answer depends on what the first event persisted, and must wait for it too."""
-    seen: list[bool] = []
-
-    class Watched(CountingJournal):
-        def sync(self) -> None:
-            seen.append(second.get(timeout=0) is not None if _is_set(second) else False)
-            super().sync()
-
-    ref = start(Watched.open(tmp_path)).ref(ROLE)
-    entered, leave = threading.Event(), threading.Event()
-    ref.tell(Block(entered=entered, leave=leave))
-    assert entered.wait(LONG_S)
-    first = ref.ask(Acquire(lock="persist"), block=False)
-    second = ref.ask(Acquire(lock="after"), block=False)
-    leave.set()
-    assert first.get(timeout=LONG_S).fence == 1
-    assert second.get(timeout=LONG_S).fence == 1
-    assert seen == [False]
-
-
-def _is_set(future: pykka.Future[Any]) -> bool:
-    try:
-        future.get(timeout=0)
-    except pykka.Timeout:
-        return False
-    return True
-
-
 def test_roles_spawn_and_retire_roles(start: Start) -> None:
     dispatcher = start()
     child = address_of("n1", "child")
@@ -251,8 +183,9 @@ def test_roles_can_ask_the_host_what_was_counted(start: Start) -> None:
 
 def test_a_role_can_be_started_and_stopped_as_pykka_users_do(start: Start) -> None:
     dispatcher = start()
-    ref = Clerk.start(address_of("n1", "guest"), dispatcher)
-    assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
+    ref: pykka.ActorRef[Any] = Clerk.start(address_of("n1", "guest"), dispatcher)
+    answer: Any = ref.ask(Acquire(lock="a"), timeout=LONG_S)
+    assert answer == Granted(lock="a", fence=1)
     assert ref.stop(timeout=LONG_S)
     assert not ref.is_alive()
     with pytest.raises(pykka.ActorDeadError):
@@ -260,10 +193,10 @@ def test_a_role_can_be_started_and_stopped_as_pykka_users_do(start: Start) -> No
 
 
 def test_a_role_that_was_never_started_refuses() -> None:
-    role = Clerk(ROLE, Dispatcher("n1", island := Island()))
+    role = Clerk(ROLE, Dispatcher("n1", bridge := alone()))
     with pytest.raises(pykka.ActorDeadError):
         role.actor_ref.tell(Acquire(lock="a"))
-    island.close()
+    bridge.close()
 
 
 def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start: Start) -> None:
@@ -303,7 +236,7 @@ def test_too_much_from_outside_is_refused_and_the_role_serves_on(start: Start) -
 def test_stopping_leaves_no_thread_no_file_and_no_hanging_future() -> None:
     process = psutil.Process()
     files, threads = process.num_fds(), threading.active_count()
-    dispatcher = Dispatcher("n1", Island())
+    dispatcher = Dispatcher("n1", alone())
     dispatcher.start(Cast((Spawn(ROLE, Clerk),)))
     ref = dispatcher.ref(ROLE)
     waiting = ref.ask(Acquire(lock="never"), block=False)

@@ -34,7 +34,8 @@ class Desk:
     """Keeps the claims of one node. Requests are checked before they come here.
 
     Invariants:
-        D1  At most one claim of this node holds a lock, and the backend granted it.
+        D1  At most one claim of this node holds a lock, and the backend granted it; a
+            second grant is given back.
         D2  Every ticket gets one `Want` and at most one `Give`.
         D3  A request that is sent again hears the answer of the first time.
 
@@ -119,6 +120,13 @@ class Desk:
         claim = self.claims.by_ticket.get(got.ticket)
         if claim is None or claim.phase is not Phase.WAITING:
             return ()  # It crossed with our `Give`, which releases what was granted.
+        holder = self.claims.holder.get(got.lock)
+        if holder is not None:  # A lock server that lost its memory may grant a lock twice.
+            self._forget_query(claim)
+            text = f"lock {got.lock!r}: granted under fence {got.fence}, while fence {holder.fence}"
+            give = Send(self.backend, Give(lock=got.lock, ticket=got.ticket))
+            refusal = self._end(claim, Reason.UNAVAILABLE, f"{text} holds it through {self.node}")
+            return [give, *refusal, Observe("proxy.granted_twice")]
         self.claims.grant(claim, got.fence, now)  # D1
         self._forget_query(claim)
         return [Send(claim.asker, _granted(claim)), Observe("proxy.granted")]

@@ -209,6 +209,7 @@ class Proxy(Role[Heard]):
         if node_of(asker) != self.node and request.session != node_of(asker):
             return f"session {request.session!r} is not the client {node_of(asker)!r} itself"
         try:
+            check_owner(request.session)
             check_lock_name(request.lock)
             if not isinstance(request, Inspect):
                 check_owner(request.owner)

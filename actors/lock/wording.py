@@ -18,9 +18,7 @@ def name_contender(contender: Contender) -> str:
     return f"{who} on {contender.node}{fence}"
 
 
-def why_it_ended(
-    protocol: str, claim: Claim, seen: Seen, now: Instant
-) -> tuple[Reason, str]:
+def why_it_ended(protocol: str, claim: Claim, seen: Seen, now: Instant) -> tuple[Reason, str]:
     """Return why a wait ended without a grant, with the nodes that are missing by name."""
     waited = f"lock {claim.key.lock!r}: waited {ms_between(claim.since, now)} ms"
     if seen.waits_for:

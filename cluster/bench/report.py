@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+WHOLE_FROM = 100
+"""From here on decimals are noise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -34,12 +37,18 @@ class Figure:
 
 
 def higher_is_better(
-    name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_least: float
+    name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_least: float | None
 ) -> Figure:
-    """Compare rounds of a rate; the bar is a ratio of at least ``at_least``."""
+    """Compare rounds of a rate; the bar is a ratio of at least ``at_least``, None for none."""
     ratio = statistics.median(a / b for a, b in zip(ours, other, strict=True))
     mine, theirs = statistics.median(ours), statistics.median(other)
-    return Figure(name, unit, mine, theirs, ratio, f">= {at_least}x", ratio >= at_least)
+    bar = "" if at_least is None else f">= {at_least}x"
+    return Figure(name, unit, mine, theirs, ratio, bar, at_least is None or ratio >= at_least)
+
+
+def below(name: str, unit: str, ours: float, limit: float) -> Figure:
+    """Compare one measurement with a limit that it must stay under."""
+    return Figure(name, unit, ours, None, None, f"< {limit}", ours < limit)
 
 
 def lower_is_better(
@@ -74,4 +83,5 @@ def table_of(title: str, ours: str, other: str, figures: Sequence[Figure]) -> Ta
 
 
 def _with_unit(value: float, figure: Figure) -> str:
-    return f"{value:,.0f} {figure.unit}" if value >= 100 else f"{value:,.2f} {figure.unit}"
+    digits = 0 if value >= WHOLE_FROM else 2
+    return f"{value:,.{digits}f} {figure.unit}"

@@ -16,16 +16,19 @@ import pykka
 from holdfast.actors.effect import Effects, Send, Spawn
 from holdfast.actors.message import Address, Instant, Local, address_of, local
 from holdfast.actors.role import Host, Role
-from holdfast.cluster.bench.report import Figure, higher_is_better, lower_is_better
+from holdfast.cluster.bench.report import Figure, below, higher_is_better, lower_is_better
 from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.host.island import Island
 from holdfast.cluster.recipe import Cast
+from holdfast.transport.bridge import Bridge
 
 NODE = "bench"
-IN_FLIGHT = 100
-"""Messages that bounce between the two actors at once, on both runtimes."""
+CROWD = 100
+"""Messages that bounce between the two actors at once, in the second of two comparisons."""
 
 ROLES = 10_000
+ROLES_MB_MAX = 100
+ROLES_S_MAX = 5
+IDLE_PERCENT_MAX = 1
 
 
 @local
@@ -58,15 +61,15 @@ class Bouncer(Role[Ball]):
 class Referee(Role[Done]):
     """Says on a `threading.Event` when all balls are caught."""
 
-    def __init__(self, address: Address, host: Host, *, over: threading.Event) -> None:
+    def __init__(self, address: Address, host: Host, *, over: threading.Event, balls: int) -> None:
         super().__init__(address, host)
         self.over = over
-        self.caught = 0
+        self.balls = balls
 
     def handle(self, sender: Address, event: Done, now: Instant) -> Effects:
         """Count."""
-        self.caught += 1
-        if self.caught == IN_FLIGHT:
+        self.balls -= 1
+        if self.balls == 0:
             self.over.set()
         return ()
 
@@ -84,10 +87,10 @@ class ThreadBouncer(pykka.ThreadingActor):
 
     use_daemon_thread = True
 
-    def __init__(self, over: threading.Event) -> None:
+    def __init__(self, over: threading.Event, balls: int) -> None:
         super().__init__()
         self.over = over
-        self.caught = 0
+        self.balls = balls
         self.other: pykka.ActorRef[Any] | None = None
 
     def on_receive(self, message: Any) -> None:
@@ -98,8 +101,8 @@ class ThreadBouncer(pykka.ThreadingActor):
             assert self.other is not None
             self.other.tell(Ball(left=message.left - 1))
         else:
-            self.caught += 1
-            if self.caught == IN_FLIGHT:
+            self.balls -= 1
+            if self.balls == 0:
                 self.over.set()
 
 
@@ -128,56 +131,75 @@ def measure(
     if idle is not None:
         say("an idle node")
         share = 100 * idle(3.0)
-        figures.append(Figure("idle node", "% of a core", share, None, None, "< 1", share < 1))
+        figures.append(below("idle node", "% of a core", share, IDLE_PERCENT_MAX))
     say(f"{ROLES} roles in one process")
     figures += _many_roles()
     return figures
 
 
 def _messages(rounds: int, say: Callable[[str], None]) -> list[Figure]:
-    ours: list[float] = []
-    theirs: list[float] = []
-    for number in range(rounds):
-        say(f"role to role, round {number + 1} of {rounds}")
-        ours.append(_bounce_roles(2_000))
-        theirs.append(_bounce_threads(300))
-    return [higher_is_better("role to role", "messages/s", ours, theirs, 5.0)]
+    figures: list[Figure] = []
+    for balls, ours_long, theirs_long, bar in (
+        (1, 100_000, 10_000, 5.0),
+        (CROWD, 2_000, 300, None),
+    ):
+        ours: list[float] = []
+        theirs: list[float] = []
+        name = f"role to role, {balls} under way"
+        for number in range(rounds):
+            say(f"{name}, round {number + 1} of {rounds}")
+            ours.append(_bounce_roles(balls, ours_long))
+            theirs.append(_bounce_threads(balls, theirs_long))
+        figures.append(higher_is_better(name, "messages/s", ours, theirs, bar))
+    return figures
 
 
-def _bounce_roles(bounces: int) -> float:
+def _bounce_roles(balls: int, bounces: int) -> float:
     over = threading.Event()
-    dispatcher = Dispatcher(NODE, Island())
+    dispatcher = Dispatcher(NODE, _bridge())
     a, b, referee = (address_of(NODE, role) for role in ("a", "b", "referee"))
     roles = (
         Spawn(a, Bouncer, {"other": b, "referee": referee}),
         Spawn(b, Bouncer, {"other": a, "referee": referee}),
-        Spawn(referee, Referee, {"over": over}),
+        Spawn(referee, Referee, {"over": over, "balls": balls}),
     )
     dispatcher.start(Cast(roles))
     ref = dispatcher.ref(a)
     began = time.perf_counter()
-    for _ in range(IN_FLIGHT):
+    for _ in range(balls):
         ref.tell(Ball(left=bounces))
     over.wait()
     took = time.perf_counter() - began
     dispatcher.stop()
-    return IN_FLIGHT * (bounces + 1) / took
+    return balls * (bounces + 1) / took
 
 
-def _bounce_threads(bounces: int) -> float:
+def _bounce_threads(balls: int, bounces: int) -> float:
     overs = [threading.Event(), threading.Event()]
-    a, b = (ThreadBouncer.start(over) for over in overs)
+    a, b = (ThreadBouncer.start(over, balls) for over in overs)
     a.tell(b)
     b.tell(a)
     last = overs[bounces % 2]
     began = time.perf_counter()
-    for _ in range(IN_FLIGHT):
+    for _ in range(balls):
         a.tell(Ball(left=bounces))
     last.wait()
     took = time.perf_counter() - began
     a.stop()
     b.stop()
-    return IN_FLIGHT * (bounces + 1) / took
+    return balls * (bounces + 1) / took
+
+
+def _bridge() -> Bridge:
+    """Return sockets as a node has them, so that what is measured is a node."""
+    return Bridge(
+        node=NODE,
+        boot=1,
+        cluster=NODE,
+        listen="tcp://127.0.0.1:0",
+        peers={},
+        count=lambda name, times: None,
+    )
 
 
 def _asks(rounds: int, say: Callable[[str], None]) -> list[Figure]:
@@ -213,7 +235,7 @@ def _crowd(rounds: int, say: Callable[[str], None]) -> list[Figure]:
 
 @contextmanager
 def _echo_role() -> Generator[pykka.ActorRef[Any], None, None]:
-    dispatcher = Dispatcher(NODE, Island())
+    dispatcher = Dispatcher(NODE, _bridge())
     echo = address_of(NODE, "echo")
     dispatcher.start(Cast((Spawn(echo, Echo),)))
     yield dispatcher.ref(echo)
@@ -254,18 +276,16 @@ def _many_roles() -> list[Figure]:
     gc.collect()
     before = _resident_bytes()
     began = time.perf_counter()
-    dispatcher = Dispatcher(NODE, Island())
-    dispatcher.start(
-        Cast(tuple(Spawn(address_of(NODE, f"echo-{n}"), Echo) for n in range(ROLES)))
-    )
+    dispatcher = Dispatcher(NODE, _bridge())
+    dispatcher.start(Cast(tuple(Spawn(address_of(NODE, f"echo-{n}"), Echo) for n in range(ROLES))))
     for n in range(ROLES):
         dispatcher.ref(address_of(NODE, f"echo-{n}")).ask(Ball(left=n))
     took = time.perf_counter() - began
     grown = (_resident_bytes() - before) / 1e6
     dispatcher.stop()
     return [
-        Figure(f"{ROLES} roles", "MB", grown, None, None, "< 100", grown < 100),
-        Figure(f"{ROLES} roles started and each asked", "s", took, None, None, "< 5", took < 5),
+        below(f"{ROLES} roles", "MB", grown, ROLES_MB_MAX),
+        below(f"{ROLES} roles started and each asked", "s", took, ROLES_S_MAX),
     ]
 
 

@@ -66,7 +66,7 @@ def as_plain(value: Any) -> Any:
     if hasattr(value, "_asdict"):
         return {name: as_plain(part) for name, part in value._asdict().items()}
     if isinstance(value, tuple):
-        return [as_plain(part) for part in cast("tuple[Any, ...]", value)]
+        return [as_plain(part) for part in cast("Sequence[object]", value)]
     return value
 
 
@@ -88,7 +88,9 @@ def nodes_table(nodes: Sequence[NodeStatus]) -> Table:
 
 def locks_table(nodes: Sequence[NodeStatus]) -> Table:
     """Return a row for each lock and node through which it is held or waited for."""
-    table = Table("lock", "asked at", "held by", "fence", "for", "waiting", "needs", title="Locks")
+    table = Table(title="Locks")
+    for name in ("lock", "asked at", "held by", "fence", "for", "waiting", "needs"):
+        table.add_column(name, overflow="fold")  # A fence that is cut short would be a wrong one.
     for node in nodes:
         for lock in node.locks:
             table.add_row(*(Text(cell) for cell in _cells(node.node, lock)))
@@ -113,7 +115,7 @@ def _cells(node: str, lock: LockStatus) -> Iterator[str]:
     holder = lock.holder
     yield lock.lock
     yield node
-    yield "nobody" if holder is None else _name(holder)
+    yield "-" if holder is None else _name(holder)  # Nobody, or nobody this node knows of.
     yield "" if holder is None or holder.fence is None else str(holder.fence)
     yield "" if holder is None else duration(holder.since_ms)
     yield "\n".join(f"{_name(waiter)} {duration(waiter.since_ms)}" for waiter in lock.waiters)

@@ -18,12 +18,12 @@ from holdfast.actors.error import OverloadedError
 from holdfast.actors.lock.message import Abandon
 from holdfast.actors.message import Address, Event, Instant
 from holdfast.actors.role import Role
-from holdfast.cluster.host.asks import refuse
-from holdfast.cluster.host.cell import INBOX_MAX, Cell
+from holdfast.cluster.host.cell import Cell
 from holdfast.cluster.host.gateway import Gateway
 from holdfast.cluster.host.links import Links
 from holdfast.cluster.host.ref import RoleRef
-from holdfast.cluster.host.stage import RoleFailedError, Stage
+from holdfast.cluster.host.reply import Reply
+from holdfast.cluster.host.stage import INBOX_MAX, RoleFailedError, Stage
 from holdfast.cluster.recipe import Cast
 from holdfast.cluster.storage.journal import Journal
 from holdfast.transport.wire import encode
@@ -48,7 +48,7 @@ class Dispatcher:
 
     Args:
         node: the id of this node (or of this client).
-        bridge: the sockets; an `Island` for roles that talk to nobody outside.
+        bridge: the sockets.
         members: the nodes whose frames move the logical clock.
         journal: where records go; a node without one must not persist.
         counters: where roles and host count; shared with the bridge, read on this thread.
@@ -78,7 +78,6 @@ class Dispatcher:
         self._asleep = False
         self._stopping = False
         self._closed = False
-        self._door = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{node}", daemon=True)
 
     def start(self, cast: Cast) -> None:
@@ -111,14 +110,14 @@ class Dispatcher:
 
         """
         self._stopping = True
-        self._bridge_ring()
+        self._bridge.ring()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
         return self.stopped.is_set()
 
-    def abandon(self, future: pykka.Future[Any]) -> None:
+    def abandon(self, reply: Reply) -> None:
         """Take a question back: its asker stopped waiting. From any thread."""
-        self._enter(lambda: self._abandon(future))
+        self._enter(partial(self._abandon, reply))
 
     def now(self) -> Instant:
         """Read the clock (Host)."""
@@ -143,81 +142,82 @@ class Dispatcher:
 
     def _welcome(self, cell: Cell) -> None:
         role: Any = cell.role
-        role.actor_inbox.forward = partial(self._submit, cell)
-        role._actor_ref = RoleRef(role, self.abandon)  # Pykka's own attribute.
+        submit = partial(self._submit, cell)
+        role.actor_inbox.forward = submit
+        role._actor_ref = RoleRef(role, submit, self.abandon)  # Pykka's own.
 
-    def _submit(self, cell: Cell, envelope: Any) -> None:
-        """Take one of Pykka's envelopes from any thread."""
+    def _submit(self, cell: Cell, message: Any, reply: Reply | None) -> None:
+        """Take what any thread says to a role."""
         if len(self._arrivals) >= ARRIVALS_MAX:
-            self._turn_away(envelope, f"{ARRIVALS_MAX} events wait for node {self.node}")
-        elif not self._enter(lambda: self._take(cell, envelope)):
-            dead = pykka.ActorDeadError(f"{cell.address} has stopped")
-            if envelope.reply_to is None:
-                raise dead
-            refuse(envelope.reply_to, dead)
+            self._turn_away(reply, OverloadedError(f"{ARRIVALS_MAX} events wait for {self.node}"))
+        elif not self._enter(partial(self._take, cell, message, reply)):
+            self._turn_away(reply, pykka.ActorDeadError(f"{cell.address} has stopped"))
 
-    def _turn_away(self, envelope: Any, text: str) -> None:
-        error = OverloadedError(text)
-        if envelope.reply_to is None:
+    def _turn_away(self, reply: Reply | None, error: Exception) -> None:
+        if reply is None:
             raise error
-        refuse(envelope.reply_to, error)
+        reply.fail(error)
 
     def _enter(self, arrival: Callable[[], None]) -> bool:
         """Have ``arrival`` run on the dispatcher's thread; False when it has stopped."""
-        with self._door:
-            if self._closed:
+        self._arrivals.append(arrival)
+        if self._asleep:
+            self._asleep = False
+            self._bridge.ring()
+        # Whoever closes drains after it set this: what came before is run, what comes
+        # after takes itself back, unless it was run all the same.
+        return not (self._closed and self._take_back(arrival))
+
+    def _take_back(self, arrival: Callable[[], None]) -> bool:
+        while True:
+            try:
+                self._arrivals.remove(arrival)
+            except ValueError:
                 return False
-            self._arrivals.append(arrival)
-            if self._asleep:
-                self._asleep = False
-                self._bridge.ring()
-        return True
+            except IndexError:  # Another thread changed the queue while we looked.
+                continue
+            return True
 
-    def _bridge_ring(self) -> None:
-        with self._door:
-            if not self._closed:
-                self._bridge.ring()
-
-    def _take(self, cell: Cell, envelope: Any) -> None:
-        future, message = envelope.reply_to, envelope.message
+    def _take(self, cell: Cell, message: Any, reply: Reply | None) -> None:
+        stage = self._stage
         if cell.dead:
-            if future is not None:
-                refuse(future, pykka.ActorDeadError(f"{cell.address} has stopped"))
+            if reply is not None:
+                reply.fail(pykka.ActorDeadError(f"{cell.address} has stopped"))
         elif not isinstance(message, Event):
-            self._take_from_pykka(cell, envelope)
-        elif cell.queued >= INBOX_MAX:
-            self._stage.counters["host.inbox_full"] += 1
-            if future is not None:
-                refuse(future, OverloadedError(f"{INBOX_MAX} events wait for {cell.address}"))
-        elif future is None:
-            self._stage.post(cell, self._stage.here, message)
+            self._take_from_pykka(cell, message, reply)
+        elif stage.is_full():
+            stage.counters["host.inbox_full"] += 1
+            if reply is not None:
+                reply.fail(OverloadedError(f"{INBOX_MAX} events wait on node {self.node}"))
+        elif reply is None:
+            stage.post(cell, stage.here, message)
         else:
-            self._stage.post(cell, self._stage.asks.open(future, cell.address), message)
+            stage.post(cell, stage.asks.open(reply, cell.address), message)
 
-    def _take_from_pykka(self, cell: Cell, envelope: Any) -> None:
+    def _take_from_pykka(self, cell: Cell, message: Any, reply: Reply | None) -> None:
         """Serve Pykka's own messages: stop, and a proxy's look at attributes."""
         role: Any = cell.role
+        answer = None
         try:
-            if isinstance(envelope.message, _ActorStop):
+            if isinstance(message, _ActorStop):
                 self._stage.retire(cell)
-                answer = None
             else:
-                answer = role._handle_receive(envelope.message)
+                answer = role._handle_receive(message)
         except Exception as error:  # noqa: BLE001  # It is the caller's, as Pykka has it.
-            if envelope.reply_to is not None:
-                refuse(envelope.reply_to, error)
+            if reply is not None:
+                reply.fail(error)
         else:
-            if envelope.reply_to is not None:
-                envelope.reply_to.set(answer)
+            if reply is not None:
+                reply.set(answer)
 
-    def _abandon(self, future: pykka.Future[Any]) -> None:
-        asked = self._stage.asks.abandon(future)
-        if asked is None:
+    def _abandon(self, reply: Reply) -> None:
+        if not self._stage.asks.abandon(reply):
             return
-        address, role = asked
-        cell = self._stage.cells.get(role)
+        assert reply.address is not None
+        assert reply.role is not None
+        cell = self._stage.cells.get(reply.role)
         if cell is not None and Abandon in cell.accepts:
-            self._stage.post(cell, address, Abandon())
+            self._stage.post(cell, reply.address, Abandon())
 
     def _run(self) -> None:
         """Turn until told to stop, or until a role or the disk fails."""
@@ -263,17 +263,15 @@ class Dispatcher:
 
     def _close(self) -> None:
         """Leave nothing behind: no question, role, socket, file or thread."""
-        with self._door:
-            self._closed = True
+        self._closed = True
         with contextlib.ExitStack() as last:
             last.callback(self.stopped.set)
             if self._journal is not None:
                 last.callback(self._journal.close)
             last.callback(self._bridge.close)
             last.callback(self._stage.asks.fail, f"node {self.node} has stopped")
-            for arrival in self._arrivals:  # Every question gets its address, to be failed.
-                with contextlib.suppress(RoleFailedError):  # It was logged where it failed.
-                    arrival()
-            self._arrivals.clear()
+            while self._arrivals:  # Every question gets its address, to be failed below.
+                with contextlib.suppress(RoleFailedError, IndexError):  # Logged; taken back.
+                    self._arrivals.popleft()()
             for cell in list(self._stage.cells.values()):
                 self._stage.retire(cell)

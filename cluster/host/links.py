@@ -10,7 +10,7 @@ from holdfast.transport.frame import Frame
 
 
 class Links(Protocol):
-    """The sockets of a node (`Bridge`), or none (`Island`)."""
+    """What a `Bridge` is to a dispatcher."""
 
     cluster: str
 

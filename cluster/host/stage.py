@@ -27,13 +27,20 @@ from holdfast.actors.message import (
 )
 from holdfast.actors.role import Role
 from holdfast.cluster.host.asks import Asks
-from holdfast.cluster.host.cell import BACKLOG_MAX, INBOX_MAX, Cell
+from holdfast.cluster.host.cell import Cell
 from holdfast.cluster.recipe import Cast
 from holdfast.transport.frame import Envelope
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that goes on while the machine sleeps, so that a lease cannot outlive a nap."""
 
+
+INBOX_MAX = 10_000
+"""Events that may wait on a node for more to be let in from outside: roles share one thread,
+so what waits for one waits for all."""
+
+BACKLOG_MAX = 1_000_000
+"""Events of any kind that may wait on a node; more mean that roles of ours flood each other."""
 
 _READ_CLOCK = cast("Callable[[int], Instant]", time.clock_gettime_ns)
 
@@ -101,6 +108,7 @@ class Stage:
         if cell.dead:
             return
         cell.dead = True
+        cell.accepts = frozenset()
         del self.cells[cell.address]
         self.asks.fail(f"{cell.address} has stopped", role=cell.address)
         role: Any = cell.role
@@ -108,16 +116,18 @@ class Stage:
 
     def post(self, cell: Cell, sender: Address, event: Event) -> None:
         """Let ``event`` wait for its turn."""
-        cell.queued += 1
-        assert cell.queued < BACKLOG_MAX, f"{BACKLOG_MAX} events wait for {cell.address}"
         self.ready.append((cell, sender, event))
+
+    def is_full(self) -> bool:
+        """Return whether so much waits that nothing more is let in from outside."""
+        return len(self.ready) >= INBOX_MAX
 
     def arrive(self, envelope: Envelope) -> None:
         """Take a message that came over the network; what finds nobody is counted."""
         cell = self.cells.get(envelope.to)
         if cell is None:
             self.counters["host.nobody_there"] += 1
-        elif cell.queued >= INBOX_MAX:
+        elif self.is_full():
             self.counters["host.inbox_full"] += 1
         else:
             self.post(cell, envelope.sender, envelope.message)
@@ -139,15 +149,13 @@ class Stage:
 
         """
         ready, cells, read_clock = self.ready, self.cells, _READ_CLOCK
+        assert len(ready) < BACKLOG_MAX, f"{BACKLOG_MAX} events wait on node {self.node}"
         for _ in range(most):
             if not ready:
                 return
             cell, sender, event = ready.popleft()
-            cell.queued -= 1
-            if cell.dead:
-                continue
             if type(event) not in cell.accepts:
-                self.counters["role.stranger_dropped"] += 1
+                self.counters["role.stranger_dropped"] += not cell.dead
                 continue
             try:
                 effects = cell.handle(sender, event, read_clock(CLOCK))
@@ -157,7 +165,6 @@ class Stage:
                 if type(effect) is Send and not cell.held:
                     target = cells.get(effect.to)
                     if target is not None:
-                        target.queued += 1
                         ready.append((target, cell.address, effect.message))
                     else:
                         self._send_out(cell, effect.to, effect.message)
@@ -255,8 +262,8 @@ class Stage:
         if node != self.node:
             assert isinstance(message, Message), f"{message} is local and cannot go to {to}"
             self.outboxes.setdefault(node, []).append(Envelope(to, cell.address, message))
-        elif to in self.asks:
-            self.asks.answer(to, message)
+        elif self.asks.answer(to, message):
+            return
         elif to == self.here and type(message) is Report:
             self.post(cell, self.here, self._report())
         else:

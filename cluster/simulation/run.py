@@ -166,6 +166,7 @@ class _Run:
         for user in self.users:
             self.world.nodes[node_of(user)].tell(user, Finish())
         self._wait(self.plan.served_ms, self._all_done)
+        self._demand_single_grants()
         judge_progress(self.contenders(), self.plan.served_ms)
         if self.plan.audit:
             self._audit()
@@ -195,6 +196,13 @@ class _Run:
         auditor: Any = self.world.role_at(address)
         self._wait(self.plan.drained_ms, lambda: not auditor.left)
         judge_drain(auditor.left, self.plan.drained_ms)
+
+    def _demand_single_grants(self) -> None:
+        twice = self.world.marks["proxy.granted_twice"]
+        if twice:
+            raise ViolationError(
+                f"mutual exclusion: a node was granted what it held, {twice} times"
+            )
 
     def _demand_grants(self) -> None:
         enough = len(self.users) + self.plan.grants_min

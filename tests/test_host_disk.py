@@ -1,0 +1,155 @@
+"""The dispatcher and a real disk: what is said is durable, and a turn syncs once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pykka
+import pytest
+
+from holdfast.actors.effect import Effects, Persist, Send, Spawn
+from holdfast.actors.lock.message import Acquire, Granted
+from holdfast.actors.message import Address, Instant, Local, address_of, local
+from holdfast.actors.role import Host, Role
+from holdfast.cluster.host.dispatcher import Dispatcher
+from holdfast.cluster.recipe import Cast
+from holdfast.cluster.storage.error import JournalFailedError
+from holdfast.cluster.storage.journal import Journal
+from holdfast.transport.bridge import Bridge
+from holdfast.transport.wire import decode
+
+LONG_S = 20.0
+ROLE = address_of("n1", "role")
+Start = Callable[..., Dispatcher]
+
+
+@local
+class Block(Local):
+    entered: threading.Event
+    leave: threading.Event
+
+
+class Clerk(Role[Acquire | Block]):
+    """Persists a number for each "persist", and tells the last one for anything else."""
+
+    def __init__(self, address: Address, host: Host) -> None:
+        super().__init__(address, host)
+        self.persisted = 0
+
+    def handle(self, sender: Address, event: Acquire | Block, now: Instant) -> Effects:
+        match event:
+            case Acquire(lock="persist"):
+                self.persisted += 1
+                record = Granted(lock="persist", fence=self.persisted)
+                return [Persist(record), Send(sender, record)]
+            case Acquire():
+                return [Send(sender, Granted(lock=event.lock, fence=self.persisted))]
+            case Block():
+                event.entered.set()
+                event.leave.wait(LONG_S)
+                return ()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    running: list[Dispatcher] = []
+
+    def begin(journal: Journal) -> Dispatcher:
+        bridge = Bridge(
+            node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
+        )
+        dispatcher = Dispatcher("n1", bridge, journal=journal)
+        running.append(dispatcher)
+        dispatcher.start(Cast((Spawn(ROLE, Clerk),)))
+        return dispatcher
+
+    yield begin
+    for dispatcher in running:
+        assert dispatcher.stop(LONG_S)
+
+
+def test_what_was_answered_after_a_persist_is_on_the_disk(start: Start, tmp_path: Path) -> None:
+    dispatcher = start(Journal.open(tmp_path))
+    granted = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), timeout=LONG_S)
+    (journal,) = tmp_path.glob("*.journal")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / journal.name).write_bytes(journal.read_bytes())  # As a crash here would leave it.
+    reopened = Journal.open(copy)
+    assert [decode(record) for record in reopened.records] == [granted]
+    reopened.close()
+
+
+class CountingJournal(Journal):
+    syncs = 0
+    blocked: threading.Event | None = None
+    answered_early = False
+
+    def sync(self) -> None:
+        self.syncs += 1
+        super().sync()
+
+
+def test_records_of_one_turn_share_one_sync(start: Start, tmp_path: Path) -> None:
+    journal = CountingJournal.open(tmp_path)
+    ref = start(journal).ref(ROLE)
+    entered, leave = threading.Event(), threading.Event()
+    ref.tell(Block(entered=entered, leave=leave))
+    assert entered.wait(LONG_S)
+    futures = [ref.ask(Acquire(lock="persist"), block=False) for _ in range(50)]
+    leave.set()
+    assert [future.get(timeout=LONG_S).fence for future in futures] == list(range(1, 51))
+    assert journal.syncs == 1
+
+
+def test_nothing_leaves_a_role_between_its_persist_and_the_sync(
+    start: Start, tmp_path: Path
+) -> None:
+    """The second answer depends on what the first event persisted, and must wait for it too."""
+    seen: list[bool] = []
+
+    class Watched(CountingJournal):
+        def sync(self) -> None:
+            seen.append(second.get(timeout=0) is not None if _is_set(second) else False)
+            super().sync()
+
+    ref = start(Watched.open(tmp_path)).ref(ROLE)
+    entered, leave = threading.Event(), threading.Event()
+    ref.tell(Block(entered=entered, leave=leave))
+    assert entered.wait(LONG_S)
+    first = ref.ask(Acquire(lock="persist"), block=False)
+    second = ref.ask(Acquire(lock="after"), block=False)
+    leave.set()
+    assert first.get(timeout=LONG_S).fence == 1
+    assert second.get(timeout=LONG_S).fence == 1
+    assert seen == [False]
+
+
+def _is_set(future: pykka.Future[Any]) -> bool:
+    try:
+        future.get(timeout=0)
+    except pykka.Timeout:
+        return False
+    return True
+
+
+def test_a_disk_that_fails_stops_the_node_before_it_speaks_of_what_it_could_not_write(
+    tmp_path: Path,
+) -> None:
+    class Broken(Journal):
+        def sync(self) -> None:
+            raise JournalFailedError("no space left on device")
+
+    bridge = Bridge(
+        node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
+    )
+    dispatcher = Dispatcher("n1", bridge, journal=Broken.open(tmp_path))
+    dispatcher.start(Cast((Spawn(ROLE, Clerk),)))
+    asked = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), block=False)
+    assert dispatcher.stopped.wait(LONG_S)
+    assert isinstance(dispatcher.failure, JournalFailedError)
+    with pytest.raises(pykka.ActorDeadError):
+        asked.get(timeout=LONG_S)
