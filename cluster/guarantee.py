@@ -47,7 +47,8 @@ PROMISES: dict[str, Promise] = {
             {Guarantee.EXCLUSIVE, Guarantee.FENCED, Guarantee.SURVIVES_UNKIND_NETWORK}
         ),
         does_not_survive=(
-            "a crashed server stops every lock, and a lock whose holder crashed stays held"
+            "a crashed server stops every lock and, without a journal, forgets who holds what; "
+            "a lock whose holder crashed stays held"
         ),
         nodes_min=1,
     ),

@@ -274,3 +274,25 @@ def test_a_node_describes_itself_and_its_locks(proxy: Proxy) -> None:
     assert isinstance(status, NodeStatus)
     assert (status.ready, status.uptime_ms, status.request) == (True, 5, 4)
     assert status.locks[0].holder == Contender("n1", "ann", "o", 7, 100)
+
+
+def test_a_description_says_who_holds_elsewhere_and_which_node_is_missing(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
+    assert sent(effects, Look) == [Look(lock="a", query=1)]
+    assert proxy.handle(Address("n1/node"), Reported(uptime_ms=5, counters=()), T0) == ()
+    holder = Contender("n2", "", "", 9, 800)
+    absent = (Absence("n3", 4_000),)
+    seen = Seen(lock="a", query=1, holder=holder, waiters=(), waits_for=absent)
+    (status,) = sent(proxy.handle(BACKEND, seen, at(100)), NodeStatus)
+    (lock,) = status.locks
+    assert (lock.holder, lock.waits_for) == (holder, absent)
+    assert lock.waiters == (Contender("n1", "ann", "o", None, 100),)
+
+
+def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:
+    proxy.handle(BOB, Describe(session="bob", request=4), T0)
+    assert sent(proxy.handle(ANN, Describe(session="ann", request=1), T0), Report) == []
+    reported = Reported(uptime_ms=5, counters=())
+    answers = proxy.handle(Address("n1/node"), reported, T0)
+    assert [answer.session for answer in sent(answers, NodeStatus)] == ["bob", "ann"]

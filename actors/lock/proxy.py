@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.backend import Full, Got, Look, Ready, Report, Reported, Seen
+from holdfast.actors.lock.backend import Full, Got, Look, Ready, Reported, Seen
 from holdfast.actors.lock.claim import Phase
+from holdfast.actors.lock.description import Description
 from holdfast.actors.lock.desk import Desk, refuse
 from holdfast.actors.lock.message import (
     Abandon,
@@ -25,7 +26,7 @@ from holdfast.actors.lock.message import (
 from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait
 from holdfast.actors.lock.timer import Sweep, TryLook, WaitOver
 from holdfast.actors.lock.wording import locks_of
-from holdfast.actors.message import Address, Instant, address_of, ms_between, node_of
+from holdfast.actors.message import Address, Instant, ms_between, node_of
 from holdfast.actors.role import Host, Role
 
 QUESTIONS_MAX = 10_000
@@ -86,7 +87,7 @@ class Proxy(Role[Heard]):
         self.backend = backend
         self.desk = Desk(node=node, protocol=protocol, backend=backend)
         self.inspections: dict[int, tuple[Address, Inspect]] = {}
-        self.descriptions: list[tuple[Address, Describe]] = []
+        self.description = Description()
         self.heard_at: dict[str, Instant] = {}
         self.sweeping = False
         self.ready = False
@@ -153,27 +154,38 @@ class Proxy(Role[Heard]):
         ended = self.desk.seen(seen, now)
         if ended is not None:
             return ended
+        if self.description.see(seen):
+            return self._describe(now)
         asked = self.inspections.pop(seen.query, None)
         return [_status(*asked, seen)] if asked is not None else ()
 
     def _on_describe(self, asker: Address, describe: Describe) -> Effects:
-        if len(self.descriptions) >= QUESTIONS_MAX:
+        asked = self.description.asked
+        if len(asked) >= QUESTIONS_MAX:
             return [Observe("proxy.describe_dropped")]
-        self.descriptions.append((asker, describe))
-        return [Send(address_of(self.node, "node"), Report())]
+        asked.append((asker, describe))
+        return self.description.begin(self.desk) if len(asked) == 1 else ()
 
     def _on_reported(self, report: Reported, now: Instant) -> Effects:
+        self.description.reported = report
+        return self._describe(now)
+
+    def _describe(self, now: Instant) -> Effects:
+        """Answer everybody who asked for a description, once nothing is missing."""
+        gathered = self.description
+        if gathered.reported is None or gathered.looking:
+            return ()
         status = NodeStatus(
             node=self.node,
             protocol=self.protocol,
             nodes=self.nodes,
             ready=self.ready,
             detail=self.detail,
-            uptime_ms=report.uptime_ms,
-            counters=report.counters,
-            locks=locks_of(self.node, self.desk.claims, now),
+            uptime_ms=gathered.reported.uptime_ms,
+            counters=gathered.reported.counters,
+            locks=locks_of(self.node, self.desk.claims, gathered.seen, now),
         )
-        asked, self.descriptions = self.descriptions, []
+        asked, gathered.asked = gathered.asked, []
         return [
             Send(asker, replace(status, session=describe.session, request=describe.request))
             for asker, describe in asked

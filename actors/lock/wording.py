@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.actors.lock.backend import Seen
 from holdfast.actors.lock.claim import Claim, Claims, Phase
 from holdfast.actors.lock.message import Contender, LockStatus, Reason
@@ -43,23 +45,32 @@ def contender_of(node: str, claim: Claim, now: Instant) -> Contender:
     )
 
 
-def locks_of(node: str, claims: Claims, now: Instant) -> tuple[LockStatus, ...]:
-    """Return every lock that is held or waited for through this node, sorted by name."""
-    holders: dict[str, Contender] = {}
-    waiters: dict[str, list[Contender]] = {}
+def locks_of(
+    node: str, claims: Claims, seen: Mapping[str, Seen], now: Instant
+) -> tuple[LockStatus, ...]:
+    """Return every lock that is held or waited for through this node, sorted by name.
+
+    Args:
+        node: this node.
+        claims: its claims; waiters are in the order of asking here.
+        seen: what the backend knows of locks that are waited for: who holds one through
+            another node, and which nodes must be heard before anybody gets it here.
+        now: the time on this node's clock.
+
+    """
+    waiters: dict[str, list[Contender]] = {lock: [] for lock in claims.holder}
     for claim in claims.by_key.values():
-        contender = contender_of(node, claim, now)
-        if claim.phase is Phase.HELD:
-            holders[claim.key.lock] = contender
-        else:
-            waiters.setdefault(claim.key.lock, []).append(contender)
-    names = sorted(holders.keys() | waiters.keys())[:LOCKS_SHOWN_MAX]
-    return tuple(
-        LockStatus(
-            lock=name,
-            holder=holders.get(name),
-            waiters=tuple(waiters.get(name, ())),
-            waits_for=(),
+        if claim.phase is not Phase.HELD:
+            waiters.setdefault(claim.key.lock, []).append(contender_of(node, claim, now))
+    statuses: list[LockStatus] = []
+    for lock in sorted(waiters)[:LOCKS_SHOWN_MAX]:
+        held, known = claims.holder.get(lock), seen.get(lock)
+        holder = known.holder if known is not None else None
+        status = LockStatus(
+            lock=lock,
+            holder=holder if held is None else contender_of(node, held, now),
+            waiters=tuple(waiters[lock]),
+            waits_for=known.waits_for if known is not None else (),
         )
-        for name in names
-    )
+        statuses.append(status)
+    return tuple(statuses)

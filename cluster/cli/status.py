@@ -55,7 +55,10 @@ def status(
         return
     console = Console()
     console.print(nodes_table(nodes))
-    console.print(locks_table(nodes))
+    if any(node.locks for node in nodes):
+        console.print(locks_table(nodes))
+    else:
+        console.print("No lock is held or waited for.")
 
 
 def as_plain(value: Any) -> Any:
@@ -75,7 +78,7 @@ _ENVELOPE = frozenset({"session", "request"})
 
 
 def nodes_table(nodes: Sequence[NodeStatus]) -> Table:
-    """Return a row for each node."""
+    """Return a row for each node that answered, and for each that those name."""
     table = Table("node", "protocol", "state", "up for", "locks", title="Nodes")
     for node in nodes:
         state = Text("ready", "green") if node.ready else Text("not ready", "red")
@@ -83,6 +86,8 @@ def nodes_table(nodes: Sequence[NodeStatus]) -> Table:
             state.append(f": {node.detail}")
         up_for = duration(node.uptime_ms)
         table.add_row(node.node, node.protocol, state, up_for, str(len(node.locks)))
+    for name in sorted({name for node in nodes for name in node.nodes} - {n.node for n in nodes}):
+        table.add_row(name, "", Text("not asked, or no answer", "yellow"), "", "")
     return table
 
 

@@ -1,0 +1,48 @@
+"""A node's description of itself, gathered from its host, its desk and the protocol behind it."""
+
+from __future__ import annotations
+
+from holdfast.actors.effect import Effects, Send
+from holdfast.actors.lock.backend import Look, Report, Reported, Seen
+from holdfast.actors.lock.claim import Claims, Phase
+from holdfast.actors.lock.desk import Desk
+from holdfast.actors.lock.message import Describe
+from holdfast.actors.message import Address, address_of
+
+LOOKS_MAX = 100
+"""Of so many locks that are waited for the backend is asked who holds them elsewhere."""
+
+
+class Description:
+    """What is being gathered, and for whom; questions that come meanwhile share the answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Address, Describe]] = []
+        self.looking: dict[int, str] = {}
+        """Looks at the backend under way, with the lock each is for."""
+        self.seen: dict[str, Seen] = {}
+        self.reported: Reported | None = None
+
+    def begin(self, desk: Desk) -> Effects:
+        """Ask the host, and the backend about what is waited for through this node."""
+        self.seen, self.reported = {}, None
+        looks: list[Look] = []
+        for lock in waited_for(desk.claims)[:LOOKS_MAX]:
+            desk.looks += 1
+            self.looking[desk.looks] = lock
+            looks.append(Look(lock=lock, query=desk.looks))
+        report = Send(address_of(desk.node, "node"), Report())
+        return [report, *(Send(desk.backend, look) for look in looks)]
+
+    def see(self, seen: Seen) -> bool:
+        """Take in what the backend said; return False if the look was not for this."""
+        if self.looking.pop(seen.query, None) is None:
+            return False
+        self.seen[seen.lock] = seen
+        return True
+
+
+def waited_for(claims: Claims) -> list[str]:
+    """Return the locks that somebody waits for through this node, longest first."""
+    waiting = (c.key.lock for c in claims.by_key.values() if c.phase is Phase.WAITING)
+    return list(dict.fromkeys(waiting))

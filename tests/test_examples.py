@@ -1,0 +1,87 @@
+"""Every example runs as its docstring says, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.cluster.config import parse, starting_config
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+LONG_S = 120.0
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / command[0]), *command[1:]],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("protocol", ["lamport", "central"])
+def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) -> None:
+    ended = run("cluster.py", "--protocol", protocol, "--seconds", "3", "--json")
+    verdict = json.loads(ended.stdout.splitlines()[-1])
+    assert ended.returncode == 0, ended.stderr
+    assert verdict["ok"] is True
+    assert verdict["protocol"] == protocol
+    assert (verdict["overlaps"], verdict["lost_updates"], verdict["fence_regressions"]) == (0, 0, 0)
+    assert min(verdict["grants_by_client"].values()) > 0
+    assert verdict["grants"] == sum(verdict["grants_by_client"].values())
+
+
+def test_an_entry_by_logical_time_costs_what_the_algorithm_says() -> None:
+    """One client: nobody waits long enough for a probe, so the count is exact."""
+    ended = run("cluster.py", "--clients", "1", "--locks", "1", "--seconds", "2", "--json")
+    verdict = json.loads(ended.stdout.splitlines()[-1])
+    assert verdict["messages_per_entry"] == pytest.approx(3 * (verdict["nodes"] - 1), rel=0.05)
+
+
+def test_a_cluster_that_cannot_serve_fails_and_says_why() -> None:
+    ended = run("cluster.py", "--protocol", "lamport", "--nodes", "1", "--seconds", "1")
+    assert ended.returncode != 0
+    assert "lamport" in ended.stdout + ended.stderr
+
+
+def test_a_cluster_stops_its_processes_when_it_is_interrupted() -> None:
+    command = [sys.executable, str(EXAMPLES / "cluster.py"), "--seconds", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cluster:
+        assert cluster.stdout is not None
+        for line in cluster.stdout:
+            if "grants by" in line:
+                break
+        cluster.send_signal(signal.SIGINT)
+        left = cluster.stdout.read()  # Ends when every child has let go of the pipe.
+        assert cluster.wait(LONG_S) != 0
+    assert "Traceback" not in left
+
+
+def test_nodes_are_asked_inside_the_process() -> None:
+    ended = run("embedded.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "n1 granted orders/42" in ended.stdout
+    assert "refused: lock 'orders/42'" in ended.stdout
+    assert "n2 granted orders/42" in ended.stdout
+
+
+def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None:
+    (port,) = free_ports(1)
+    address = f"tcp://127.0.0.1:{port}"
+    text = starting_config({"n1": address}, cluster="holdfast", protocol="central")
+    with Node.start(parse(text, Path()), "n1"):
+        ended = run("ten_lines.py", address)
+        assert ended.returncode == 0, ended.stderr
+        assert "I hold orders/42 under fence" in ended.stdout
+        ended = run("raw_zmq_client.py", "--node", address, "--cluster", "holdfast", "--lock", "a")
+        assert ended.returncode == 0, ended.stderr
+        assert "granted a under fence" in ended.stdout
