@@ -48,7 +48,7 @@ def contend(
         sys.stdin.readline()  # The parent says when, so that all begin together.
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
-            lock = client.lock(chance.choice(names))
+            lock = client.lock(chance.choice(names), owner=name)
             began = time.monotonic()
             fence = lock.acquire(timeout=PATIENCE_S)
             if fence is None:

@@ -7,20 +7,21 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import LockStatus, NodeStatus
+from holdfast import Contender, LockStatus, NodeStatus
 
 
 def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: float) -> Group:
     """Return the live view of a terminal."""
     locks = Table(title="locks", expand=True)
-    for column in ("lock", "held by", "through", "fence", "for", "waiting (in order, a node each)"):
-        locks.add_column(column)
+    for column in ("lock", "held by", "through", "fence", "for", "waiting, node by node"):
+        # A fence that is cut short would be a wrong one.
+        locks.add_column(column, min_width=18 if column == "fence" else None)
     for name, parts in by_lock(statuses).items():
-        holder = next((part.holder for part in parts if part.holder is not None), None)
-        waiting = [f"{w.node}: {short(w.owner)}" for part in parts for w in part.waiters]
+        holder = holder_of(parts)
+        waiting = [f"{w.node}: {w.owner}" for part in parts for w in part.waiters]
         locks.add_row(
             name,
-            short(holder.owner) if holder else "",
+            named(holder) if holder else "",
             holder.node if holder else "",
             str(holder.fence) if holder else "",
             f"{holder.since_ms} ms" if holder else "",
@@ -39,9 +40,9 @@ def plain_line(statuses: tuple[NodeStatus, ...], contenders: Contenders) -> str:
     """Return one line for a pipe or a log."""
     held: list[str] = []
     for name, parts in by_lock(statuses).items():
-        holder = next((part.holder for part in parts if part.holder is not None), None)
+        holder = holder_of(parts)
         waiting = sum(len(part.waiters) for part in parts)
-        who = f"{short(holder.owner)} (fence {holder.fence})" if holder else "nobody"
+        who = f"{named(holder)} (fence {holder.fence})" if holder else "nobody"
         held.append(f"{name}: {who}, {waiting} waiting")
     return f"{summary(contenders)} | " + " | ".join(held)
 
@@ -60,6 +61,12 @@ def summary(contenders: Contenders) -> str:
     return f"{sum(contenders.grants.values())} grants by {len(contenders.names)} clients"
 
 
-def short(owner: str) -> str:
-    """Return an owner without what the clients of one machine have in common."""
-    return owner.partition(":")[2] or owner
+def holder_of(parts: list[LockStatus]) -> Contender | None:
+    """Return who holds a lock: the node it is held through knows it by name, others do not."""
+    known = [part.holder for part in parts if part.holder is not None]
+    return max(known, key=lambda holder: holder.owner != "", default=None)
+
+
+def named(holder: Contender) -> str:
+    """Return a holder by name, or by its node where the name is not known."""
+    return holder.owner or f"somebody on {holder.node}"
