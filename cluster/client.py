@@ -147,11 +147,13 @@ class Client:
             if self._line.closed:
                 return
             self._line.closed = True
-            with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout, HoldfastError):
-                self._role.ask(Close(), timeout=2 * CLOSE_MS / 1000)
-            self._line.grips.clear()
-            self._dispatcher.stop(STOP_S)
-            atexit.unregister(self.close)
+            try:
+                with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout, HoldfastError):
+                    self._role.ask(Close(), timeout=2 * CLOSE_MS / 1000)
+            finally:  # Also when a second Ctrl-C ends the wait: nobody closes it again.
+                self._line.grips.clear()
+                self._dispatcher.stop(STOP_S)
+                atexit.unregister(self.close)
 
     def __enter__(self) -> Self:
         return self

@@ -47,9 +47,9 @@ class Node:
         """Bind the sockets of ``node_id``, read its journal, and begin to serve.
 
         Raises:
-            ConfigError: the config knows no such node, or needs what it does not give.
+            ConfigError: the config knows no such node, or needs what it does not give, or
+                the node's address cannot be bound (then from a ``zmq.ZMQError``).
             AssertionsOffError: Python runs with ``-O``.
-            zmq.ZMQError: the address cannot be bound.
             holdfast.cluster.storage.error.JournalDamagedError: the journal is not readable.
 
         """

@@ -129,12 +129,11 @@ def central(seat: Seat) -> Cast:
         _proxy(seat, "central", clients),
     ]
     if seat.node == owner:
-        # Without a journal the date is the floor of the fences: a restarted server has
+        # The date is the floor of the fences: a restarted server without a journal has
         # forgotten who holds what, but its fences go on rising, so that storage can tell.
-        journal = seat.settings.central_journal
         arguments = {
-            "granted": 0 if journal else seat.first_stamp,
-            "journal": journal,
+            "granted": seat.first_stamp,
+            "journal": seat.settings.central_journal,
             "records": seat.records,
         }
         roles.append(Spawn(server, LockServer, arguments))

@@ -11,6 +11,7 @@ that its fence is above every earlier one.
 from __future__ import annotations
 
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -22,12 +23,13 @@ from typing import Annotated
 
 import typer
 from checked_file import CheckedFile
-from local_cluster import Contenders, LocalCluster
+from local_cluster import ClusterFailedError, Contenders, LocalCluster
 from rich.console import Console
 from rich.live import Live
 from view import plain_line, screen
 
 import holdfast
+from holdfast import HoldfastError
 
 VIEW_EVERY_S = 0.5
 LINE_EVERY_S = 1.0
@@ -165,5 +167,15 @@ def report(console: Console, verdict: Verdict, contenders: Contenders) -> None:
     console.print(word if verdict.ok else "[red]FAILED[/]")
 
 
+def leave(number: int, frame: object) -> None:
+    """Stop in order on SIGTERM too: no process is left behind."""
+    del frame
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
-    typer.run(run)
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        typer.run(run)
+    except (HoldfastError, ClusterFailedError) as error:
+        sys.exit(str(error))

@@ -45,7 +45,8 @@ def contend(
     grants = 0
     with holdfast.connect(connect, cluster=cluster) as client:
         say("ready", client=name)
-        sys.stdin.readline()  # The parent says when, so that all begin together.
+        if not sys.stdin.readline():  # The parent says when, so that all begin together.
+            return  # It is gone.
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             lock = client.lock(chance.choice(names), owner=name)

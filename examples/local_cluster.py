@@ -18,6 +18,8 @@ from holdfast.cluster.ports import free_ports
 HERE = Path(__file__).resolve().parent
 READY_S = 30.0
 STOP_S = 10.0
+SAID_MAX = 500
+"""How much of what a client said at its end is shown, in characters: the logs are removed."""
 
 
 class ClusterFailedError(RuntimeError):
@@ -41,8 +43,12 @@ class LocalCluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        for node in self.nodes:
-            self.start(node)
+        try:
+            for node in self.nodes:
+                self.start(node)
+        except BaseException:
+            stop_all(list(self.processes.values()))
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -99,19 +105,15 @@ class Contenders:
         self._ready = threading.Semaphore(0)
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._readers: list[threading.Thread] = []
-        addresses = cluster.connect.split(",")
-        for number, name in enumerate(self.names):
-            first = number % len(addresses)  # Each begins at another node.
-            connect = ",".join(addresses[first:] + addresses[:first])
-            self._start(name, connect, cluster.name, locks, seconds, folder)
+        self._folder = folder
+        self._addresses = cluster.connect.split(",")
+        self._options = ["--cluster", cluster.name, "--folder", str(folder)]
+        self._options += ["--locks", str(locks), "--seconds", str(seconds)]
 
-    def _start(
-        self, name: str, connect: str, cluster: str, locks: int, seconds: float, folder: Path
-    ) -> None:
-        command = [sys.executable, str(HERE / "contender.py"), "--name", name]
-        command += ["--connect", connect, "--cluster", cluster, "--locks", str(locks)]
-        command += ["--seconds", str(seconds), "--folder", str(folder)]
-        with (folder / f"{name}.log").open("ab") as log:
+    def _start(self, name: str, connect: str) -> None:
+        command = [sys.executable, str(HERE / "contender.py"), *self._options]
+        command += ["--name", name, "--connect", connect]
+        with self._log_of(name).open("ab") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
             )
@@ -134,7 +136,18 @@ class Contenders:
         if not self.alive():
             self._over.set()
 
+    def _log_of(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
     def __enter__(self) -> Self:
+        try:
+            for number, name in enumerate(self.names):
+                first = number % len(self._addresses)  # Each begins at another node.
+                connect = ",".join(self._addresses[first:] + self._addresses[:first])
+                self._start(name, connect)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -179,7 +192,8 @@ class Contenders:
                 self.problems.append(f"client {name} did not finish in {grace_s} s")
                 continue
             if code != 0:
-                self.problems.append(f"client {name} ended with {code}; see its log")
+                said = self._log_of(name).read_text(encoding="utf-8", errors="replace").strip()
+                self.problems.append(f"client {name} ended with {code}: {said[-SAID_MAX:]}")
         for reader in self._readers:
             reader.join(STOP_S)
         return not self.problems

@@ -36,7 +36,10 @@ class Client:
         self.socket.setsockopt(zmq.IMMEDIATE, 1)
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
         self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2000)
-        self.socket.connect(node)
+        try:
+            self.socket.connect(node)
+        except zmq.ZMQError as error:
+            sys.exit(f"{node!r} is no endpoint like tcp://127.0.0.1:4041: {error}")
 
     def send(self, message: list[Any]) -> None:
         """Send one message to the proxy of whichever node is connected; drop it if none is."""
@@ -88,7 +91,7 @@ class Client:
 def main() -> None:
     """Take a lock, show its fence, give it back. Exit status 1 if any of it fails."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--node", default="tcp://127.0.0.1:4040", help="endpoint of any node")
+    parser.add_argument("--node", default="tcp://127.0.0.1:4041", help="endpoint of any node")
     parser.add_argument("--cluster", required=True, help="the cluster's id, as in its cluster.toml")
     parser.add_argument("--lock", default="orders/42", help="name of the lock (1 to 256 bytes)")
     parser.add_argument("--wait-ms", type=int, default=10_000, help="how long to wait for it")

@@ -17,4 +17,6 @@ def main(addresses: str, cluster: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "holdfast")

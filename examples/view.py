@@ -44,7 +44,7 @@ def plain_line(statuses: tuple[NodeStatus, ...], contenders: Contenders) -> str:
         waiting = sum(len(part.waiters) for part in parts)
         who = f"{named(holder)} (fence {holder.fence})" if holder else "nobody"
         held.append(f"{name}: {who}, {waiting} waiting")
-    return f"{summary(contenders)} | " + " | ".join(held)
+    return " | ".join([summary(contenders), *held])
 
 
 def by_lock(statuses: tuple[NodeStatus, ...]) -> dict[str, list[LockStatus]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -72,6 +73,23 @@ def test_rings_from_another_thread_wake_a_sleeper_each_time() -> None:
             thread.join(0.0001)
         thread.join(PATIENCE_S)
         assert len(woken) == 200
+
+
+def test_a_doorbell_whose_ring_was_interrupted_rings_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(fd: int, value: int) -> None:
+        raise KeyboardInterrupt(fd, value)
+
+    bell = Doorbell()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.eventfd_write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bell.ring()
+    bell.ring()
+    assert os.eventfd_read(bell.fd) == 1
+    bell.answer()  # It was read already, which does not block.
+    bell.close()
 
 
 def test_a_doorbell_that_is_closed_rings_for_nobody() -> None:

@@ -133,7 +133,10 @@ def test_numbers_begin_above_the_floor() -> None:
         (A, request(A, ""), "central.request_malformed"),
         (A, request(A, "x" * 257), "central.request_malformed"),
         (A, request(Address("a/")), "central.request_malformed"),
-        (A, request(Address("a/" + "x" * 300)), "central.request_malformed"),
+        (A, request(Address("a/" + "x" * 129)), "central.request_malformed"),
+        (A, request(Address("a/b/c")), "central.request_malformed"),
+        (A, release(Address("a/b/c"), 1), "central.release_malformed"),
+        (A, release(Address("a/b\n"), 1), "central.release_malformed"),
         (
             A,
             Request(lock="l", client=A, session="s" * 300, owner="o"),

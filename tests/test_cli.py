@@ -94,8 +94,16 @@ def test_init_overwrites_only_when_forced(tmp_path: Path) -> None:
 
 def test_init_writes_nothing_that_would_not_be_usable(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
-    for wrong in (["--protocol", "raft"], ["--nodes", "1"], ["--port", "65534"]):
-        assert isinstance(run(app, ["init", "--config", str(path), *wrong]).exception, ConfigError)
+    for wrong in (
+        ["--protocol", "raft"],
+        ["--nodes", "1"],
+        ["--nodes", "65"],
+        ["--port", "65534"],
+        ["--port", "-1"],
+    ):
+        error = run(app, ["init", "--config", str(path), *wrong]).exception
+        assert isinstance(error, ConfigError)
+        assert wrong[0].removeprefix("--") in str(error)
     assert not path.exists()
 
 

@@ -20,6 +20,7 @@ from holdfast.actors.error import (
 )
 from holdfast.cluster.client import Client, connect
 from holdfast.cluster.config import Config
+from holdfast.cluster.host.ref import RoleRef
 from holdfast.cluster.node import Node
 from holdfast.cluster.ports import free_ports
 
@@ -143,6 +144,21 @@ def test_closing_releases_what_is_held_and_ends_what_waits(
     with pytest.raises(CancelledError):
         waiter.result(PATIENCE_S)
     assert second.lock("x").acquire(timeout=PATIENCE_S)
+
+
+def test_an_interrupted_close_leaves_nothing_running(
+    central: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    before = threads()
+    client = connect(central.addresses("n1"), cluster=CLUSTER, timeout=PATIENCE_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(RoleRef, "ask", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.close()
+    assert threads() == before
 
 
 def test_a_closed_client_says_so_and_may_be_closed_again(cluster: Cluster) -> None:

@@ -225,6 +225,12 @@ def test_a_node_admits_what_is_addressed_to_it_and_completes_the_star() -> None:
     )
 
 
+def test_nobody_passes_for_a_role_of_the_node_itself() -> None:
+    admission = Admission("s-1", "test", gates=False)
+    ours = FRAME._replace(envelopes=(ENVELOPE._replace(to=Address("s-1/proxy")),))
+    assert admission.admit("s-1", encode_frame(ours)) == Dropped("wire.spoofed_sender")
+
+
 def test_only_so_many_clients_are_remembered() -> None:
     clients = Clients(most=2)
     assert not clients.heard("a", b"a#1")

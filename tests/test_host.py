@@ -158,9 +158,13 @@ def test_an_ask_that_times_out_is_taken_back(start: Start) -> None:
     assert [node_of(address) for address in abandoned] == ["n1"]
 
 
-def test_what_a_role_does_not_accept_is_dropped_and_the_role_lives(start: Start) -> None:
+@pytest.mark.parametrize("stranger", ["hello", Granted(lock="a", fence=1)], ids=["str", "message"])
+def test_what_a_role_does_not_accept_is_refused_at_the_caller(start: Start, stranger: Any) -> None:
     ref = start().ref(ROLE)
-    ref.tell(Refused(lock="a", reason=Reason.INVALID, detail=""))
+    with pytest.raises(TypeError, match="Clerk does not accept"):
+        ref.ask(stranger, timeout=LONG_S)
+    with pytest.raises(TypeError, match="Clerk does not accept"):
+        ref.tell(stranger)
     assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
 
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 import pytest
 
 from holdfast.actors.effect import Effect, Effects, Send, Wake
-from holdfast.actors.lock.backend import Full, Give, Got, Look, Ready, Report, Reported, Seen, Want
+from holdfast.actors.lock.backend import Full, Give, Got, Look, Seen, Want
 from holdfast.actors.lock.desk import TRY_LOOK_MS, TRY_MS
 from holdfast.actors.lock.message import (
     Abandon,
@@ -16,12 +16,8 @@ from holdfast.actors.lock.message import (
     Cancel,
     Cancelled,
     Contender,
-    Describe,
     Granted,
-    Inspect,
     KeepAlive,
-    LockStatus,
-    NodeStatus,
     Reason,
     Refused,
     Release,
@@ -201,6 +197,13 @@ def test_a_cancel_that_overtakes_its_acquire_still_wins(proxy: Proxy) -> None:
     assert (len(sent(effects, Cancelled)), sent(effects, Want)) == (1, [])
 
 
+def test_a_cancelled_acquire_stays_cancelled_while_an_older_one_waits(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire(request=1), T0)
+    proxy.handle(ANN, Cancel(lock="a", session="ann", owner="o", request=2), T0)
+    effects = proxy.handle(ANN, acquire(request=2), T0)
+    assert (len(sent(effects, Cancelled)), sent(effects, Want)) == (1, [])
+
+
 def test_a_caller_inside_the_node_holds_by_its_fence(proxy: Proxy) -> None:
     proxy.handle(ASK, Acquire(lock="a"), T0)
     effects = proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0)
@@ -247,52 +250,3 @@ def test_a_client_that_keeps_alive_keeps_its_wait(proxy: Proxy) -> None:
     assert sent(effects, Alive) == [Alive(session="ann", node="n1", request=3)]
     effects = proxy.handle(PROXY, Sweep(), at(CLIENT_SILENCE_MS))
     assert (sent(effects, Give), effects[-1]) == ([], Wake(SWEEP_MS, Sweep()))
-
-
-def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:
-    effects = proxy.handle(ANN, Inspect(lock="a", session="ann", request=5), T0)
-    assert sent(effects, Look) == [Look(lock="a", query=1)]
-    holder = Contender("n2", "bob", "bob-1", 9, 800)
-    seen = Seen(lock="a", query=1, holder=holder, waiters=(), waits_for=())
-    assert sent(proxy.handle(BACKEND, seen, T0), LockStatus) == [
-        LockStatus(lock="a", holder=holder, waiters=(), waits_for=(), session="ann", request=5)
-    ]
-
-
-def test_a_node_describes_itself_and_its_locks(proxy: Proxy) -> None:
-    hold(proxy)
-    proxy.handle(BACKEND, Ready(ready=True, detail="ready"), T0)
-    effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
-    assert effects[-1] == Send(Address("n1/node"), Report())
-    reported = Reported(uptime_ms=5, counters=())
-    ((to, status),) = [
-        (e.to, e.message)
-        for e in proxy.handle(Address("n1/node"), reported, at(100))
-        if isinstance(e, Send)
-    ]
-    assert to == BOB
-    assert isinstance(status, NodeStatus)
-    assert (status.ready, status.uptime_ms, status.request) == (True, 5, 4)
-    assert status.locks[0].holder == Contender("n1", "ann", "o", 7, 100)
-
-
-def test_a_description_says_who_holds_elsewhere_and_which_node_is_missing(proxy: Proxy) -> None:
-    proxy.handle(ANN, acquire(), T0)
-    effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
-    assert sent(effects, Look) == [Look(lock="a", query=1)]
-    assert proxy.handle(Address("n1/node"), Reported(uptime_ms=5, counters=()), T0) == ()
-    holder = Contender("n2", "", "", 9, 800)
-    absent = (Absence("n3", 4_000),)
-    seen = Seen(lock="a", query=1, holder=holder, waiters=(), waits_for=absent)
-    (status,) = sent(proxy.handle(BACKEND, seen, at(100)), NodeStatus)
-    (lock,) = status.locks
-    assert (lock.holder, lock.waits_for) == (holder, absent)
-    assert lock.waiters == (Contender("n1", "ann", "o", None, 100),)
-
-
-def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:
-    proxy.handle(BOB, Describe(session="bob", request=4), T0)
-    assert sent(proxy.handle(ANN, Describe(session="ann", request=1), T0), Report) == []
-    reported = Reported(uptime_ms=5, counters=())
-    answers = proxy.handle(Address("n1/node"), reported, T0)
-    assert [answer.session for answer in sent(answers, NodeStatus)] == ["bob", "ann"]

@@ -4,19 +4,28 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.actors.effect import Effects, Send
+from holdfast.actors.effect import Effects, Observe, Send, Wake
+from holdfast.actors.lock.backend import Give, Look, Reported, Seen
 from holdfast.actors.lock.desk import CLAIMS_MAX
 from holdfast.actors.lock.message import (
     Acquire,
+    Contender,
+    Describe,
     Inspect,
+    KeepAlive,
+    LockStatus,
+    NodeStatus,
     Reason,
     Refused,
     Release,
 )
 from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, WAIT_MS_MAX
 from holdfast.actors.lock.proxy import Proxy
-from holdfast.actors.message import Address, Event, Instant
+from holdfast.actors.lock.timer import NAP_MS_MAX, WaitOver
+from holdfast.actors.lock.wording import LOCKS_SHOWN_MAX
+from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
 from holdfast.actors.role import Role
+from holdfast.transport.wire import FRAME_BYTES_MAX, encode
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")
@@ -60,6 +69,41 @@ def test_claims_have_a_limit(proxy: Proxy) -> None:
     (refused,) = sent(effects, Refused)
     assert refused.reason is Reason.OVERLOADED
     assert str(CLAIMS_MAX) in refused.detail
+
+
+def test_a_node_that_many_wait_at_still_tells_its_status_in_one_frame(proxy: Proxy) -> None:
+    for number in range(LOCKS_SHOWN_MAX * 3):
+        lock, owner = f"{number % LOCKS_SHOWN_MAX:0256}", f"{number:0256}"
+        proxy.handle(ANN, Acquire(lock=lock, session="ann", owner=owner), T0)
+    reported = Reported(uptime_ms=1, counters=())
+    effects = list(proxy.handle(ANN, Describe(session="ann"), T0))
+    effects += proxy.handle(Address("n1/node"), reported, T0)
+    for look in sent(effects, Look):
+        seen = Seen(lock=look.lock, query=look.query, holder=None, waiters=(), waits_for=())
+        effects += proxy.handle(BACKEND, seen, T0)
+    (status,) = sent(effects, NodeStatus)
+    assert len(status.locks) > 100
+    assert len(encode(status)) < FRAME_BYTES_MAX
+
+    contenders = tuple(Contender("n2", "s", f"{n:0256}", None, 1) for n in range(9_000))
+    (look,) = sent(proxy.handle(ANN, Inspect(lock="a", session="ann"), T0), Look)
+    seen = Seen(lock="a", query=look.query, holder=None, waiters=contenders, waits_for=())
+    (told,) = sent(proxy.handle(BACKEND, seen, T0), LockStatus)
+    assert len(encode(told)) < FRAME_BYTES_MAX
+
+
+@pytest.mark.parametrize("request_", [Describe(session="x" * 999), KeepAlive(session="x" * 999)])
+def test_a_session_without_end_is_dropped(proxy: Proxy, request_: Describe | KeepAlive) -> None:
+    assert proxy.handle(ANN, request_, T0) == [Observe("proxy.session_malformed")]
+
+
+def test_a_long_wait_leaves_no_long_timer_behind(proxy: Proxy) -> None:
+    first, second = NAP_MS_MAX * NS_PER_MS, (NAP_MS_MAX + 500) * NS_PER_MS
+    over = WaitOver(ticket=1)
+    long = Acquire(lock="a", session="ann", wait_ms=NAP_MS_MAX + 500)
+    assert Wake(NAP_MS_MAX, over) in proxy.handle(ANN, long, T0)
+    assert proxy.handle(PROXY, over, Instant(first)) == [Wake(500, over)]
+    assert sent(proxy.handle(PROXY, over, Instant(second)), Give)
 
 
 @pytest.mark.parametrize(

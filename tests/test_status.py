@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from io import StringIO
 
@@ -39,12 +40,21 @@ def shown(table: Table) -> str:
 
 
 def test_the_tables_show_who_holds_who_waits_and_who_is_missed() -> None:
-    nodes = shown(nodes_table([NODE]))
+    nodes = shown(nodes_table([NODE], asked=1))
     assert "not ready: n2 is silent" in nodes
     assert "1m 1s" in nodes
     locks = shown(locks_table([NODE]))
     for part in ("orders/[42]", "n1/s-1/thread-7", "9001", "2s", "n2 40ms", "n2 (silent 7s)"):
         assert part in locks
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"), [(1, "not asked"), (2, "not asked, or no answer"), (3, "no answer")]
+)
+def test_a_node_that_is_missing_was_silent_if_every_address_was_asked(asked: int, why: str) -> None:
+    node = dataclasses.replace(NODE, nodes=("n1", "n2", "n3"))
+    cells = [cell.strip() for cell in shown(nodes_table([node], asked=asked)).split("│")]
+    assert cells.count(why) == 2
 
 
 def test_a_status_as_json_has_names_for_every_part() -> None:

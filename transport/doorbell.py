@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
@@ -25,15 +26,15 @@ class Doorbell:
             return
         with self._lock:  # Against `close`: a closed descriptor's number may be another's by now.
             if self._open and not self._rung:
+                os.eventfd_write(self.fd, 1)  # First, or an interrupt leaves a bell that is deaf.
                 self._rung = True
-                os.eventfd_write(self.fd, 1)
 
     def answer(self) -> None:
         """Make the descriptor wait for the next `ring`; from the owning thread."""
         with self._lock:
-            if self._rung:
+            self._rung = False
+            with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self.fd)
-                self._rung = False
 
     def close(self) -> None:
         """Free the descriptor; from the owning thread."""

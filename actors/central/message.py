@@ -11,13 +11,13 @@ from enum import IntEnum
 
 from holdfast.actors.lock.message import Contender
 from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
-from holdfast.actors.message import Address, Local, Message, Timer, local, message, timer
+from holdfast.actors.message import Address, Local, Message, Timer, local, message, node_of, timer
 
 NUMBER_MAX = (1 << 63) - 1
 """A number is a fence, and a fence fits a signed 64-bit integer."""
 
-ADDRESS_BYTES_MAX = 256
-"""A node's name, a slash, and ``clients-``, the boot and a count: far below this."""
+ROLE_BYTES_MAX = 128
+"""What a frame allows for a role: ``clients-``, the boot and a count are far below this."""
 
 
 class Mode(IntEnum):
@@ -173,12 +173,13 @@ def lock_fits(lock: str) -> bool:
 
 
 def client_fits(client: Address, sender: Address) -> bool:
-    """Tell whether ``client`` is an address of the node that ``sender`` speaks from."""
-    node, slash, role = client.partition("/")
-    known = node == sender.partition("/")[0]
-    return (
-        bool(known and slash and role) and len(client.encode(errors="replace")) <= ADDRESS_BYTES_MAX
-    )
+    """Tell whether ``client`` is an address of the node that ``sender`` speaks from.
+
+    It is answered there, so it must be one that a frame can be sent to.
+    """
+    node, _, role = client.partition("/")
+    fits = 1 <= len(role.encode(errors="replace")) <= ROLE_BYTES_MAX
+    return fits and node == node_of(sender) and "/" not in role and role.isprintable()
 
 
 def words_fit(*words: str) -> bool:

@@ -115,7 +115,8 @@ class Gates:
 
 def _describe(gate: Gate, now: Instant) -> str:
     if gate.refused:
-        return f"{gate.label} ({gate.refused})"
+        # A link says where its refusal came from, which is mostly how the gate is called.
+        return f"{gate.label} ({gate.refused.removeprefix(f'{gate.label}: ')})"
     if gate.owing_since is None:
         return f"{gate.label} ({'link broken' if gate.down else 'answers'})"
     silent = f"silent for {ms_between(gate.owing_since, now) / 1000:.1f} s"

@@ -16,9 +16,9 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.timer import TryLook, WaitOver
+from holdfast.actors.lock.timer import TryLook, WaitOver, nap
 from holdfast.actors.lock.wording import why_it_ended
-from holdfast.actors.message import Address, Instant
+from holdfast.actors.message import Address, Instant, ms_between
 
 CLAIMS_MAX = 100_000
 """Waits and holds through one node; beyond it a request is refused, memory does not grow."""
@@ -60,21 +60,19 @@ class Desk:
         key = Key(acquire.session or asker, acquire.owner, acquire.lock)
         effects: list[Effect] = []
         claim = self.claims.by_key.get(key)
-        if claim is not None:
-            if acquire.request < claim.request:
+        if claim is not None and acquire.request == claim.request:
+            return self._again(claim, asker)
+        if acquire.session:
+            request, answer = self.claims.answers.get(key, (0, None))
+            if answer is not None and acquire.request == request:
+                return [Send(asker, answer), Observe("proxy.answered_again")]
+            if acquire.request < max(request, claim.request if claim is not None else 0):
                 return [Observe("proxy.late_request_dropped")]
-            if acquire.request == claim.request:
-                return self._again(claim, asker)
+        if claim is not None:
             if claim.phase is Phase.HELD:
                 text = f"lock {acquire.lock!r}: this owner holds it, under fence {claim.fence}"
                 return [refuse(asker, acquire, Reason.ALREADY_HELD, text)]
             effects += self.withdraw(claim)  # An owner is sequential: it gave the old wait up.
-        elif acquire.session:
-            request, answer = self.claims.answers.get(key, (0, None))
-            if answer is not None and acquire.request == request:
-                return [Send(asker, answer), Observe("proxy.answered_again")]
-            if acquire.request < request:
-                return [Observe("proxy.late_request_dropped")]
         if len(self.claims.by_key) >= CLAIMS_MAX:
             text = f"node {self.node} serves {CLAIMS_MAX} waits and holds, its limit"
             return [*effects, refuse(asker, acquire, Reason.OVERLOADED, text)]
@@ -104,7 +102,7 @@ class Desk:
             )
         ]
         if acquire.wait_ms is not None:
-            effects.append(Wake(acquire.wait_ms or TRY_MS, WaitOver(ticket=claim.ticket)))
+            effects.append(nap(claim.ticket, acquire.wait_ms or TRY_MS))
         if acquire.wait_ms == 0:
             effects += self._look_for(claim)
         return effects
@@ -191,11 +189,14 @@ class Desk:
         self._forget_query(claim)
         return [*self._give(claim), Observe("proxy.abandoned")]
 
-    def wait_over(self, over: WaitOver) -> Effects:
+    def wait_over(self, over: WaitOver, now: Instant) -> Effects:
         """End a wait whose time is up, after a look at whom it waited for."""
         claim = self.claims.by_ticket.get(over.ticket)
         if claim is None or claim.phase is not Phase.WAITING:
             return ()
+        left_ms = (claim.wait_ms or TRY_MS) - ms_between(claim.since, now)
+        if left_ms > 0:
+            return [nap(claim.ticket, left_ms)]
         self._forget_query(claim)
         look = self._look_for(claim)  # Look first: the backend must still know the wait.
         claim.phase = Phase.ENDING

@@ -23,9 +23,9 @@ from holdfast.actors.lock.message import (
     Reason,
     Release,
 )
-from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait
+from holdfast.actors.lock.name import OWNER_BYTES_MAX, check_lock_name, check_owner, check_wait
 from holdfast.actors.lock.timer import Sweep, TryLook, WaitOver
-from holdfast.actors.lock.wording import locks_of
+from holdfast.actors.lock.wording import WAITERS_SHOWN_MAX, locks_of
 from holdfast.actors.message import Address, Instant, ms_between, node_of
 from holdfast.actors.role import Host, Role
 
@@ -104,6 +104,8 @@ class Proxy(Role[Heard]):
             problem = self._problem(asker, event)
             if problem:
                 return [refuse(asker, event, Reason.INVALID, problem)]
+        elif len(event.session) > OWNER_BYTES_MAX:  # It would be kept until the answer.
+            return [Observe("proxy.session_malformed")]
         sweep = self._hear(asker, event.session, now)
         match event:
             case Acquire():
@@ -136,7 +138,7 @@ class Proxy(Role[Heard]):
             case Reported():
                 return self._on_reported(event, now)
             case WaitOver():
-                return self.desk.wait_over(event)
+                return self.desk.wait_over(event, now)
             case TryLook():
                 return self.desk.try_look(event)
             case Sweep():
@@ -236,7 +238,7 @@ def _status(asker: Address, inspect: Inspect, seen: Seen) -> Send:
     status = LockStatus(
         lock=seen.lock,
         holder=seen.holder,
-        waiters=seen.waiters,
+        waiters=seen.waiters[:WAITERS_SHOWN_MAX],
         waits_for=seen.waits_for,
         session=inspect.session,
         request=inspect.request,

@@ -10,7 +10,14 @@ from holdfast.actors.lock.message import Contender, LockStatus, Reason
 from holdfast.actors.message import Instant, ms_between
 
 LOCKS_SHOWN_MAX = 1_000
-"""How many locks one `NodeStatus` tells of; a frame has a limit too."""
+"""How many locks one `NodeStatus` tells of."""
+
+WAITERS_SHOWN_MAX = 100
+"""How many waiters are told of one lock: 64 KiB with the longest names."""
+
+LOCKS_BYTES_MAX = 1 << 19
+"""Text of the locks of one `NodeStatus`, half of what its frame may have: a node that many
+wait at would otherwise have no status at all."""
 
 
 def name_contender(contender: Contender) -> str:
@@ -63,14 +70,25 @@ def locks_of(
         if claim.phase is not Phase.HELD:
             waiters.setdefault(claim.key.lock, []).append(contender_of(node, claim, now))
     statuses: list[LockStatus] = []
+    left = LOCKS_BYTES_MAX
     for lock in sorted(waiters)[:LOCKS_SHOWN_MAX]:
         held, known = claims.holder.get(lock), seen.get(lock)
         holder = known.holder if known is not None else None
         status = LockStatus(
             lock=lock,
             holder=holder if held is None else contender_of(node, held, now),
-            waiters=tuple(waiters[lock]),
+            waiters=tuple(waiters[lock][:WAITERS_SHOWN_MAX]),
             waits_for=known.waits_for if known is not None else (),
         )
+        left -= _bytes_of(status)
+        if left < 0:
+            break
         statuses.append(status)
     return tuple(statuses)
+
+
+def _bytes_of(status: LockStatus) -> int:
+    """Return about how much of a frame ``status`` takes."""
+    contenders = (status.holder, *status.waiters)
+    texts = ["".join(c[:3]) for c in contenders if c] + [a.node for a in status.waits_for]
+    return sum(len(text.encode()) + 32 for text in (status.lock, *texts))

@@ -35,8 +35,20 @@ def init(
 
     """
     # Imported late: the file's checks come with pydantic, which no other command's help needs.
-    from holdfast.cluster.config import loopback, starting_config  # noqa: PLC0415
+    from holdfast.cluster.config import (  # noqa: PLC0415
+        NODES_MAX,
+        PORT_MAX,
+        loopback,
+        starting_config,
+    )
 
+    if nodes > NODES_MAX:
+        raise ConfigError(f"--nodes is {nodes}, 1 to {NODES_MAX} are allowed")
+    if not 0 <= port <= PORT_MAX - nodes:
+        raise ConfigError(
+            f"--port is {port}, 0 to {PORT_MAX - nodes} are allowed: the {nodes} nodes listen at "
+            "the ports after it"
+        )
     addresses = loopback(nodes, port)
     text = starting_config(addresses, cluster=cluster, protocol=protocol)
     try:

@@ -89,8 +89,10 @@ def seed_range(text: str) -> tuple[int, int]:
         raise ConfigError(f"--seeds is {text!r}, two numbers as in 0..99 are allowed")
     first = int(found[1])
     last = first if found[2] is None else int(found[2])
-    if not 1 <= last - first + 1 <= SEEDS_MAX:
-        raise ConfigError(f"--seeds is {text!r}, 1 to {SEEDS_MAX} seeds are allowed")
+    if last < first:
+        raise ConfigError(f"--seeds is {text!r}, the second may not be below the first")
+    if last - first >= SEEDS_MAX:
+        raise ConfigError(f"--seeds is {text!r}, at most {SEEDS_MAX:,} seeds are allowed")
     return first, last
 
 

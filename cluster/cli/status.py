@@ -54,7 +54,7 @@ def status(
         typer.echo(json.dumps([as_plain(node) for node in nodes], indent=2))
         return
     console = Console()
-    console.print(nodes_table(nodes))
+    console.print(nodes_table(nodes, asked=len(client.parse_addresses(connect))))
     if any(node.locks for node in nodes):
         console.print(locks_table(nodes))
     else:
@@ -77,8 +77,8 @@ _ENVELOPE = frozenset({"session", "request"})
 """Fields of an answer that say whose question it answers: of no use to who reads it."""
 
 
-def nodes_table(nodes: Sequence[NodeStatus]) -> Table:
-    """Return a row for each node that answered, and for each that those name."""
+def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Table:
+    """Return a row for each node that answered of those ``asked``, and for each that they name."""
     table = Table("node", "protocol", "state", "up for", "locks", title="Nodes")
     for node in nodes:
         state = Text("ready", "green") if node.ready else Text("not ready", "red")
@@ -86,8 +86,14 @@ def nodes_table(nodes: Sequence[NodeStatus]) -> Table:
             state.append(f": {node.detail}")
         up_for = duration(node.uptime_ms)
         table.add_row(node.node, node.protocol, state, up_for, str(len(node.locks)))
-    for name in sorted({name for node in nodes for name in node.nodes} - {n.node for n in nodes}):
-        table.add_row(name, "", Text("not asked, or no answer", "yellow"), "", "")
+    missing = sorted({name for node in nodes for name in node.nodes} - {n.node for n in nodes})
+    # An address does not say whose it is: only when all were asked, each missing one was.
+    if asked >= len(nodes) + len(missing):
+        why = Text("no answer", "red")
+    else:
+        why = Text("not asked, or no answer" if asked > len(nodes) else "not asked", "yellow")
+    for name in missing:
+        table.add_row(name, "", why, "", "")
     return table
 
 

@@ -42,9 +42,10 @@ class Asks:
             reply.set(message)
         return True
 
-    def abandon(self, reply: Reply) -> bool:
-        """Close a question nobody waits for; return False if it was answered before."""
-        return reply.address is not None and self._open.pop(reply.address, None) is not None
+    def abandon(self, reply: Reply) -> None:
+        """Close a question nobody waits for, if it was not answered before."""
+        if reply.address is not None:
+            self._open.pop(reply.address, None)
 
     def fail(self, text: str, role: Address | None = None) -> None:
         """Fail every question, or every question to ``role``, with `ActorDeadError`."""

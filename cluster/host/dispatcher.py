@@ -132,8 +132,10 @@ class Dispatcher:
         entered = threading.Event()
 
         def enter() -> None:
-            self._stage.adopt(role)
-            entered.set()
+            try:
+                self._stage.adopt(role)
+            finally:
+                entered.set()
 
         if threading.current_thread() is self._thread or not self._thread.is_alive():
             enter()
@@ -161,8 +163,7 @@ class Dispatcher:
     def _enter(self, arrival: Callable[[], None]) -> bool:
         """Have ``arrival`` run on the dispatcher's thread; False when it has stopped."""
         self._arrivals.append(arrival)
-        if self._asleep:
-            self._asleep = False
+        if self._asleep:  # Only the dispatcher clears it: an interrupted ring is rung again.
             self._bridge.ring()
         # Whoever closes drains after it set this: what came before is run, what comes
         # after takes itself back, unless it was run all the same.
@@ -211,10 +212,11 @@ class Dispatcher:
                 reply.set(answer)
 
     def _abandon(self, reply: Reply) -> None:
-        if not self._stage.asks.abandon(reply):
-            return
-        assert reply.address is not None
-        assert reply.role is not None
+        # Its answer may just have come, unheard. The role is told all the same: what it
+        # granted to nobody would be held for ever.
+        self._stage.asks.abandon(reply)
+        if reply.address is None or reply.role is None:
+            return  # It was turned away.
         cell = self._stage.cells.get(reply.role)
         if cell is not None and Abandon in cell.accepts:
             self._stage.post(cell, reply.address, Abandon())

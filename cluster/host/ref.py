@@ -6,9 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pykka
+from pykka import messages
 
+from holdfast.actors.message import Message
 from holdfast.actors.role import Role
 from holdfast.cluster.host.reply import Reply
+from holdfast.transport.wire import pack
+
+PYKKAS_OWN = (
+    messages.ProxyCall,
+    messages.ProxyGetAttr,
+    messages.ProxySetAttr,
+    messages._ActorStop,  # pyright: ignore[reportPrivateUsage]
+)
+"""What Pykka itself says to an actor."""
 
 
 class RoleRef(pykka.ActorRef[Any]):
@@ -35,10 +46,13 @@ class RoleRef(pykka.ActorRef[Any]):
         """Send ``message`` and go on; never blocks.
 
         Raises:
+            TypeError: the role does not accept ``message``, or a field is of another type
+                than it was declared.
             pykka.ActorDeadError: the role, or its node, has stopped.
             holdfast.actors.error.OverloadedError: too much waits for this node.
 
         """
+        self._check(message)
         if not self.is_alive():
             raise pykka.ActorDeadError(f"{self} not found")
         self._submit(message, None)
@@ -54,18 +68,28 @@ class RoleRef(pykka.ActorRef[Any]):
                 somebody who has left.
 
         Raises:
+            TypeError: the role does not accept ``message``, or a field is of another type
+                than it was declared.
             pykka.Timeout: ``timeout`` is over.
             pykka.ActorDeadError: the role, or its node, has stopped.
             holdfast.actors.error.OverloadedError: too much waits for this role.
             holdfast.actors.error.HoldfastError: the role refused, for the reason raised.
 
         """
+        self._check(message)
         reply = Reply()
-        self._submit(message, reply)
-        if not block:
-            return reply
         try:
-            return reply.get(timeout=timeout)
+            self._submit(message, reply)
+            return reply.get(timeout=timeout) if block else reply
         except (pykka.Timeout, KeyboardInterrupt, SystemExit):
             self._abandon(reply)
             raise
+
+    def _check(self, message: Any) -> None:
+        """Refuse at the caller what a role would drop, or what would break it."""
+        accepts = self.actor_class.accepts
+        if type(message) not in accepts and not isinstance(message, PYKKAS_OWN):
+            known = ", ".join(sorted(kind.__name__ for kind in accepts))
+            raise TypeError(f"{self.actor_class.__name__} does not accept {message!r}, but {known}")
+        if isinstance(message, Message):
+            pack(message)  # Roles trust the types of what they hear.

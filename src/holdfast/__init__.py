@@ -1,8 +1,10 @@
 """holdfast: distributed locks that hold. The public names; everything else is an implementation.
 
-with holdfast.connect("tcp://10.0.0.1:4040,tcp://10.0.0.2:4040") as client:
-with client.lock("orders/42") as lock:
-storage.write(order, fence=lock.fence)
+For example::
+
+    with holdfast.connect("tcp://10.0.0.1:4040,tcp://10.0.0.2:4040") as client:
+        with client.lock("orders/42") as lock:
+            storage.write(order, fence=lock.fence)
 """
 
 from importlib import import_module
@@ -27,12 +29,17 @@ from holdfast.actors.error import (
 from holdfast.actors.lock.message import (
     Absence,
     Acquire,
+    Cancel,
+    Cancelled,
     Contender,
+    Counted,
     Describe,
     Granted,
     Inspect,
     LockStatus,
     NodeStatus,
+    Reason,
+    Refused,
     Release,
     Released,
 )
@@ -50,12 +57,15 @@ __all__ = [
     "Absence",
     "Acquire",
     "AlreadyHeldError",
+    "Cancel",
+    "Cancelled",
     "CancelledError",
     "Client",
     "ClosedError",
     "Config",
     "ConfigError",
     "Contender",
+    "Counted",
     "Describe",
     "Granted",
     "HoldfastError",
@@ -68,6 +78,8 @@ __all__ = [
     "NodeStatus",
     "NotHeldError",
     "OverloadedError",
+    "Reason",
+    "Refused",
     "RefusedError",
     "Release",
     "Released",

@@ -1,0 +1,87 @@
+"""What threads outside a node may do to it: give up, and ask in wrong types."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.actors.effect import Effects, Send, Spawn
+from holdfast.actors.lock.message import Abandon, Acquire, Granted
+from holdfast.actors.message import Address, Instant, address_of
+from holdfast.actors.role import Host, Role
+from holdfast.cluster.host.dispatcher import Dispatcher
+from holdfast.cluster.recipe import Cast
+from holdfast.transport.bridge import Bridge
+
+LONG_S = 20.0
+ROLE = address_of("n1", "role")
+
+
+class Granter(Role[Acquire | Abandon]):
+    """Grants everything, and notes who gave up."""
+
+    def __init__(self, address: Address, host: Host) -> None:
+        super().__init__(address, host)
+        self.heard: list[str] = []
+
+    def handle(self, sender: Address, event: Acquire | Abandon, now: Instant) -> Effects:
+        self.heard.append(f"{type(event).__name__} from {sender}")
+        if isinstance(event, Abandon):
+            return ()
+        return [Send(sender, Granted(lock=event.lock[:1], fence=1))]
+
+
+class Broken(Granter):
+    """Cannot even begin."""
+
+    def begin(self, now: Instant) -> Effects:
+        raise AssertionError("broken on purpose")
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[Dispatcher]:
+    bridge = Bridge(
+        node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
+    )
+    dispatcher = Dispatcher("n1", bridge)
+    dispatcher.start(Cast((Spawn(ROLE, Granter),)))
+    yield dispatcher
+    assert dispatcher.stop(LONG_S)
+
+
+def test_who_gives_up_as_the_answer_comes_is_taken_back_all_the_same(
+    dispatcher: Dispatcher,
+) -> None:
+    ref = dispatcher.ref(ROLE)
+    answered = ref.ask(Acquire(lock="a"), block=False)
+    assert answered.get(timeout=LONG_S)
+    dispatcher.abandon(answered)  # As `ask` does when its time is over, an instant too late.
+    heard = ref.proxy().heard.get(timeout=LONG_S)
+    assert heard == ["Acquire from n1/ask-1", "Abandon from n1/ask-1"]
+
+
+def test_a_wrong_type_is_the_callers_error_and_the_node_serves_on(dispatcher: Dispatcher) -> None:
+    ref = dispatcher.ref(ROLE)
+    wrong: Any = 5
+    with pytest.raises(TypeError, match=r"Acquire\.lock: 5 is no str"):
+        ref.ask(Acquire(lock=wrong), timeout=LONG_S)
+    wrong = 1.5
+    with pytest.raises(TypeError, match=r"Acquire\.wait_ms: 1\.5 is no int"):
+        ref.tell(Acquire(lock="a", wait_ms=wrong))
+    assert ref.ask(Acquire(lock="a"), timeout=LONG_S) == Granted(lock="a", fence=1)
+
+
+def test_whoever_starts_a_role_that_cannot_begin_is_not_left_hanging(
+    dispatcher: Dispatcher,
+) -> None:
+    starter = threading.Thread(
+        target=Broken.start, args=(address_of("n1", "broken"), dispatcher), daemon=True
+    )
+    starter.start()
+    starter.join(LONG_S)
+    assert not starter.is_alive()
+    assert dispatcher.stopped.wait(LONG_S)
+    assert "broken on purpose" in str(dispatcher.failure)

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+
+from holdfast.actors.effect import Effect, Effects, Send, Wake
+from holdfast.actors.lock.backend import Got, Look, Ready, Report, Reported, Seen
+from holdfast.actors.lock.message import (
+    Absence,
+    Acquire,
+    Contender,
+    Describe,
+    Inspect,
+    LockStatus,
+    NodeStatus,
+)
+from holdfast.actors.lock.proxy import Proxy
+from holdfast.actors.lock.timer import Sweep
+from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
+from holdfast.actors.role import Role
+
+PROXY = Address("n1/proxy")
+BACKEND = Address("n1/process")
+ANN = Address("ann/session")
+BOB = Address("bob/session")
+ASK = Address("n1/ask-1")
+T0 = Instant(0)
+S = TypeVar("S")
+
+
+class NoHost:
+    def now(self) -> Instant:
+        return T0
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        raise AssertionError((source, effects))
+
+    def adopt(self, role: Role[Event]) -> None:
+        raise AssertionError(role)
+
+
+@pytest.fixture
+def proxy() -> Proxy:
+    return Proxy(
+        PROXY, NoHost(), node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND
+    )
+
+
+def sent(effects: Effects, kind: type[S]) -> list[S]:
+    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
+
+
+def waits(effects: Sequence[Effect]) -> list[Wake]:
+    return [e for e in effects if isinstance(e, Wake) and not isinstance(e.timer, Sweep)]
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def acquire(session: str = "ann", request: int = 1, wait_ms: int | None = None) -> Acquire:
+    return Acquire(lock="a", session=session, owner="o", request=request, wait_ms=wait_ms)
+
+
+def hold(proxy: Proxy, fence: int = 7) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=fence), T0)
+
+
+def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:
+    effects = proxy.handle(ANN, Inspect(lock="a", session="ann", request=5), T0)
+    assert sent(effects, Look) == [Look(lock="a", query=1)]
+    holder = Contender("n2", "bob", "bob-1", 9, 800)
+    seen = Seen(lock="a", query=1, holder=holder, waiters=(), waits_for=())
+    assert sent(proxy.handle(BACKEND, seen, T0), LockStatus) == [
+        LockStatus(lock="a", holder=holder, waiters=(), waits_for=(), session="ann", request=5)
+    ]
+
+
+def test_a_node_describes_itself_and_its_locks(proxy: Proxy) -> None:
+    hold(proxy)
+    proxy.handle(BACKEND, Ready(ready=True, detail="ready"), T0)
+    effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
+    assert effects[-1] == Send(Address("n1/node"), Report())
+    reported = Reported(uptime_ms=5, counters=())
+    ((to, status),) = [
+        (e.to, e.message)
+        for e in proxy.handle(Address("n1/node"), reported, at(100))
+        if isinstance(e, Send)
+    ]
+    assert to == BOB
+    assert isinstance(status, NodeStatus)
+    assert (status.ready, status.uptime_ms, status.request) == (True, 5, 4)
+    assert status.locks[0].holder == Contender("n1", "ann", "o", 7, 100)
+
+
+def test_a_description_says_who_holds_elsewhere_and_which_node_is_missing(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
+    assert sent(effects, Look) == [Look(lock="a", query=1)]
+    assert proxy.handle(Address("n1/node"), Reported(uptime_ms=5, counters=()), T0) == ()
+    holder = Contender("n2", "", "", 9, 800)
+    absent = (Absence("n3", 4_000),)
+    seen = Seen(lock="a", query=1, holder=holder, waiters=(), waits_for=absent)
+    (status,) = sent(proxy.handle(BACKEND, seen, at(100)), NodeStatus)
+    (lock,) = status.locks
+    assert (lock.holder, lock.waits_for) == (holder, absent)
+    assert lock.waiters == (Contender("n1", "ann", "o", None, 100),)
+
+
+def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:
+    proxy.handle(BOB, Describe(session="bob", request=4), T0)
+    assert sent(proxy.handle(ANN, Describe(session="ann", request=1), T0), Report) == []
+    reported = Reported(uptime_ms=5, counters=())
+    answers = proxy.handle(Address("n1/node"), reported, T0)
+    assert [answer.session for answer in sent(answers, NodeStatus)] == ["bob", "ann"]
