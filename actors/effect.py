@@ -49,6 +49,17 @@ class Persist:
 
 
 @effect
+class Checkpoint:
+    """Let ``records`` stand for everything this role persisted before, which may be forgotten.
+
+    Durable before any later effect of the same role begins, as with `Persist`, and all or
+    nothing: a crash leaves what was there before, or ``records``. Other roles keep theirs.
+    """
+
+    records: tuple[Message, ...]
+
+
+@effect
 class Spawn:
     """Start a role of class ``role`` at ``address`` of this node; its `begin` runs next.
 
@@ -75,5 +86,5 @@ class Observe:
     count: int = 1
 
 
-Effect = Send | Wake | Persist | Spawn | Retire | Observe
+Effect = Send | Wake | Persist | Checkpoint | Spawn | Retire | Observe
 Effects = Sequence[Effect]

@@ -26,6 +26,11 @@ def node_of(address: Address) -> str:
     return address.partition("/")[0]
 
 
+def role_of(address: Address) -> str:
+    """Return the name of the role at ``address``, without its node."""
+    return address.partition("/")[2]
+
+
 def ms_between(earlier: Instant, later: Instant) -> int:
     """Return the whole milliseconds from ``earlier`` to ``later``, never below 0."""
     return max(0, (later - earlier) // NS_PER_MS)

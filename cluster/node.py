@@ -77,7 +77,7 @@ class Node:
             random=Random(boot),
             first_stamp=_first_stamp(),
             settings=config.settings,
-            records=_records_of(journal),
+            journal=_records_of(journal),
         )
         cast = recipe_of(config.protocol)(seat)
         counters: Counter[str] = Counter()
@@ -145,5 +145,8 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
     return Journal.open(folder)
 
 
-def _records_of(journal: Journal | None) -> tuple[Message, ...]:
-    return () if journal is None else tuple(decode(record) for record in journal.records)
+def _records_of(journal: Journal | None) -> dict[str, tuple[Message, ...]]:
+    if journal is None:
+        return {}
+    found = journal.take_records()
+    return {role: tuple(decode(record) for record in records) for role, records in found.items()}

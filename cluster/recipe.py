@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from random import Random
 
 from holdfast.actors.central.broker import Broker
@@ -41,8 +41,19 @@ class Seat:
     first_stamp: int = 0
     """Where the logical clock begins."""
     settings: Settings = Settings()
-    records: tuple[Message, ...] = ()
-    """What the journal of this node holds, oldest first."""
+    journal: Mapping[str, tuple[Message, ...]] = field(
+        default_factory=dict[str, tuple[Message, ...]]
+    )
+    """What the journal of this node holds, by the name of the role that wrote it."""
+
+    @property
+    def records(self) -> tuple[Message, ...]:
+        """Everything in the journal, role by role."""
+        return tuple(record for records in self.journal.values() for record in records)
+
+    def records_of(self, role: str) -> tuple[Message, ...]:
+        """Return what the role of that name (``"server"``) wrote and still needs, oldest first."""
+        return self.journal.get(role, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +145,7 @@ def central(seat: Seat) -> Cast:
         arguments = {
             "granted": seat.first_stamp,
             "journal": seat.settings.central_journal,
-            "records": seat.records,
+            "records": seat.records_of("server"),
         }
         roles.append(Spawn(server, LockServer, arguments))
     return Cast(roles=tuple(roles))

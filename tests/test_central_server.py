@@ -219,7 +219,7 @@ def test_a_restarted_server_goes_on_where_its_journal_ends() -> None:
         if isinstance(effect, Persist)
     ]
 
-    again = LockServer(SERVER, HOST, journal=True, records=(*records, Probed()))
+    again = LockServer(SERVER, HOST, journal=True, records=tuple(records))
 
     assert again.begin(T0) == (Observe("central.holdings_replayed", 2),)
     assert (again.granted, again.held) == (first.granted, first.held)

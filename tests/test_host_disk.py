@@ -79,7 +79,8 @@ def test_what_was_answered_after_a_persist_is_on_the_disk(start: Start, tmp_path
     copy.mkdir()
     (copy / journal.name).write_bytes(journal.read_bytes())  # As a crash here would leave it.
     reopened = Journal.open(copy)
-    assert [decode(record) for record in reopened.records] == [granted]
+    (records,) = reopened.take_records().values()
+    assert [decode(record) for record in records] == [granted]
     reopened.close()
 
 

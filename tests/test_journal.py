@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import errno
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -13,27 +11,28 @@ from pathlib import Path
 import pytest
 
 from holdfast.cluster.storage.directory import LOCK_NAME
-from holdfast.cluster.storage.error import (
-    FolderBusyError,
-    JournalDamagedError,
-    JournalFailedError,
-)
-from holdfast.cluster.storage.journal import SEGMENT_NAME, Journal
-from holdfast.cluster.storage.record import encode_records, header
+from holdfast.cluster.storage.error import FolderBusyError, JournalDamagedError, JournalFailedError
+from holdfast.cluster.storage.folder import segment_path
+from holdfast.cluster.storage.journal import Journal
+from holdfast.cluster.storage.record import GROUP_BYTES, HEADER_BYTES, Entry
 
 PATIENCE_S = 60
 
 
+def entries(*payloads: bytes) -> list[Entry]:
+    return [Entry("role", payload) for payload in payloads]
+
+
 def keep(folder: Path, *payloads: bytes) -> Path:
     with closing(Journal.open(folder)) as journal:
-        journal.append(payloads)
+        journal.append(entries(*payloads))
         journal.sync()
         return journal.path
 
 
 def kept(folder: Path) -> list[bytes]:
     with closing(Journal.open(folder)) as journal:
-        return journal.records
+        return journal.take_records().get("role", [])
 
 
 def python(program: str, folder: Path) -> subprocess.Popen[str]:
@@ -58,41 +57,118 @@ def test_what_was_appended_is_there_when_the_journal_is_opened_again(tmp_path: P
 
 def test_a_new_journal_is_empty_and_nothing_was_cut(tmp_path: Path) -> None:
     with closing(Journal.open(tmp_path)) as journal:
-        assert (journal.records, journal.torn_bytes) == ([], 0)
+        assert (journal.take_records(), journal.torn_bytes) == ({}, 0)
         journal.append([])
         journal.sync()
     assert kept(tmp_path) == []
 
 
-def test_a_tail_torn_at_any_byte_is_cut_and_the_journal_goes_on(tmp_path: Path) -> None:
-    last = encode_records([b"the last record"])
-    content = keep(tmp_path, b"a", b"b").read_bytes()
-    for size in range(1, len(last)):
-        (tmp_path / SEGMENT_NAME).write_bytes(content + last[:size])
+def test_each_role_gets_its_own_records_once(tmp_path: Path) -> None:
+    with closing(Journal.open(tmp_path)) as journal:
+        journal.append([Entry("a", b"1"), Entry("b", b"2"), Entry("a", b"3")])
+        journal.sync()
+    with closing(Journal.open(tmp_path)) as journal:
+        assert journal.take_records() == {"a": [b"1", b"3"], "b": [b"2"]}
+        assert journal.take_records() == {}
+
+
+def test_a_role_that_forgets_keeps_what_it_says_after_and_others_keep_theirs(
+    tmp_path: Path,
+) -> None:
+    with closing(Journal.open(tmp_path)) as journal:
+        journal.append([Entry("a", b"1"), Entry("b", b"2")])
+        journal.sync()
+        journal.append([Entry("a", b"3"), Entry("a", None), Entry("a", b"4"), Entry("b", b"5")])
+        journal.sync()
+        journal.append([Entry("a", b"6"), Entry("c", b"7"), Entry("c", None)])
+        journal.sync()
+    with closing(Journal.open(tmp_path)) as journal:
+        assert journal.take_records() == {"a": [b"4", b"6"], "b": [b"2", b"5"]}
+
+
+def test_any_cut_and_any_flipped_byte_of_the_last_group_is_cut_and_the_journal_goes_on(
+    tmp_path: Path,
+) -> None:
+    path = keep(tmp_path, b"a", b"b")
+    before = path.stat().st_size
+    with closing(Journal.open(tmp_path)) as journal:  # Says now that what it found is durable.
+        assert path.stat().st_size == before + GROUP_BYTES
+        journal.append([*entries(b"the last"), Entry("role", None), *entries(b"records")])
+        journal.sync()
+    whole = path.read_bytes()
+    last = before + GROUP_BYTES
+    cuts = [whole[:size] for size in range(last + 1, len(whole))]
+    flips = [
+        whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :] for at in range(last, len(whole))
+    ]
+    for content in cuts + flips:
+        path.write_bytes(content)
         with closing(Journal.open(tmp_path)) as journal:
-            assert (journal.records, journal.torn_bytes) == ([b"a", b"b"], size)
-            journal.append([b"c"])
+            assert journal.take_records() == {"role": [b"a", b"b"]}
+            assert journal.torn_bytes == len(content) - last
+            journal.append(entries(b"c"))
             journal.sync()
         assert kept(tmp_path) == [b"a", b"b", b"c"]
 
 
+def test_any_flipped_byte_of_what_a_start_relied_on_refuses(tmp_path: Path) -> None:
+    path = keep(tmp_path, b"a", b"b")
+    end = path.stat().st_size
+    assert kept(tmp_path) == [b"a", b"b"]
+    whole = path.read_bytes()
+    for at in range(end):
+        content = whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :]
+        path.write_bytes(content)
+        with pytest.raises(JournalDamagedError, match="is damaged at byte"):
+            Journal.open(tmp_path)
+        assert path.read_bytes() == content
+
+
+def test_starting_again_and_again_writes_nothing_more(tmp_path: Path) -> None:
+    path = keep(tmp_path, b"a")
+    sizes: set[int] = set()
+    for _ in range(3):
+        assert kept(tmp_path) == [b"a"]
+        sizes.add(path.stat().st_size)
+    assert len(sizes) == 1
+
+
 def test_a_journal_whose_making_was_interrupted_is_made_anew(tmp_path: Path) -> None:
-    for size in range(len(header())):
-        (tmp_path / SEGMENT_NAME).write_bytes(header()[:size])
+    header = keep(tmp_path, b"a").read_bytes()[:HEADER_BYTES]
+    for content in (*(header[:size] for size in range(HEADER_BYTES)), bytes(HEADER_BYTES)):
+        segment_path(tmp_path, 1).write_bytes(content)
         keep(tmp_path, b"a")
         assert kept(tmp_path) == [b"a"]
 
 
 @pytest.mark.usefixtures("descriptors")
 def test_damage_before_the_tail_refuses_and_changes_nothing(tmp_path: Path) -> None:
-    path = keep(tmp_path, b"first", b"second")
+    path = keep(tmp_path, b"first")
+    keep(tmp_path, b"second")
     content = bytearray(path.read_bytes())
-    content[len(header()) + 10] ^= 1
+    content[HEADER_BYTES + 10] ^= 1
     path.write_bytes(content)
     for _ in range(2):  # The second time shows that the folder was let go, too.
-        with pytest.raises(JournalDamagedError, match=f"{SEGMENT_NAME} is damaged at byte 16"):
+        with pytest.raises(JournalDamagedError, match=r"1\.journal is damaged at byte 56"):
             Journal.open(tmp_path)
     assert path.read_bytes() == content
+
+
+def test_a_journal_of_the_first_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+    first = bytes.fromhex("686f6c646661737401000000593aee5e020000003a5a50236162")
+    segment_path(tmp_path, 1).write_bytes(first)
+    with pytest.raises(JournalDamagedError, match="has journal format 1, of a development version"):
+        Journal.open(tmp_path)
+    assert segment_path(tmp_path, 1).read_bytes() == first
+
+
+def test_a_second_append_before_the_sync_is_a_bug_of_ours(tmp_path: Path) -> None:
+    with closing(Journal.open(tmp_path)) as journal:
+        journal.append(entries(b"a"))
+        with pytest.raises(AssertionError, match="one append, one sync"):
+            journal.append(entries(b"b"))
+        with pytest.raises(AssertionError, match="not durable"):
+            journal.trim()
 
 
 def test_a_second_journal_in_the_same_process_is_refused(tmp_path: Path) -> None:
@@ -100,7 +176,7 @@ def test_a_second_journal_in_the_same_process_is_refused(tmp_path: Path) -> None
         with pytest.raises(FolderBusyError) as caught:
             Journal.open(tmp_path)
         assert f"{tmp_path} is in use by process {os.getpid()}" in str(caught.value)
-        journal.append([b"a"])  # The refusal did no harm to who was first.
+        journal.append(entries(b"a"))  # The refusal did no harm to who was first.
         journal.sync()
     assert kept(tmp_path) == [b"a"]
 
@@ -130,93 +206,6 @@ def test_a_holder_that_cannot_be_named_is_unknown(tmp_path: Path) -> None:
             Journal.open(tmp_path)
 
 
-def test_what_a_killed_process_had_synced_is_all_there(tmp_path: Path) -> None:
-    appending = """
-        import sys, pathlib
-        from holdfast.cluster.storage.journal import Journal
-        journal = Journal.open(pathlib.Path(sys.argv[1]))
-        number = len(journal.records)
-        while True:
-            journal.append([b"%d" % n for n in range(number, number + 3)])
-            journal.sync()
-            number += 3
-            print(number)
-    """
-    promised = 0
-    for _ in range(3):
-        with python(appending, tmp_path) as process:
-            assert process.stdout is not None
-            for _ in range(20):
-                promised = int(process.stdout.readline())
-            process.send_signal(signal.SIGKILL)
-            for line in process.stdout:
-                if line.endswith("\n"):
-                    promised = int(line)
-            process.wait(PATIENCE_S)
-        records = kept(tmp_path)
-        assert len(records) >= promised
-        assert records == [b"%d" % number for number in range(len(records))]
-    assert promised >= 3 * 60
-
-
-def test_a_full_disk_ends_the_journal_and_nothing_is_half_read_later(tmp_path: Path) -> None:
-    filling = """
-        import pathlib, resource, signal, sys
-        from holdfast.cluster.storage.error import JournalFailedError
-        from holdfast.cluster.storage.journal import Journal
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_007, 10_007))
-        journal = Journal.open(pathlib.Path(sys.argv[1]))
-        synced = 0
-        try:
-            while True:
-                journal.append([b"x" * 300, b"y" * 300])
-                journal.sync()
-                synced += 2
-        except JournalFailedError as error:
-            print(synced, error)
-        for refused in (lambda: journal.append([b"z"]), journal.sync):
-            try:
-                refused()
-            except JournalFailedError as error:
-                print(error)
-        journal.close()
-    """
-    with python(filling, tmp_path) as process:
-        out, _ = process.communicate(timeout=PATIENCE_S)
-    first, second, third = out.splitlines()
-    synced = int(first.split()[0])
-    assert "could not be written: File too large" in first
-    assert "failed before (File too large) and takes nothing more" in second
-    assert second == third
-    records = kept(tmp_path)
-    assert synced <= len(records) < synced + 2
-    assert records == ([b"x" * 300, b"y" * 300] * len(records))[: len(records)]
-    keep(tmp_path, b"z")
-    assert kept(tmp_path) == [*records, b"z"]
-
-
-def test_a_failed_sync_is_never_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[int] = []
-
-    def fail(descriptor: int) -> None:
-        tried.append(descriptor)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with closing(Journal.open(tmp_path)) as journal:
-        monkeypatch.setattr(os, "fdatasync", fail)
-        journal.append([b"a"])
-        with pytest.raises(JournalFailedError, match="could not be synced: Input/output error"):
-            journal.sync()
-        with pytest.raises(JournalFailedError, match="takes nothing more"):
-            journal.sync()
-        with pytest.raises(JournalFailedError, match="takes nothing more"):
-            journal.append([b"b"])
-    assert len(tried) == 1
-
-
 def test_a_write_that_is_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
 
@@ -225,7 +214,7 @@ def test_a_write_that_is_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.M
 
     with closing(Journal.open(tmp_path)) as journal:
         monkeypatch.setattr(os, "write", write_three)
-        journal.append([b"a long record", b"and another"])
+        journal.append(entries(b"a long record", b"and another"))
         journal.sync()
     monkeypatch.undo()
     assert kept(tmp_path) == [b"a long record", b"and another"]
@@ -234,8 +223,8 @@ def test_a_write_that_is_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.M
 def test_a_record_out_of_its_limits_writes_nothing(tmp_path: Path) -> None:
     with closing(Journal.open(tmp_path)) as journal:
         with pytest.raises(ValueError, match="1 to 1048576 bytes, not 0"):
-            journal.append([b"fine", b""])
-        journal.append([b"after"])
+            journal.append(entries(b"fine", b""))
+        journal.append(entries(b"after"))
         journal.sync()
     assert kept(tmp_path) == [b"after"]
 
@@ -245,11 +234,11 @@ def test_a_closed_journal_refuses_and_may_be_closed_again(tmp_path: Path) -> Non
     journal.close()
     journal.close()
     with pytest.raises(ValueError, match="is closed"):
-        journal.append([b"a"])
+        journal.append(entries(b"a"))
 
 
 @pytest.mark.usefixtures("descriptors")
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(JournalFailedError, match=r"file/n1/00000001\.journal cannot be opened"):
+    with pytest.raises(JournalFailedError, match=r"file/n1 cannot be opened"):
         Journal.open(tmp_path / "file" / "n1")

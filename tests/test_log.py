@@ -6,7 +6,8 @@ from pathlib import Path
 from loguru import logger
 
 from holdfast.cluster import log
-from holdfast.cluster.storage.journal import SEGMENT_NAME, Journal
+from holdfast.cluster.storage.folder import segment_path
+from holdfast.cluster.storage.journal import Journal
 
 
 def test_a_log_line_has_the_fields_bound_to_it_and_the_level_is_heeded() -> None:
@@ -24,17 +25,17 @@ def test_a_log_line_has_the_fields_bound_to_it_and_the_level_is_heeded() -> None
 
 
 def test_the_library_is_silent_until_a_program_enables_it(tmp_path: Path) -> None:
-    (tmp_path / SEGMENT_NAME).write_bytes(b"hold")  # Cut at start, with a warning.
+    segment_path(tmp_path, 1).write_bytes(b"hold")  # Cut at start, with a warning.
     lines: list[str] = []
     sink = logger.add(lines.append, format="{message}")
     try:
         log.silence()
         Journal.open(tmp_path).close()
         assert lines == []
-        (tmp_path / SEGMENT_NAME).write_bytes(b"hold")
+        segment_path(tmp_path, 1).write_bytes(b"hold")
         logger.enable(log.PACKAGE)
         Journal.open(tmp_path).close()
-        assert lines == [f"{tmp_path / SEGMENT_NAME}: cut 4 bytes of an unfinished write\n"]
+        assert lines == [f"{segment_path(tmp_path, 1)}: cut 4 bytes of an unfinished write\n"]
     finally:
         logger.remove(sink)
         log.silence()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -8,115 +9,213 @@ from hypothesis import strategies as st
 
 from holdfast.cluster.storage.error import JournalDamagedError
 from holdfast.cluster.storage.record import (
+    GROUP_BYTES,
     HEADER_BYTES,
-    PREFIX_BYTES,
+    PREAMBLE_BYTES,
     RECORD_BYTES_MAX,
+    Entry,
+    Header,
+    Kind,
     Scan,
-    encode_records,
-    header,
+    encode_group,
+    encode_header,
+    entries_of,
     scan,
 )
 
-PAYLOADS = [b"first", b"second record", b"the third"]
+SALT = b"saltsalt"
+HEADER = Header(Kind.SEGMENT, 1, 1, SALT, bytes(8))
+A = [Entry("acceptor", b"first"), Entry("server", b"second record")]
+B = [Entry("acceptor", None), Entry("acceptor", b"the third")]
+C = [Entry("server", b"x" * 100)]
 
 
-def file_of(*payloads: bytes) -> bytes:
-    return header() + encode_records(payloads)
+def file_of(*groups: list[Entry], header: Header = HEADER) -> bytes:
+    content = encode_header(header)
+    for sequence, entries in enumerate(groups, start=header.first):
+        content += encode_group(entries, salt=header.salt, offset=len(content), sequence=sequence)
+    return content
+
+
+def read(content: bytes) -> list[list[Entry]]:
+    return [list(entries_of(content, group)) for group in scan_of(content).groups]
+
+
+def scan_of(content: bytes) -> Scan:
+    return scan(content, "journal.bin", Kind.SEGMENT)
+
+
+def torn(content: bytes) -> bool:
+    """Tell whether all but the last group is read, and the rest is an unfinished write."""
+    found = scan_of(content)
+    assert read(content) == [A, B]
+    return (found.end, found.torn) == (BEFORE_LAST, len(content) - BEFORE_LAST)
+
+
+WHOLE = file_of(A, B, C)
+BEFORE_LAST = len(file_of(A, B))
+PATTERNS = st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 4000)), min_size=1, max_size=9)
 
 
 def test_the_layout_is_pinned() -> None:
-    assert header().hex() == "686f6c646661737401000000593aee5e"
-    assert encode_records([b"ab"]).hex() == "02000000" + "3a5a5023" + "6162"
+    preamble = "686f6c6466617374" + "02000000" + "b7955b4c"  # The name, the version, the checksum.
+    filed = "01000000" + "0100000000000000" + "0100000000000000" + SALT.hex() + "00" * 8
+    assert encode_header(HEADER).hex() == preamble + filed + "84747779"
+    prefix = SALT.hex() + "3800000000000000" + "0300000000000000" + "08000000"
+    body = "01" + "02000000" + "72" + "6162"
+    group = encode_group([Entry("r", b"ab")], salt=SALT, offset=56, sequence=3)
+    assert group.hex() == prefix + "722838b6" + "c18f0700" + body
 
 
-@given(st.lists(st.binary(min_size=1, max_size=300), max_size=20))
-def test_what_was_written_is_read_back_in_order(payloads: list[bytes]) -> None:
-    content = file_of(*payloads)
-    assert scan(content, "j") == Scan(payloads, len(content), 0)
+@given(
+    st.lists(
+        st.lists(
+            st.builds(
+                Entry,
+                st.text(min_size=1, max_size=60),
+                st.none() | st.binary(min_size=1, max_size=300),
+            ),
+            max_size=5,
+        ),
+        max_size=9,
+    )
+)
+def test_what_was_written_is_read_back_in_order(groups: list[list[Entry]]) -> None:
+    content = file_of(*groups)
+    assert read(content) == groups
+    assert scan_of(content)[2:] == (len(content), 0)
 
 
-def test_a_file_cut_anywhere_in_its_last_record_keeps_all_others() -> None:
-    content = file_of(*PAYLOADS)
-    last = len(file_of(*PAYLOADS[:-1]))
-    for size in range(last, len(content)):
-        assert scan(content[:size], "j") == Scan(PAYLOADS[:-1], last, size - last)
+def test_a_file_cut_anywhere_in_its_last_group_keeps_all_others() -> None:
+    for size in range(BEFORE_LAST + 1, len(WHOLE)):
+        assert torn(WHOLE[:size])
 
 
-def test_any_flipped_byte_of_the_last_record_is_an_unfinished_write() -> None:
-    content = file_of(*PAYLOADS)
-    last = len(file_of(*PAYLOADS[:-1]))
-    for at in range(last, len(content)):
-        spoilt = bytearray(content)
-        spoilt[at] ^= 0xFF
-        assert scan(bytes(spoilt), "j") == Scan(PAYLOADS[:-1], last, len(content) - last)
-
-
-def test_any_flipped_bit_before_the_last_record_is_damage() -> None:
-    content = file_of(*PAYLOADS)
-    last = len(file_of(*PAYLOADS[:-1]))
-    for at in range(last):
+def test_any_flipped_bit_of_the_last_group_is_an_unfinished_write() -> None:
+    for at in range(BEFORE_LAST, len(WHOLE)):
         for bit in range(8):
-            spoilt = bytearray(content)
-            spoilt[at] ^= 1 << bit
+            assert torn(flipped(WHOLE, at, 1 << bit))
+
+
+def test_any_flipped_bit_before_the_last_group_is_damage() -> None:
+    for at in range(BEFORE_LAST):
+        for bit in range(8):
             with pytest.raises(JournalDamagedError, match=r"journal\.bin is damaged at byte"):
-                scan(bytes(spoilt), "journal.bin")
+                scan_of(flipped(WHOLE, at, 1 << bit))
+
+
+@given(PATTERNS)
+def test_holes_anywhere_in_the_last_group_are_an_unfinished_write(
+    holes: list[tuple[int, int]],
+) -> None:
+    """Its pages reach the disk in any order, and look like records of others."""
+    inner = file_of(A, B)
+    big = [Entry("server", inner * 8), Entry("server", encode_header(HEADER) * 30)]
+    content = bytearray(file_of(A, B, big))
+    size = len(content) - BEFORE_LAST
+    for begin, length in holes:
+        at = BEFORE_LAST + begin % size
+        until = min(at + length, len(content))
+        content[at:until] = bytes(until - at)
+    assert content == file_of(A, B, big) or torn(bytes(content))
+
+
+def test_a_damaged_group_is_known_by_the_begin_of_the_one_after_it_even_if_that_is_unfinished() -> (
+    None
+):
+    for size in range(BEFORE_LAST + GROUP_BYTES, len(WHOLE)):
+        with pytest.raises(JournalDamagedError):
+            scan_of(flipped(WHOLE, BEFORE_LAST - 1)[:size])
+
+
+def test_a_spoilt_group_with_anything_after_its_end_was_synced() -> None:
+    with pytest.raises(JournalDamagedError, match="yet the file goes on after it"):
+        scan_of(flipped(WHOLE, BEFORE_LAST - 1)[: BEFORE_LAST + 1])
 
 
 def test_damage_is_told_with_its_offset_and_what_to_do() -> None:
-    content = bytearray(file_of(*PAYLOADS))
-    second = len(file_of(PAYLOADS[0]))
-    content[second + PREFIX_BYTES] ^= 1
-    third = len(file_of(*PAYLOADS[:2]))
+    second = len(file_of(A))
     with pytest.raises(JournalDamagedError) as caught:
-        scan(bytes(content), "/var/j")
+        scan_of(flipped(WHOLE, second))
     text = str(caught.value)
-    assert f"/var/j is damaged at byte {second}: record 2" in text
-    assert f"follows at byte {third}" in text
+    assert f"journal.bin is damaged at byte {second}: group 2 cannot be read" in text
+    assert f"another follows at byte {BEFORE_LAST}" in text
     assert "start the node as a new one" in text
 
 
-@pytest.mark.parametrize("garbage", [b"\0" * 5000, b"\xff" * 5000, b"\1\0\0\0" * 1000])
-def test_garbage_after_the_last_record_is_an_unfinished_write(garbage: bytes) -> None:
-    content = file_of(*PAYLOADS)
-    assert scan(content + garbage, "j") == Scan(PAYLOADS, len(content), len(garbage))
+def test_a_group_that_is_not_where_it_belongs_is_damage() -> None:
+    for misplaced in (file_of(A) + file_of(A, B, C)[BEFORE_LAST:], WHOLE + WHOLE[BEFORE_LAST:]):
+        assert len(read(misplaced)) < 4  # It says where it belongs, so it does not pass.
+    content = file_of(A)
+    twice = content + encode_group(B, salt=SALT, offset=len(content), sequence=1)
+    with pytest.raises(JournalDamagedError, match="group 1 lies where 2 belongs"):
+        scan_of(twice)
 
 
-def test_a_file_without_a_whole_header_is_a_new_one() -> None:
-    for size in range(HEADER_BYTES):
-        assert scan(header()[:size], "j") == Scan([], 0, size)
+@pytest.mark.parametrize("garbage", [b"\0" * 5000, b"\xff" * 5000, SALT * 600])
+def test_garbage_after_the_last_group_is_an_unfinished_write(garbage: bytes) -> None:
+    assert torn(file_of(A, B) + garbage)
 
 
-@pytest.mark.parametrize("content", [b"x", b"\0" * 100, b"holdfast" + b"\0" * 100])
+def test_a_file_whose_header_is_not_whole_and_is_all_there_is_was_never_made() -> None:
+    for content in (*(WHOLE[:size] for size in range(HEADER_BYTES)), b"x", bytes(HEADER_BYTES)):
+        assert scan_of(content) == Scan(None, [], 0, len(content))
+
+
+@pytest.mark.parametrize("content", [b"x" * 100, b"\0" * 100, b"holdfast" + b"\0" * 100])
 def test_what_does_not_begin_as_a_journal_is_refused(content: bytes) -> None:
-    with pytest.raises(JournalDamagedError, match="does not begin as a journal does"):
-        scan(content, "j")
+    with pytest.raises(JournalDamagedError, match="does not begin as a segment does"):
+        scan_of(content)
 
 
-def test_another_version_of_the_format_is_named() -> None:
-    later = bytes.fromhex("686f6c646661737402000000") + struct.pack("<I", 0x4C5B95B7)
-    assert len(later) == HEADER_BYTES
-    with pytest.raises(JournalDamagedError, match="format 2, and this release reads 1"):
-        scan(later, "j")
+def test_a_snapshot_is_no_segment() -> None:
+    with pytest.raises(JournalDamagedError, match="it is no snapshot"):
+        scan(WHOLE, "journal.bin", Kind.SNAPSHOT)
 
 
-def test_a_length_beyond_the_limit_is_not_believed() -> None:
-    content = file_of(b"a") + struct.pack("<II", RECORD_BYTES_MAX + 1, 0) + b"x" * 20
-    assert scan(content, "j").records == [b"a"]
+def preamble(version: int) -> bytes:
+    versioned = b"holdfast" + struct.pack("<I", version)
+    return versioned + struct.pack("<I", zlib.crc32(versioned))
+
+
+@pytest.mark.parametrize("more", [b"", b"\2\0\0\0\x3a\x5a\x50\x23ab" * 20])
+def test_a_journal_of_the_first_format_is_refused_with_what_to_do(more: bytes) -> None:
+    first = bytes.fromhex("686f6c646661737401000000593aee5e")
+    assert first == preamble(1)
+    with pytest.raises(JournalDamagedError, match="format 1, of a development version") as caught:
+        scan_of(first + more)
+    assert "move the folder aside and start the node as a new one" in str(caught.value)
+
+
+def test_a_later_version_of_the_format_is_named() -> None:
+    assert len(preamble(3)) == PREAMBLE_BYTES
+    with pytest.raises(JournalDamagedError, match="format 3, and this release reads 2: start"):
+        scan_of(preamble(3))
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * (RECORD_BYTES_MAX + 1)])
 def test_a_record_out_of_its_limits_is_refused(payload: bytes) -> None:
     with pytest.raises(ValueError, match="a record has 1 to 1048576 bytes, not"):
-        encode_records([b"fine", payload])
+        file_of([Entry("r", b"fine"), Entry("r", payload)])
+
+
+@pytest.mark.parametrize("stream", ["", "x" * 256, "\u00e9" * 128])
+def test_a_name_out_of_its_limits_is_refused(stream: str) -> None:
+    with pytest.raises(ValueError, match="a stream's name has 1 to 255 bytes, not"):
+        file_of([Entry(stream, b"fine")])
 
 
 def test_the_largest_record_is_read_back() -> None:
-    content = file_of(b"x" * RECORD_BYTES_MAX, b"after")
-    assert [len(record) for record in scan(content, "j").records] == [RECORD_BYTES_MAX, 5]
+    largest = [Entry("r", b"x" * RECORD_BYTES_MAX)]
+    assert read(file_of(largest, A)) == [largest, A]
 
 
 @given(st.binary(max_size=400))
-def test_no_content_is_read_as_anything_but_records_or_refused(content: bytes) -> None:
-    found = scan(file_of(*PAYLOADS) + content, "j")
-    assert found.records[:3] == PAYLOADS
-    assert found.end + found.torn == len(file_of(*PAYLOADS)) + len(content)
+def test_no_content_is_read_as_anything_but_what_was_written(content: bytes) -> None:
+    assert torn(file_of(A, B) + content) or not content
+
+
+def flipped(content: bytes, at: int, bits: int = 0xFF) -> bytes:
+    spoilt = bytearray(content)
+    spoilt[at] ^= bits
+    return bytes(spoilt)

@@ -133,6 +133,13 @@ class Freed(Message):
     number: int
 
 
+@message(0x5C)
+class Numbered(Message):
+    """A record of the server's journal: numbers up to this one were granted."""
+
+    number: int
+
+
 @local
 class Idle(Local):
     """From a lock client to its broker: after ``wants`` wants nobody needs me any more."""

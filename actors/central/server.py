@@ -10,6 +10,7 @@ from holdfast.actors.central.message import (
     Freed,
     Grant,
     Held,
+    Numbered,
     Peek,
     Peeked,
     Probe,
@@ -21,13 +22,17 @@ from holdfast.actors.central.message import (
     lock_fits,
     words_fit,
 )
-from holdfast.actors.effect import Effects, Observe, Persist, Send
+from holdfast.actors.effect import Checkpoint, Effects, Observe, Persist, Send
 from holdfast.actors.lock.message import Contender
 from holdfast.actors.message import Address, Instant, Message, address_of, ms_between, node_of
 from holdfast.actors.role import Host, Role
 
 LOCKS_MAX = 100_000
 """Locks held at one time. An entry is under a kilobyte, so the table stays under 100 MB."""
+
+RECORDS_MAX = 1_000
+"""Records after which the journal begins anew with the table, or four times as many as locks
+are held: so that what is written for it stays below a quarter of what is written anyway."""
 
 BROKER = "clients"
 """The role of every node to which grants go."""
@@ -83,7 +88,7 @@ class LockServer(Role[Request | Release | Peek | Probe]):
         granted: what to count from, 0 to `NUMBER_MAX`. A server without a journal must
             be given more than any number it has ever granted, or clients ignore it.
         journal: whether to persist every change before it is spoken of.
-        records: what the journal holds, oldest first; records of others are passed over.
+        records: what this role's journal holds, oldest first.
         locks_max: how many locks may be held at one time; one more is `Crowded` out.
 
     """
@@ -104,6 +109,8 @@ class LockServer(Role[Request | Release | Peek | Probe]):
         self.journal = journal
         self.locks_max = locks_max
         self.refused = 0
+        self.recorded = len(records)
+        """Records in the journal since the table was last written whole."""
         for record in records:
             self._replay(record)
 
@@ -144,13 +151,7 @@ class LockServer(Role[Request | Release | Peek | Probe]):
         self.granted += 1  # S1
         holding = Holding(request.client, self.granted, request.session, request.owner, now)
         self.held[request.lock] = holding
-        record = Held(
-            lock=request.lock,
-            client=request.client,
-            number=self.granted,
-            session=request.session,
-            owner=request.owner,
-        )
+        record = _held(request.lock, holding)
         return (*self._recorded(record), self._said(request.lock, holding))
 
     def _crowd_out(self, request: Request) -> Effects:
@@ -202,7 +203,18 @@ class LockServer(Role[Request | Release | Peek | Probe]):
         return Send(broker, Grant(lock=lock, client=holding.client, number=holding.number))
 
     def _recorded(self, record: Message) -> Effects:
-        return (Persist(record),) if self.journal else ()
+        """Return how ``record``, which is in the table already, gets into the journal."""
+        if not self.journal:
+            return ()
+        self.recorded += 1
+        if self.recorded <= max(RECORDS_MAX, 4 * len(self.held)):
+            return (Persist(record),)
+        self.recorded = 0
+        table = tuple(_held(lock, holding) for lock, holding in self.held.items())
+        return (
+            Observe("central.journal_begun_anew"),
+            Checkpoint((Numbered(number=self.granted), *table)),
+        )
 
     def _replay(self, record: Message) -> None:
         match record:
@@ -211,5 +223,17 @@ class LockServer(Role[Request | Release | Peek | Probe]):
                 self.held[lock] = Holding(client, number, session, owner, Instant(0))
             case Freed(lock=lock):
                 self.held.pop(lock, None)
+            case Numbered(number=number):
+                self.granted = max(self.granted, number)  # S1
             case _:
-                pass  # The node's other roles share its journal.
+                raise AssertionError(f"{record} is none of the server's records")
+
+
+def _held(lock: str, holding: Holding) -> Held:
+    return Held(
+        lock=lock,
+        client=holding.client,
+        number=holding.number,
+        session=holding.session,
+        owner=holding.owner,
+    )

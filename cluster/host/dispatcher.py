@@ -26,6 +26,7 @@ from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.host.stage import INBOX_MAX, RoleFailedError, Stage
 from holdfast.cluster.recipe import Cast
 from holdfast.cluster.storage.journal import Journal
+from holdfast.cluster.storage.record import Entry
 from holdfast.transport.wire import encode
 
 ARRIVALS_MAX = 100_000
@@ -243,15 +244,24 @@ class Dispatcher:
         self._gateway.take(FRAMES_MAX)
         self._stage.ring_alarms()
         self._stage.work(TURN_MAX)
-        if self._stage.records:
+        wrote = False
+        while self._stage.records:  # A role that is spawned by what was held may persist, too.
+            wrote = True
             self._write()
             self._stage.release_held()
         self._gateway.flush()
+        if wrote and self._journal is not None:
+            self._journal.trim()  # Last, so that nobody waits for it who need not.
 
     def _write(self) -> None:
         """Make the records of this turn durable: one append, one sync (group commit)."""
         assert self._journal is not None, "a role persists on a node that keeps no journal"
-        self._journal.append([encode(record) for record in self._stage.records])
+        self._journal.append(
+            [
+                Entry(role, None if record is None else encode(record))
+                for role, record in self._stage.records
+            ]
+        )
         self._journal.sync()
 
     def _sleep(self) -> None:

@@ -10,7 +10,17 @@ from typing import Any, cast
 
 from loguru import logger
 
-from holdfast.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from holdfast.actors.effect import (
+    Checkpoint,
+    Effect,
+    Effects,
+    Observe,
+    Persist,
+    Retire,
+    Send,
+    Spawn,
+    Wake,
+)
 from holdfast.actors.lock.backend import Report, Reported
 from holdfast.actors.lock.message import Counted
 from holdfast.actors.message import (
@@ -24,6 +34,7 @@ from holdfast.actors.message import (
     address_of,
     ms_between,
     node_of,
+    role_of,
 )
 from holdfast.actors.role import Role
 from holdfast.cluster.host.asks import Asks
@@ -69,7 +80,8 @@ class Stage:
         self.cells: dict[Address, Cell] = {}
         self.asks = Asks(node)
         self.ready: deque[tuple[Cell, Address, Event]] = deque()
-        self.records: list[Message] = []
+        self.records: list[tuple[str, Message | None]] = []
+        """What the roles of this turn persist; None forgets what that role wrote before."""
         self.outboxes: dict[str, list[Envelope]] = {}
         self.here = address_of(node, "node")
         self._began = self.now()
@@ -228,7 +240,7 @@ class Stage:
             self._perform_one(cell, effect)
 
     def _perform_one(self, cell: Cell, effect: Effect) -> None:
-        if cell.held and not isinstance(effect, Observe | Persist):
+        if cell.held and not isinstance(effect, Observe | Persist | Checkpoint):
             self._held.append((cell, effect))
             return
         match effect:
@@ -245,16 +257,22 @@ class Stage:
                 due = self.now() + after_ms * NS_PER_MS
                 heapq.heappush(self._wakes, (due, self._wake_number, cell, timer))
             case Persist(record):
-                self.records.append(record)
-                if not cell.held:
-                    cell.held = True
-                    self._holding.append(cell)
+                self._write(cell, record)
+            case Checkpoint(records):
+                self._write(cell, None, *records)
             case Spawn(address, role, arguments):
                 self.adopt(role(address, self, **arguments))
             case Retire(address):
                 retired = self.cells.get(address)
                 if retired is not None:
                     self.retire(retired)
+
+    def _write(self, cell: Cell, *records: Message | None) -> None:
+        name = role_of(cell.address)
+        self.records += [(name, record) for record in records]
+        if not cell.held:
+            cell.held = True
+            self._holding.append(cell)
 
     def _send_out(self, cell: Cell, to: Address, message: Message | Local) -> None:
         """Send to what is no role of this node: another node, an open question, the host."""

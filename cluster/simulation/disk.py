@@ -2,36 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
+from typing import NamedTuple
 
 from holdfast.actors.message import Message
 from holdfast.transport.wire import decode, encode
 
 
+class Written(NamedTuple):
+    """One thing that a role wrote: it is on the disk whole, or it is not."""
+
+    role: str
+    records: tuple[bytes, ...]
+    alone: bool
+    """Whether everything the role had written before is forgotten."""
+
+
 class Disk:
-    """Records in the order of writing, as bytes: every record crosses the real codec."""
+    """Records in the order of writing, role by role, as bytes: each crosses the real codec."""
 
     def __init__(self) -> None:
-        self.durable: list[bytes] = []
-        self.tail: list[bytes] = []
+        self.streams: dict[str, list[bytes]] = {}
+        """What is durable, by the name of the role that wrote it."""
+        self.tail: list[Written] = []
         """Written, and not yet synced."""
 
-    def append(self, record: Message) -> None:
-        """Write ``record`` behind all others; it is durable after the next `sync`."""
-        self.tail.append(encode(record))
+    @property
+    def durable(self) -> list[bytes]:
+        """Everything that is durable, role by role."""
+        return [record for records in self.streams.values() for record in records]
+
+    def append(self, role: str, record: Message) -> None:
+        """Write ``record`` behind all others of ``role``; it is durable after the next `sync`."""
+        self.tail.append(Written(role, (encode(record),), alone=False))
+
+    def checkpoint(self, role: str, records: Sequence[Message]) -> None:
+        """Write ``records`` in the place of all that ``role`` wrote before, as `append` does."""
+        self.tail.append(Written(role, tuple(encode(record) for record in records), alone=True))
 
     def sync(self) -> None:
         """Make everything written so far durable."""
-        self.durable += self.tail
+        for role, records, alone in self.tail:
+            stream = self.streams.setdefault(role, [])
+            if alone:
+                stream.clear()
+            stream += records
         self.tail = []
 
     def crash(self, random: Random, *, loses_tail: bool) -> int:
         """Keep what is durable and some of the rest; return how many records were lost.
 
         Args:
-            random: decides how many unsynced records had reached the disk.
-            loses_tail: whether unsynced records may be lost at all. A file system
-                that writes in order leaves a prefix of them.
+            random: decides how much of what was unsynced had reached the disk.
+            loses_tail: whether what is unsynced may be lost at all. A file system that
+                writes in order leaves a prefix of it; a checkpoint is there as a whole or
+                not at all.
 
         """
         kept = random.randint(0, len(self.tail)) if loses_tail else len(self.tail)
@@ -40,6 +66,9 @@ class Disk:
         self.sync()
         return lost
 
-    def records(self) -> tuple[Message, ...]:
-        """Read everything back, oldest first."""
-        return tuple(decode(record) for record in self.durable)
+    def records(self) -> dict[str, tuple[Message, ...]]:
+        """Read everything back, by the name of the role that wrote it, oldest first."""
+        return {
+            role: tuple(decode(record) for record in records)
+            for role, records in self.streams.items()
+        }

@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from holdfast.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from holdfast.actors.effect import (
+    Checkpoint,
+    Effects,
+    Observe,
+    Persist,
+    Retire,
+    Send,
+    Spawn,
+    Wake,
+)
 from holdfast.actors.message import Address, Event, Instant, node_of
 from holdfast.actors.role import Role
 
@@ -168,7 +177,7 @@ class Machine:
                     woken |= first.woken
                 case Retire(address):
                     retired.append(address)
-                case Persist() | Observe():
+                case Persist() | Checkpoint() | Observe():
                     pass  # Nothing crashes here.
         mask = sum(1 << letter for letter in sorted(set(sent)))
         return Turn(state, tuple(sent), mask, woken, tuple(said), tuple(spawned), tuple(retired))

@@ -75,7 +75,7 @@ class SimulatedNode:
             random=self.world.streams.fork(f"nodes/{self.name}/{self.lives}"),
             first_stamp=self.world.date_us() if self.dated else 0,
             settings=self.settings,
-            records=self.disk.records(),
+            journal=self.disk.records(),
         )
         self.stage.open(self.recipe(seat))
         self._turn()

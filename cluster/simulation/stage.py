@@ -9,7 +9,17 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from holdfast.actors.effect import (
+    Checkpoint,
+    Effect,
+    Effects,
+    Observe,
+    Persist,
+    Retire,
+    Send,
+    Spawn,
+    Wake,
+)
 from holdfast.actors.lock.backend import Report, Reported
 from holdfast.actors.lock.message import Counted
 from holdfast.actors.message import (
@@ -22,6 +32,7 @@ from holdfast.actors.message import (
     address_of,
     ms_between,
     node_of,
+    role_of,
 )
 from holdfast.actors.role import Role
 from holdfast.cluster.recipe import Cast
@@ -121,7 +132,10 @@ class Stage:
                 self.world.marks[effect.name] += effect.count
                 self.counters[effect.name] = self.counters.get(effect.name, 0) + effect.count
             elif isinstance(effect, Persist):
-                self.node.disk.append(effect.record)
+                self.node.disk.append(role_of(source), effect.record)
+                self._holding.add(source)
+            elif isinstance(effect, Checkpoint):
+                self.node.disk.checkpoint(role_of(source), effect.records)
                 self._holding.add(source)
             elif source in self._holding:
                 self._held.append((source, effect))
@@ -139,7 +153,7 @@ class Stage:
                 self._begin(self.roles[effect.address])
             case Retire(address):
                 self.roles.pop(address, None)
-            case Observe() | Persist():
+            case Observe() | Persist() | Checkpoint():
                 raise AssertionError("these are never held back")
 
     def _send(self, source: Address, to: Address, event: Event) -> None:

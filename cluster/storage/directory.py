@@ -45,6 +45,9 @@ class DirectoryLock:
                 f"{folder} is in use by process {holder}: every node needs a folder of its own. "
                 "Stop that process, or give this node another folder"
             ) from error
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Let go of the folder. More than once does nothing."""

@@ -1,76 +1,116 @@
-"""What a node wrote down: records appended to one file, read back when the node starts again."""
+"""What a node wrote down: records of its roles, read back when the node starts again."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Self
 
 from loguru import logger
 
 from holdfast.cluster.storage.directory import DirectoryLock, make_directory, sync_directory
-from holdfast.cluster.storage.error import JournalFailedError
-from holdfast.cluster.storage.record import encode_records, header, scan
+from holdfast.cluster.storage.error import JournalDamagedError, JournalFailedError
+from holdfast.cluster.storage.folder import (
+    make_segment,
+    remove,
+    segment_path,
+    write_all,
+    write_snapshot,
+)
+from holdfast.cluster.storage.index import Index, Place, without_forgotten
+from holdfast.cluster.storage.live import live_entries
+from holdfast.cluster.storage.record import (
+    HEADER_BYTES,
+    SALT_BYTES,
+    Entry,
+    Header,
+    Kind,
+    encode_group,
+)
+from holdfast.cluster.storage.recovery import NO_SALT, Recovered, recover
 
-SEGMENT_NAME = "00000001.journal"
-"""The first segment. Later ones, with higher numbers, sort after it."""
+SEGMENT_BYTES_MAX = 16 << 20
+"""A segment that has grown beyond this gets a successor (bytes, 16 MiB). It is also how much
+of what is forgotten may lie on the disk beside twice of what counts."""
 
 
 class Journal:
-    """An append-only file of records, and the lock on the folder it lies in.
+    """A node's records on disk, in streams, and the lock on the folder they lie in.
 
-    Used by one thread. Made with `Journal.open`.
+    A stream is what one role wrote. A role may say at any time that all it wrote before
+    is forgotten; `trim` then gives the room back. Used by one thread. Made with `Journal.open`.
 
     Invariants:
-        J1  When `sync` has returned, every record appended before it is read back by
-            each later `open`, in order.
-        J2  After a failure nothing more is written or synced. In particular ``fdatasync`` is
-            never tried twice: Linux may report a lost write once and then call it good.
+        J1  When `sync` has returned, every record appended before it and not forgotten
+            is read back by each later `open`, in the order of its stream.
+        J2  After a failure nothing more is written or synced. In particular a sync is never
+            tried twice: Linux may report a lost write once and then call it good.
+        J3  Nothing is appended while an earlier append is not synced. So only the last
+            group of the last segment can be unfinished, whatever a crash leaves.
+        J4  What one append wrote is read back as a whole or not at all.
     """
 
-    def __init__(self, path: Path, lock: DirectoryLock, descriptor: int) -> None:
-        self.path = path
-        self.records: list[bytes] = []
-        """What the file held when it was opened, oldest first."""
+    def __init__(self, folder: Path, lock: DirectoryLock, segment_bytes_max: int) -> None:
+        self.folder = folder
+        self.segment_bytes_max = segment_bytes_max
+        self.path = segment_path(folder, 1)
+        """The segment that is being written."""
         self.torn_bytes = 0
-        """How much of an unfinished write was cut off when the file was opened (bytes)."""
-        self.failure: OSError | None = None
+        """How much of an unfinished write was cut off when the folder was opened (bytes)."""
+        self.failure: Exception | None = None
         """What ended the journal's use, if something did."""
+        self.disk_bytes = 0
+        """How long all files in use are together (bytes)."""
         self._lock = lock
-        self._descriptor = descriptor
+        self._files: dict[Path, int] = {}
+        self._records: dict[str, list[bytes]] = {}
+        self._index = Index()
+        self._header = Header(Kind.SEGMENT, 0, 1, NO_SALT, NO_SALT)  # Of none: the first is 1.
+        self._descriptor = -1
+        self._closed = False
+        self._end = 0
+        self._sequence = 1
+        self._unsynced = False
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path, *, segment_bytes_max: int = SEGMENT_BYTES_MAX) -> Self:
         """Open the journal in ``folder``, which is made where it is missing.
+
+        Args:
+            folder: nobody else's.
+            segment_bytes_max: how long a segment grows before the next begins (bytes).
 
         Raises:
             FolderBusyError: another journal has the folder open.
-            JournalDamagedError: what was written before the last write cannot be read.
+            JournalDamagedError: what was synced once cannot be read; nothing was changed.
             JournalFailedError: the disk refuses.
 
         """
-        path = folder / SEGMENT_NAME
         with contextlib.ExitStack() as undo:
             try:
                 make_directory(folder)
                 lock = DirectoryLock(folder)
                 undo.callback(lock.close)
-                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                journal = cls(path, lock, os.open(path, flags, 0o644))
+                journal = cls(folder, lock, segment_bytes_max)
                 undo.callback(journal.close)
-                journal._recover()
+                journal._go_on(recover(folder))
             except OSError as error:
-                raise JournalFailedError(f"{path} cannot be opened: {error.strerror}") from error
+                raise JournalFailedError(f"{folder} cannot be opened: {error.strerror}") from error
             undo.pop_all()
         return journal
 
-    def append(self, payloads: Sequence[bytes]) -> None:
-        """Write ``payloads`` after all others. They are durable once `sync` has returned.
+    def take_records(self) -> dict[str, list[bytes]]:
+        """Hand out what was found at `open`, by stream, oldest first; it is kept no longer."""
+        records, self._records = self._records, {}
+        return records
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Write ``entries`` after all others. They are durable once `sync` has returned.
 
         Args:
-            payloads: 1 byte to 1 MiB each.
+            entries: payloads of 1 byte to 1 MiB each; None forgets the stream's earlier ones.
 
         Raises:
             ValueError: a payload is empty or too long; nothing was written.
@@ -78,11 +118,16 @@ class Journal:
 
         """
         self._check_usable()
-        content = encode_records(payloads)
-        try:
-            self._write(content)
-        except OSError as error:
-            self._fail("written", error)
+        assert not self._unsynced, "J3: one append, one sync"
+        kept = without_forgotten(entries)
+        if not kept:
+            return
+        group = self._encoded(kept)
+        with self._failing("written"):
+            if self._end > self.segment_bytes_max:
+                self._begin_segment()
+                group = self._encoded(kept)
+            self._write(group, kept)
 
     def sync(self) -> None:
         """Return once everything appended is on disk.
@@ -92,52 +137,126 @@ class Journal:
 
         """
         self._check_usable()
-        try:
+        with self._failing("synced"):
             os.fdatasync(self._descriptor)
-        except OSError as error:
-            self._fail("synced", error)
+        self._unsynced = False
+
+    def trim(self) -> None:
+        """Give back the room of what is forgotten, when that is more than what counts.
+
+        What counts is written into a snapshot, and all older files are removed. The work is
+        in proportion to what counts, and is paid for by what was written since.
+
+        Raises:
+            JournalFailedError: the disk refuses, or did before.
+
+        """
+        self._check_usable()
+        assert not self._unsynced, "what is not durable cannot stand for anything"
+        if self.disk_bytes <= 2 * self._index.live_bytes + self.segment_bytes_max:
+            return
+        with self._failing("trimmed"):
+            self._replace_by_snapshot()
 
     def close(self) -> None:
-        """Let go of file and folder. What was not synced is not promised. Twice does nothing."""
+        """Let go of files and folder. What was not synced is not promised. Twice does nothing."""
+        self._closed = True
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
         self._lock.close()
 
-    def _recover(self) -> None:
-        with self.path.open("rb") as file:
-            found = scan(file.read(), str(self.path))
-        self.records = found.records
-        if found.end == 0:
-            os.ftruncate(self._descriptor, 0)
-            self._write(header())
-        elif found.torn:
-            os.ftruncate(self._descriptor, found.end)
+    def _go_on(self, found: Recovered) -> None:
+        self._records, self._index = found.records, found.index
+        self._files, self._sequence = found.files, found.sequence
+        self.disk_bytes = sum(found.files.values())
+        self.torn_bytes = found.torn
         if found.torn:
-            self.torn_bytes = found.torn
-            logger.warning("{}: cut {} bytes of an unfinished write", self.path, found.torn)
-        # A process that was killed may have left whole records that were never synced. The
-        # node will act on them now, so they are made durable first.
+            logger.warning("{}: cut {} bytes of an unfinished write", found.torn_path, found.torn)
+        if found.doomed:
+            remove(found.doomed)
+            sync_directory(self.folder)
+        if found.last is None:
+            self._begin_segment()
+            return
+        self._header = found.last
+        self.path = segment_path(self.folder, found.last.number)
+        self._end = found.files[self.path]
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        if found.torn_path == self.path:
+            os.ftruncate(self._descriptor, self._end)
+        # A process that was killed may have left a whole group that was never synced. The node
+        # will act on it now, so it is made durable, and then an empty group says that it is.
         os.fsync(self._descriptor)
-        sync_directory(self.path.parent)
+        sync_directory(self.folder)
+        if not found.marked:
+            self._write(self._encoded([]), [])
+            os.fdatasync(self._descriptor)
+            self._unsynced = False
 
-    def _write(self, content: bytes) -> None:
-        rest = memoryview(content)
-        while rest:  # A write may be cut short, by a signal or by a disk that fills up.
-            rest = rest[os.write(self._descriptor, rest) :]
+    def _encoded(self, entries: Sequence[Entry]) -> bytes:
+        salt = self._header.salt
+        return encode_group(entries, salt=salt, offset=self._end, sequence=self._sequence)
+
+    def _write(self, group: bytes, entries: Sequence[Entry]) -> None:
+        self._unsynced = True
+        write_all(self._descriptor, group)
+        self._index.note(Place(self._sequence, self._header.number, self._end), entries)
+        self._sequence += 1
+        self._grow(len(group))
+
+    def _grow(self, size: int) -> None:
+        self._end += size
+        self.disk_bytes += size
+        self._files[self.path] = self._end
+
+    def _begin_segment(self) -> None:
+        """Begin the next segment; everything in the one before is synced."""
+        header = Header(
+            kind=Kind.SEGMENT,
+            number=self._header.number + 1,
+            first=self._sequence,
+            salt=os.urandom(SALT_BYTES),
+            previous=self._header.salt,
+        )
+        descriptor = make_segment(self.folder, header)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._header, self._end = descriptor, header, 0
+        self.path = segment_path(self.folder, header.number)
+        self._grow(HEADER_BYTES)
+
+    def _replace_by_snapshot(self) -> None:
+        old = list(self._files)
+        self._begin_segment()
+        header = self._header._replace(kind=Kind.SNAPSHOT, salt=os.urandom(SALT_BYTES))
+        entries = live_entries(old, self._index)
+        path, size = write_snapshot(self.folder, header, entries)
+        self._index.move(Place(header.first - 1, 0, 0))
+        remove(old)
+        self._files = {path: size, self.path: self._end}
+        self.disk_bytes = size + self._end
 
     def _check_usable(self) -> None:
         if self.failure is not None:
             raise JournalFailedError(
-                f"{self.path} failed before ({self.failure.strerror}) and takes nothing more: "
+                f"{self.folder} failed before ({_told(self.failure)}) and takes nothing more: "
                 "start the node anew"
             ) from self.failure
-        if self._descriptor < 0:
-            raise ValueError(f"{self.path} is closed")
+        if self._closed:
+            raise ValueError(f"{self.folder} is closed")
 
-    def _fail(self, verb: str, error: OSError) -> NoReturn:
-        self.failure = error  # J2
-        raise JournalFailedError(
-            f"{self.path} could not be {verb}: {error.strerror}. What was not synced may be lost; "
-            "free or repair the disk and start the node anew"
-        ) from error
+    @contextlib.contextmanager
+    def _failing(self, verb: str) -> Generator[None, None, None]:
+        try:
+            yield
+        except (OSError, JournalDamagedError) as error:
+            self.failure = error  # J2
+            raise JournalFailedError(
+                f"{self.path} could not be {verb}: {_told(error)}. What was not synced may be "
+                "lost; free or repair the disk and start the node anew"
+            ) from error
+
+
+def _told(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,115 @@
+"""The files of a journal's folder: their names, how they are made, and how they go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from holdfast.cluster.storage.directory import sync_directory
+from holdfast.cluster.storage.record import (
+    ENTRY_BYTES,
+    HEADER_BYTES,
+    Entry,
+    Header,
+    encode_group,
+    encode_header,
+)
+
+SEGMENT_SUFFIX = ".journal"
+SNAPSHOT_SUFFIX = ".snapshot"
+PARTIAL_SUFFIX = ".partial"
+
+CHUNK_BYTES = 1 << 18
+"""A snapshot is written and checked in groups of about this size (bytes, 256 KiB)."""
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Return where the segment ``number`` lies: names sort as they were made."""
+    return folder / f"{number:08d}{SEGMENT_SUFFIX}"
+
+
+def snapshot_path(folder: Path, number: int) -> Path:
+    """Return where the snapshot lies that stands for all segments below ``number``."""
+    return folder / f"{number:08d}{SNAPSHOT_SUFFIX}"
+
+
+def numbered(folder: Path, suffix: str) -> dict[int, Path]:
+    """Return the files of one kind by number, in order; other files are none of ours."""
+    named = [path for path in folder.iterdir() if path.suffix == suffix]
+    return {int(path.stem): path for path in sorted(named) if path.stem.isdecimal()}
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write ``content`` whole: one write may be cut short, by a signal or a disk that fills up."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def make_segment(folder: Path, header: Header) -> int:
+    """Make a segment durably, with its name; return the descriptor to append with.
+
+    Raises:
+        OSError: the disk refuses. A half-made segment is removed at the next start.
+
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+    descriptor = os.open(segment_path(folder, header.number), flags, 0o644)
+    try:
+        write_all(descriptor, encode_header(header))
+        os.fsync(descriptor)
+        sync_directory(folder)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def write_snapshot(folder: Path, header: Header, entries: Iterable[Entry]) -> tuple[Path, int]:
+    """Write a snapshot aside and give it its name when it is durable; return path and size.
+
+    A group without entries ends it, so that one cut short between groups is noticed.
+
+    Raises:
+        OSError: the disk refuses. What was written is removed at the next start.
+
+    """
+    path = snapshot_path(folder, header.number)
+    partial = path.with_suffix(PARTIAL_SUFFIX)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    descriptor = os.open(partial, flags, 0o644)
+    try:
+        write_all(descriptor, encode_header(header))
+        size = _write_groups(descriptor, header.salt, entries)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(partial, path)
+    sync_directory(folder)
+    return path, size
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove files that nothing needs any more. A crash may bring them back; so what."""
+    for path in paths:
+        path.unlink()
+
+
+def _write_groups(descriptor: int, salt: bytes, entries: Iterable[Entry]) -> int:
+    offset, sequence = HEADER_BYTES, 0
+    chunk: list[Entry] = []
+    chunk_bytes = 0
+    for entry in entries:
+        chunk.append(entry)
+        chunk_bytes += ENTRY_BYTES + len(entry.stream) + len(entry.payload or b"")
+        if chunk_bytes >= CHUNK_BYTES:
+            group = encode_group(chunk, salt=salt, offset=offset, sequence=sequence)
+            write_all(descriptor, group)
+            offset, sequence = offset + len(group), sequence + 1
+            chunk, chunk_bytes = [], 0
+    for rest in ([chunk] if chunk else []) + [[]]:
+        group = encode_group(rest, salt=salt, offset=offset, sequence=sequence)
+        write_all(descriptor, group)
+        offset, sequence = offset + len(group), sequence + 1
+    return offset

@@ -1,0 +1,54 @@
+"""Reading back, from files that are all synced, the records that still count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from holdfast.cluster.storage.error import JournalDamagedError
+from holdfast.cluster.storage.folder import SNAPSHOT_SUFFIX
+from holdfast.cluster.storage.index import Index
+from holdfast.cluster.storage.record import (
+    HEADER_BYTES,
+    REJOIN,
+    Entry,
+    Kind,
+    entries_of,
+    header_of,
+    scan_groups,
+)
+
+
+def live_entries(files: Sequence[Path], index: Index) -> Iterator[Entry]:
+    """Read what counts of ``files``, which are in the order in which they were written.
+
+    What lies before the first group that counts is not read at all.
+
+    Raises:
+        JournalDamagedError: a file is not what was written.
+        OSError: the disk refuses.
+
+    """
+    begins = index.begins()
+    if begins is None:
+        return
+    for path in files:
+        snapshot = path.suffix == SNAPSHOT_SUFFIX
+        number = 0 if snapshot else int(path.stem)
+        if number < begins.number:
+            continue
+        content = path.read_bytes()
+        header = header_of(content, str(path), Kind.SNAPSHOT if snapshot else Kind.SEGMENT)
+        if header is None:
+            raise JournalDamagedError(f"{path} is damaged: its header is gone. {REJOIN}")
+        offset, sequence = HEADER_BYTES, 0 if snapshot else header.first
+        if number == begins.number and not snapshot:
+            offset, sequence = begins.offset, begins.sequence
+        groups = scan_groups(content, str(path), salt=header.salt, offset=offset, sequence=sequence)
+        if (groups[-1].end if groups else offset) != len(content):
+            raise JournalDamagedError(f"{path} is damaged: its end is gone. {REJOIN}")
+        for group in groups:
+            written = header.first - 1 if snapshot else group.sequence
+            for entry in entries_of(content, group):
+                if entry.payload is not None and index.counts(entry.stream, written):
+                    yield entry

@@ -1,0 +1,192 @@
+"""What a journal's folder holds when a node starts: read, checked, and nothing changed yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.cluster.storage.error import JournalDamagedError
+from holdfast.cluster.storage.folder import (
+    PARTIAL_SUFFIX,
+    SEGMENT_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    numbered,
+    segment_path,
+)
+from holdfast.cluster.storage.index import Index, Place
+from holdfast.cluster.storage.record import (
+    REJOIN,
+    SALT_BYTES,
+    Group,
+    Header,
+    Kind,
+    Scan,
+    entries_of,
+    scan,
+)
+
+NO_SALT = bytes(SALT_BYTES)
+"""What the first segment names as the salt of the one before it."""
+
+
+@dataclass
+class Recovered:
+    """What was found."""
+
+    records: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
+    """What counts, by stream, oldest first."""
+    index: Index = field(default_factory=Index)
+    snapshot: Path | None = None
+    files: dict[Path, int] = field(default_factory=dict[Path, int])
+    """What is in use, oldest first, and how long it is when the torn tail is cut (bytes)."""
+    last: Header | None = None
+    """The header of the segment to go on with, None when one must be made."""
+    sequence: int = 1
+    """What the next group gets."""
+    marked: bool = True
+    """Whether the last group says that everything before it was synced, and no more."""
+    torn: int = 0
+    """How much of an unfinished write lies at the end (bytes)."""
+    torn_path: Path | None = None
+    doomed: list[Path] = field(default_factory=list[Path])
+    """What an interrupted step left behind, to be removed."""
+
+
+def recover(folder: Path) -> Recovered:
+    """Read the journal in ``folder``.
+
+    The newest snapshot and the segments after it count. Should that snapshot be damaged
+    while all it stands for is still there (it had been written and nothing was removed
+    yet), the older files count.
+
+    Raises:
+        JournalDamagedError: what was once synced cannot be read.
+        OSError: the disk refuses.
+
+    """
+    segments = numbered(folder, SEGMENT_SUFFIX)
+    snapshots = numbered(folder, SNAPSHOT_SUFFIX)
+    newest = max(snapshots, default=1)
+    if snapshots and newest not in segments:
+        raise _missing(folder, newest)
+    try:
+        found = _read_from(folder, newest, segments, snapshots)
+    except JournalDamagedError:
+        older = [number for number in (1, *snapshots) if number < newest]
+        fallback = _read_older(folder, older, segments, snapshots)
+        if fallback is None:
+            raise
+        found = fallback
+    used = {*found.files}
+    files = (*segments.values(), *snapshots.values())
+    found.doomed += [path for path in files if path not in used]
+    found.doomed += sorted(folder.glob(f"*{PARTIAL_SUFFIX}"))
+    return found
+
+
+def _read_older(
+    folder: Path, numbers: list[int], segments: dict[int, Path], snapshots: dict[int, Path]
+) -> Recovered | None:
+    """Read from the newest of ``numbers`` whose files are all there and sound."""
+    for number in reversed(numbers):
+        try:
+            if number in segments:
+                return _read_from(folder, number, segments, snapshots)
+        except JournalDamagedError:
+            continue
+    return None
+
+
+def _read_from(
+    folder: Path, number: int, segments: dict[int, Path], snapshots: dict[int, Path]
+) -> Recovered:
+    """Read the snapshot ``number``, if there is one, and every segment from ``number`` on."""
+    found = Recovered()
+    before: Header | None = None
+    if number in snapshots:
+        before = _read_snapshot(found, snapshots[number])
+        found.sequence = before.first
+    newest = max(segments, default=0)
+    for expected in range(number, newest + 1):
+        if expected not in segments:
+            raise _missing(folder, expected)
+        _read_segment(found, segments[expected], expected, before, last=expected == newest)
+        before = None
+    return found
+
+
+def _read_snapshot(found: Recovered, path: Path) -> Header:
+    content = path.read_bytes()
+    read = scan(content, str(path), Kind.SNAPSHOT)
+    ended = read.groups and read.groups[-1].begin == read.groups[-1].end
+    if read.header is None or read.torn or not ended:
+        raise JournalDamagedError(
+            f"{path} is damaged: it cannot be read from byte {read.end} on, and was whole. {REJOIN}"
+        )
+    place = Place(read.header.first - 1, 0, 0)
+    for group in read.groups:
+        _take(found, place, content, group)
+    found.snapshot = path
+    found.files[path] = len(content)
+    return read.header
+
+
+def _read_segment(
+    found: Recovered, path: Path, number: int, snapshot: Header | None, *, last: bool
+) -> None:
+    content = path.read_bytes()
+    read = scan(content, str(path), Kind.SEGMENT)
+    if read.header is None and last and snapshot is None:
+        found.torn, found.torn_path = len(content), path  # Not in use: it goes.
+        return
+    _check_whole(read, path, last=last)
+    header = read.header
+    assert header is not None, "checked above"
+    _check_chain(found, header, path, number, snapshot)
+    for group in read.groups:
+        _take(found, Place(group.sequence, number, group.offset), content, group)
+    found.files[path] = read.end
+    found.last, found.sequence = header, header.first + len(read.groups)
+    found.marked = not read.groups or read.groups[-1].begin == read.groups[-1].end
+    if read.torn:
+        found.torn, found.torn_path = read.torn, path
+
+
+def _check_whole(read: Scan, path: Path, *, last: bool) -> None:
+    """Demand that only the last segment ends in an unfinished write."""
+    if read.header is None or (read.torn and not last):
+        raise JournalDamagedError(
+            f"{path} is damaged at byte {read.end}: it cannot be read from there on, yet what "
+            f"came after it was written. {REJOIN}"
+        )
+
+
+def _check_chain(
+    found: Recovered, header: Header, path: Path, number: int, snapshot: Header | None
+) -> None:
+    """Demand that the segment is the one that goes on where the file before it ends."""
+    if snapshot is not None:
+        previous = snapshot.previous
+    else:
+        previous = NO_SALT if found.last is None else found.last.salt
+    if (header.number, header.first, header.previous) != (number, found.sequence, previous):
+        raise JournalDamagedError(
+            f"{path} does not go on where the file before it ends: it is the segment "
+            f"{header.number} from group {header.first} on, and {number} from group "
+            f"{found.sequence} on is expected. {REJOIN}"
+        )
+
+
+def _take(found: Recovered, place: Place, content: bytes, group: Group) -> None:
+    entries = list(entries_of(content, group))
+    found.index.note(place, entries)
+    for stream, payload in entries:
+        if payload is None:
+            found.records.pop(stream, None)
+        else:
+            found.records.setdefault(stream, []).append(payload)
+
+
+def _missing(folder: Path, number: int) -> JournalDamagedError:
+    path = segment_path(folder, number)
+    return JournalDamagedError(f"{path} is missing, and was there. {REJOIN}")

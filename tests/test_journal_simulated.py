@@ -1,0 +1,187 @@
+"""`Checkpoint` in virtual time: crashes that lose what was not synced leave the old or the new."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast.actors.central import server as server_module
+from holdfast.actors.central.message import Held, Numbered
+from holdfast.actors.central.server import LockServer
+from holdfast.actors.clock import Clock
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn, Wake
+from holdfast.actors.lock.message import Alive, KeepAlive
+from holdfast.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
+from holdfast.actors.role import Host, Role
+from holdfast.cluster.recipe import Cast, Seat, Settings, central
+from holdfast.cluster.simulation.disk import Disk
+from holdfast.cluster.simulation.misfortune import Misfortune
+from holdfast.cluster.simulation.nemesis import Nemesis
+from holdfast.cluster.simulation.promise import promise_of
+from holdfast.cluster.simulation.run import Report, run_seed
+from holdfast.cluster.simulation.world import World
+
+READER = Address("n2/reader")
+
+
+@timer
+class Tick(Timer):
+    pass
+
+
+def kept(number: int) -> Alive:
+    return Alive(session="kept", node="n1", request=number)
+
+
+class Ledger(Role[Tick]):
+    """Counts on over crashes; each fourth number and the one after it begin its journal anew.
+
+    What it says is never ahead of its disk: after a crash it goes on at least there.
+    """
+
+    said = 0
+
+    def __init__(self, address: Address, host: Host, *, records: tuple[Message, ...]) -> None:
+        super().__init__(address, host)
+        numbers = [each.request for each in records if isinstance(each, Alive)]
+        self.number = numbers[-1] if numbers else 0
+        assert numbers == list(range(numbers[0], self.number + 1)) if numbers else True
+        assert not numbers or numbers[0] % 4 == 0 or numbers[0] == 1
+        assert len(numbers) < 20  # Each fourth step forgets, unless a crash forgets the step.
+
+    def begin(self, now: Instant) -> Effects:
+        return [Wake(2, Tick())]
+
+    def handle(self, sender: Address, event: Tick, now: Instant) -> Effects:
+        self.number += 1
+        keep: Effect = Persist(kept(self.number))
+        effects = [keep]
+        if self.number % 4 == 1 and self.number > 1:
+            # What is persisted first in the turn is covered, what comes after is not.
+            effects = [keep, Checkpoint((kept(self.number - 1), kept(self.number)))]
+        say = Send(READER, KeepAlive(session=self.address, request=self.number))
+        return [*effects, say, Wake(2, Tick())]
+
+
+class Reader(Role[KeepAlive]):
+    """Demands that no ledger ever says a number twice: it would have forgotten one it said."""
+
+    def __init__(self, address: Address, host: Host) -> None:
+        super().__init__(address, host)
+        self.heard: dict[str, int] = {}
+
+    def handle(self, sender: Address, event: KeepAlive, now: Instant) -> Effects:
+        assert event.request > self.heard.get(event.session, 0)
+        self.heard[event.session] = event.request
+        return ()
+
+
+def ledgers(seat: Seat) -> Cast:
+    clock = Spawn(address_of(seat.node, "clock"), Clock)
+    roles = [
+        Spawn(address_of(seat.node, name), Ledger, {"records": seat.records_of(name)})
+        for name in ("first", "second")
+    ]
+    return Cast((clock, *roles))
+
+
+def readers(seat: Seat) -> Cast:
+    return Cast((Spawn(address_of(seat.node, "clock"), Clock), Spawn(READER, Reader)))
+
+
+def test_a_crash_leaves_what_a_checkpoint_replaces_or_the_checkpoint() -> None:
+    lost = 0
+    for seed in range(20):
+        misfortune = Misfortune(
+            crash_in_sync_per_mille=50,
+            crash_every_ms=500,
+            tail_lost=True,
+            sync_us=1_000,
+            down_ms=20,
+        )
+        world = World(seed, misfortune)
+        world.add("n1", ledgers, member=True)
+        world.add("n2", readers, member=True)
+        world.may_die_in_sync = frozenset({"n1"})
+        world.power_on_all()
+        Nemesis(world, ("n1",)).begin()
+        world.run(3_000 * NS_PER_MS)
+        assert world.nodes["n1"].lives > 3
+        lost += world.faults["records lost"]
+        heard: Any = world.role_at(READER)
+        assert min(heard.heard.values()) > 50
+    assert lost > 20
+
+
+def test_a_checkpoint_is_on_the_disk_whole_or_not_at_all() -> None:
+    seen: set[tuple[Message, ...]] = set()
+    for seed in range(40):
+        disk = Disk()
+        disk.append("role", kept(1))
+        disk.append("other", kept(100))
+        disk.sync()
+        disk.append("role", kept(2))
+        disk.checkpoint("role", [kept(3), kept(4)])
+        disk.append("role", kept(5))
+        disk.crash(Random(seed), loses_tail=True)
+        found = disk.records()
+        assert found["other"] == (kept(100),)
+        seen.add(found["role"])
+    old = (kept(1),)
+    new = (kept(3), kept(4))
+    assert seen == {old, (*old, kept(2)), new, (*new, kept(5))}
+
+
+JOURNAL = Settings(central_journal=True)
+
+
+def run(seed: int, server: type[LockServer] = LockServer) -> Report:
+    def recipe(seat: Seat) -> Cast:
+        cast = central(seat)
+        roles = (replace(s, role=server) if s.role is LockServer else s for s in cast.roles)
+        return replace(cast, roles=tuple(roles))
+
+    return run_seed(recipe, seed, settings=JOURNAL, promise=promise_of("central", JOURNAL))
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the lock server begin its journal anew every few records."""
+    monkeypatch.setattr(server_module, "RECORDS_MAX", 2)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_lock_server_that_begins_its_journal_anew_breaks_no_promise() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(40):
+        report = run(seed)
+        assert report.violation is None, (seed, report.violation)
+        marks.update(report.marks)
+    assert marks["central.journal_begun_anew"] > 100
+    assert marks["central.holdings_replayed"] > 20
+
+
+class ForgetsItsCount(LockServer):
+    def _recorded(self, record: Message) -> Effects:
+        return tuple(without(Numbered, effect) for effect in super()._recorded(record))
+
+
+class ForgetsWhoHolds(LockServer):
+    def _recorded(self, record: Message) -> Effects:
+        return tuple(without(Held, effect) for effect in super()._recorded(record))
+
+
+def without(left_out: type[Message], effect: Effect) -> Effect:
+    if not isinstance(effect, Checkpoint):
+        return effect
+    return Checkpoint(tuple(each for each in effect.records if not isinstance(each, left_out)))
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("mutant", [ForgetsItsCount, ForgetsWhoHolds])
+def test_a_checkpoint_that_leaves_something_out_is_caught(mutant: type[LockServer]) -> None:
+    assert any(run(seed, mutant).violation is not None for seed in range(100))

@@ -1,0 +1,276 @@
+"""Segments and snapshots: what they keep, how much room they take, what is noticed of damage."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.cluster.storage.error import JournalDamagedError, JournalFailedError
+from holdfast.cluster.storage.folder import CHUNK_BYTES, segment_path
+from holdfast.cluster.storage.journal import Journal
+from holdfast.cluster.storage.record import HEADER_BYTES, Entry
+
+SMALL = 2_000
+"""Length of a segment here (bytes)."""
+
+
+def opened(folder: Path, size: int = SMALL) -> closing[Journal]:
+    return closing(Journal.open(folder, segment_bytes_max=size))
+
+
+def kept(folder: Path) -> dict[str, list[bytes]]:
+    with opened(folder) as journal:
+        return journal.take_records()
+
+
+def write(journal: Journal, *entries: Entry) -> None:
+    journal.append(entries)
+    journal.sync()
+    journal.trim()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != "lock")
+
+
+def sizes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.name != "lock")
+
+
+def payload(number: int) -> bytes:
+    return b"%d" % number * 20
+
+
+@pytest.fixture
+def segmented(tmp_path: Path) -> Path:
+    """A folder with four segments."""
+    with opened(tmp_path) as journal:
+        for number in range(100):
+            write(journal, Entry("role", payload(number)))
+            if journal.path == segment_path(tmp_path, 4):
+                break
+    assert names(tmp_path) == [f"0000000{number}.journal" for number in range(1, 5)]
+    return tmp_path
+
+
+@pytest.fixture
+def trimmed(tmp_path: Path) -> Path:
+    """A folder with a snapshot and a segment; beside it, in ``before``, as it was right before."""
+    folder, before = tmp_path / "now", tmp_path / "before"
+    with opened(folder) as journal:
+        write(journal, Entry("quiet", b"here from the start"))
+        for number in range(1000):
+            journal.append([Entry("role", None), Entry("role", payload(number))])
+            journal.sync()
+            shutil.copytree(folder, before, dirs_exist_ok=True)
+            journal.trim()
+            if journal.disk_bytes < sizes(before):
+                break
+        write(journal, Entry("role", b"after"))
+    (number,) = [int(path.stem) for path in folder.glob("*.snapshot")]
+    assert names(folder) == [f"{number:08d}.journal", f"{number:08d}.snapshot"]
+    return folder
+
+
+def test_a_segment_that_is_full_gets_a_successor(segmented: Path) -> None:
+    written = kept(segmented)["role"]
+    assert written == [payload(number) for number in range(len(written))]
+    for number in range(1, 4):
+        assert SMALL < segment_path(segmented, number).stat().st_size < SMALL + 200
+
+
+def test_what_counts_is_kept_when_room_is_given_back(trimmed: Path) -> None:
+    found = kept(trimmed)
+    assert found["quiet"] == [b"here from the start"]
+    assert found["role"][1:] == [b"after"]
+
+
+def test_a_missing_segment_is_noticed(segmented: Path) -> None:
+    for number in range(1, 4):
+        content = segment_path(segmented, number).read_bytes()
+        segment_path(segmented, number).unlink()
+        with pytest.raises(JournalDamagedError, match=f"0{number}.journal is missing"):
+            Journal.open(segmented)
+        segment_path(segmented, number).write_bytes(content)
+
+
+def test_a_segment_in_the_place_of_another_is_noticed(segmented: Path, tmp_path: Path) -> None:
+    shutil.copy(segment_path(segmented, 3), segment_path(segmented, 2))
+    with pytest.raises(JournalDamagedError, match="the segment 3 from group"):
+        Journal.open(segmented)
+    with opened(tmp_path / "other") as journal:
+        while journal.path != segment_path(tmp_path / "other", 3):
+            write(journal, Entry("role", payload(7)))
+    shutil.copy(segment_path(tmp_path / "other", 2), segment_path(segmented, 2))
+    with pytest.raises(JournalDamagedError, match="does not go on where the file before it ends"):
+        Journal.open(segmented)
+
+
+def test_only_the_last_segment_may_end_in_an_unfinished_write(segmented: Path) -> None:
+    path = segment_path(segmented, 2)
+    whole = path.read_bytes()
+    for content in (whole[:-1], whole[:60], whole[:HEADER_BYTES], whole[:10], b""):
+        path.write_bytes(content)
+        with pytest.raises(
+            JournalDamagedError, match=r"what came after it was written|go on where"
+        ):
+            Journal.open(segmented)
+        assert path.read_bytes() == content
+    path.write_bytes(whole)
+    last = segment_path(segmented, 4)
+    last.write_bytes(last.read_bytes()[:-1])
+    with opened(segmented) as journal:
+        assert journal.torn_bytes > 0
+
+
+def test_any_flipped_byte_of_a_full_segment_refuses(segmented: Path) -> None:
+    path = segment_path(segmented, 2)
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(JournalDamagedError):
+            Journal.open(segmented)
+
+
+def test_a_successor_that_was_being_made_is_made_anew(segmented: Path) -> None:
+    before = kept(segmented)
+    header = segment_path(segmented, 4).read_bytes()[:HEADER_BYTES]
+    for content in (header[:20], bytes(HEADER_BYTES), b""):
+        segment_path(segmented, 5).write_bytes(content)
+        assert kept(segmented) == before
+        assert not segment_path(segmented, 5).exists()
+
+
+def test_a_damaged_snapshot_refuses_at_every_byte_once_the_segments_are_gone(
+    trimmed: Path,
+) -> None:
+    (path,) = trimmed.glob("*.snapshot")
+    whole = path.read_bytes()
+    spoilt = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(len(whole))]
+    for content in [*spoilt, *(whole[:size] for size in range(len(whole))), whole + b"\0"]:
+        path.write_bytes(content)
+        with pytest.raises(JournalDamagedError):
+            Journal.open(trimmed)
+        assert path.read_bytes() == content
+    path.unlink()
+    with pytest.raises(JournalDamagedError, match=r"00000001\.journal is missing"):
+        Journal.open(trimmed)
+
+
+def test_a_snapshot_without_its_segment_refuses(trimmed: Path) -> None:
+    (path,) = trimmed.glob("*.journal")
+    header = path.read_bytes()[:HEADER_BYTES]
+    path.write_bytes(header[:-1])  # It was durable before the snapshot was: this is no crash.
+    with pytest.raises(JournalDamagedError):
+        Journal.open(trimmed)
+    path.unlink()
+    with pytest.raises(JournalDamagedError, match=r"\.journal is missing"):
+        Journal.open(trimmed)
+
+
+def test_a_damaged_snapshot_does_no_harm_while_all_it_stands_for_is_there(
+    trimmed: Path, tmp_path: Path
+) -> None:
+    found = kept(trimmed)
+    for older in (tmp_path / "before").glob("*.journal"):
+        shutil.copy(older, trimmed)  # As right after the snapshot got its name.
+    (path,) = trimmed.glob("*.snapshot")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert kept(trimmed) == found
+    assert not path.exists()
+    assert kept(trimmed) == found
+
+
+def test_what_an_interrupted_removal_or_snapshot_left_is_removed(
+    trimmed: Path, tmp_path: Path
+) -> None:
+    found, files = kept(trimmed), names(trimmed)
+    shutil.copy(segment_path(tmp_path / "before", 1), trimmed)
+    (trimmed / "00000009.partial").write_bytes(b"half a snapshot")
+    assert kept(trimmed) == found
+    assert names(trimmed) == files
+
+
+def test_what_cannot_be_read_back_is_not_replaced_by_a_snapshot(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        write(journal, Entry("role", payload(1)))
+        content = bytearray(journal.path.read_bytes())
+        content[-1] ^= 1
+        journal.path.write_bytes(content)
+        write(journal, *[Entry("other", b"x" * 900)] * 9)
+        with pytest.raises(JournalFailedError, match=r"could not be trimmed: .* damaged at byte"):
+            write(journal, Entry("other", None))
+    with pytest.raises(JournalDamagedError):
+        Journal.open(tmp_path)
+
+
+def test_a_snapshot_is_written_in_chunks(tmp_path: Path) -> None:
+    big = [Entry("big", b"%d" % number * 60_000) for number in range(10, 20)]
+    with opened(tmp_path) as journal:
+        write(journal, Entry("role", None), *[Entry("role", b"x" * 900_000)] * 5)
+        write(journal, *big, Entry("role", None))
+    assert names(tmp_path) == ["00000003.journal", "00000003.snapshot"]
+    assert sizes(tmp_path) > 4 * CHUNK_BYTES
+    assert kept(tmp_path) == {"big": [entry.payload for entry in big]}
+
+
+def test_room_stays_bounded_and_the_work_for_it_too(tmp_path: Path) -> None:
+    """Two roles that begin anew at different times, one that wrote once, for long."""
+    most = 0
+    with opened(tmp_path, size=20_000) as journal:
+        write(journal, Entry("quiet", b"q"))
+        for number in range(6_000):
+            fast = [Entry("fast", None)] if number % 10 == 0 else []
+            slow = [Entry("slow", None)] if number % 100 == 0 else []
+            write(journal, *fast, *slow, Entry("fast", payload(1)), Entry("slow", payload(2)))
+            if number % 50 == 0:
+                most = max(most, sizes(tmp_path))
+                assert journal.disk_bytes == sizes(tmp_path)
+        last = journal.path
+    assert 20_000 < most < 40_000
+    assert 10 < int(last.stem) < 100
+    found = kept(tmp_path)
+    assert found == {"quiet": [b"q"], "fast": [payload(1)] * 10, "slow": [payload(2)] * 100}
+
+
+STEPS = st.lists(
+    st.lists(
+        st.builds(
+            Entry,
+            st.sampled_from(["a", "b", "c"]),
+            st.none() | st.binary(min_size=1, max_size=80),
+        ),
+        max_size=6,
+    ),
+    max_size=60,
+)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(STEPS, st.sets(st.integers(0, 60)))
+def test_whatever_roles_write_and_forget_is_what_comes_back(
+    tmp_path: Path, steps: list[list[Entry]], restarts: set[int]
+) -> None:
+    shutil.rmtree(tmp_path)
+    model: dict[str, list[bytes]] = {}
+    journal = Journal.open(tmp_path, segment_bytes_max=300)
+    for number, entries in enumerate(steps):
+        write(journal, *entries)
+        for stream, record in entries:
+            if record is None:
+                model.pop(stream, None)
+            else:
+                model.setdefault(stream, []).append(record)
+        if number in restarts:
+            journal.close()
+            journal = Journal.open(tmp_path, segment_bytes_max=300)
+            assert journal.take_records() == model
+    journal.close()
+    assert kept(tmp_path) == model
