@@ -68,6 +68,22 @@ PROMISES: dict[str, Promise] = {
         nodes_min=2,
         why_nodes_min="its fences live in the other nodes' clocks: a restart learns them there",
     ),
+    "paxos": Promise(
+        guarantees=frozenset(
+            {
+                Guarantee.EXCLUSIVE,
+                Guarantee.FENCED,
+                Guarantee.FIFO,
+                Guarantee.SURVIVES_UNKIND_NETWORK,
+                Guarantee.SURVIVES_MINORITY_CRASH,
+            }
+        ),
+        does_not_survive=(
+            "a majority of the nodes must be up; a lock whose client crashed stays held until "
+            "its node restarts"
+        ),
+        nodes_min=1,
+    ),
 }
 """The protocols of this release, by the name the configuration uses."""
 
@@ -90,7 +106,8 @@ def demand(protocol: str, guarantee: Guarantee) -> None:
     if guarantee in promise.guarantees:
         return
     able = [name for name, other in PROMISES.items() if guarantee in other.guarantees]
-    advice = f"{' and '.join(able)} has it" if able else "no protocol of this release has it"
+    verb = "have" if len(able) > 1 else "has"
+    advice = f"{' and '.join(able)} {verb} it" if able else "no protocol of this release has it"
     raise UnsupportedError(
         f"{protocol} does not promise {guarantee.title} ({guarantee.value}); {advice}"
     )

@@ -14,8 +14,14 @@ from holdfast.actors.error import UnsupportedError
 from holdfast.actors.lamport.courier import Courier
 from holdfast.actors.lamport.message import Neighbors
 from holdfast.actors.lamport.process import LockProcess
+from holdfast.actors.lock.command import ExtendSessions
 from holdfast.actors.lock.proxy import Proxy
 from holdfast.actors.message import Address, Message, address_of
+from holdfast.actors.paxos.broker import Broker as LogBroker
+from holdfast.actors.paxos.config import replica_of
+from holdfast.actors.paxos.seating import seat_log
+from holdfast.cluster.lock_machine import LockMachine
+from holdfast.transport.wire import encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,7 @@ def recipe_of(protocol: str) -> Recipe:
 
 def keeps_journal(protocol: str, settings: Settings, node: str, nodes: tuple[str, ...]) -> bool:
     """Return whether ``node`` writes anything that must survive its restart."""
-    return (
+    return protocol == "paxos" or (
         protocol == "central"
         and settings.central_journal
         and node == server_of(settings, tuple(sorted(nodes)))
@@ -151,6 +157,35 @@ def central(seat: Seat) -> Cast:
     return Cast(roles=tuple(roles))
 
 
+def paxos(seat: Seat) -> Cast:
+    """Seat the replicated log and its table of locks on every node, with a broker and a proxy."""
+    broker = address_of(seat.node, "broker")
+    log = seat_log(
+        seat.node,
+        seat.nodes,
+        seat.random,
+        seat.records,
+        LockMachine(),
+        listener=broker,
+        opening=(encode(ExtendSessions(master=seat.node)),),
+    )
+    arguments = {
+        "name": f"{seat.node}/{seat.boot:x}",
+        "members": seat.nodes,
+        "proxy": address_of(seat.node, "proxy"),
+        "replica": replica_of(seat.node),
+        "encode": encode,
+    }
+    return Cast(
+        roles=(
+            Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
+            *log,
+            Spawn(broker, LogBroker, arguments),
+            _proxy(seat, "paxos", broker),
+        )
+    )
+
+
 def _proxy(seat: Seat, protocol: str, backend: Address) -> Spawn:
     arguments = {
         "node": seat.node,
@@ -161,5 +196,5 @@ def _proxy(seat: Seat, protocol: str, backend: Address) -> Spawn:
     return Spawn(address_of(seat.node, "proxy"), Proxy, arguments)
 
 
-RECIPES: dict[str, Recipe] = {"central": central, "lamport": lamport}
+RECIPES: dict[str, Recipe] = {"central": central, "lamport": lamport, "paxos": paxos}
 """By the name the configuration uses."""

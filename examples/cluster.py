@@ -60,7 +60,10 @@ class Verdict:
 
 def run(
     protocol: Annotated[
-        str, typer.Option(help="lamport: no server, every node must be up; central: one server.")
+        str,
+        typer.Option(
+            help="lamport: every node must be up; central: one server; paxos: a majority."
+        ),
     ] = "lamport",
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Node processes.")] = 3,
     clients: Annotated[int, typer.Option(min=1, max=64, help="Client processes.")] = 4,

@@ -28,7 +28,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("protocol", ["lamport", "central"])
+@pytest.mark.parametrize("protocol", ["lamport", "central", "paxos"])
 def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) -> None:
     ended = run("cluster.py", "--protocol", protocol, "--seconds", "3", "--json")
     verdict = json.loads(ended.stdout.splitlines()[-1])

@@ -23,7 +23,7 @@ def test_the_refusal_names_the_protocol_that_has_it() -> None:
     with pytest.raises(UnsupportedError) as caught:
         demand("central", Guarantee.FIFO)
     assert str(caught.value) == (
-        "central does not promise fifo (whoever asked first is served first); lamport has it"
+        "central does not promise fifo (whoever asked first is served first); lamport and paxos have it"
     )
 
 
@@ -44,4 +44,4 @@ def test_every_protocol_excludes_and_fences() -> None:
 
 
 def test_only_what_is_built_is_listed() -> None:
-    assert list(PROMISES) == ["central", "lamport"]
+    assert list(PROMISES) == ["central", "lamport", "paxos"]

@@ -47,6 +47,14 @@ class Full(Local):
 
 
 @local
+class Taken(Local):
+    """``ticket`` no longer holds ``lock``: the protocol took it away. No `Give` is expected."""
+
+    lock: str
+    ticket: int
+
+
+@local
 class Look(Local):
     """Tell me what you know of ``lock`` beyond this node; answered by `Seen`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.lock.backend import Full, Give, Got, Look, Seen, Want
+from holdfast.actors.lock.backend import Full, Give, Got, Look, Seen, Taken, Want
 from holdfast.actors.lock.claim import Claim, Claims, Key, Phase
 from holdfast.actors.lock.message import (
     Acquire,
@@ -128,6 +128,14 @@ class Desk:
         self.claims.grant(claim, got.fence, now)  # D1
         self._forget_query(claim)
         return [Send(claim.asker, _granted(claim)), Observe("proxy.granted")]
+
+    def taken(self, taken: Taken) -> Effects:
+        """Forget a hold that the protocol took away; its owner hears when it releases."""
+        claim = self.claims.by_ticket.get(taken.ticket)
+        if claim is None or claim.phase is not Phase.HELD:
+            return ()
+        self.claims.drop(claim)
+        return [Observe("proxy.hold_taken")]
 
     def full(self, full: Full) -> Effects:
         """Tell the asker that the backend cannot queue it."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.backend import Full, Got, Look, Ready, Reported, Seen
+from holdfast.actors.lock.backend import Full, Got, Look, Ready, Reported, Seen, Taken
 from holdfast.actors.lock.claim import Phase
 from holdfast.actors.lock.description import Description
 from holdfast.actors.lock.desk import Desk, refuse
@@ -39,7 +39,7 @@ SWEEP_MS = 1_000
 """How often silent clients are looked for, while any client is known."""
 
 FromClient = Acquire | Release | Cancel | Inspect | Describe | KeepAlive
-FromNode = Abandon | Got | Full | Seen | Ready | Reported | WaitOver | TryLook | Sweep
+FromNode = Abandon | Got | Full | Taken | Seen | Ready | Reported | WaitOver | TryLook | Sweep
 Heard = (
     Acquire
     | Release
@@ -50,6 +50,7 @@ Heard = (
     | Abandon
     | Got
     | Full
+    | Taken
     | Seen
     | Ready
     | Reported
@@ -130,6 +131,8 @@ class Proxy(Role[Heard]):
                 return self.desk.got(event, now)
             case Full():
                 return self.desk.full(event)
+            case Taken():
+                return self.desk.taken(event)
             case Seen():
                 return self._on_seen(event, now)
             case Ready():

@@ -30,7 +30,9 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
     """Return what ``protocol`` is judged under.
 
     `lamport` survives everything, as long as every node comes back. `central` survives
-    everything but crashes; with a journal, also crashes of the server's node.
+    everything but crashes; with a journal, also crashes of the server's node. `paxos`
+    survives everything; what was held through a node that crashed is free again once
+    the node is back, or its session has run out.
 
     Raises:
         ConfigError: there is no such protocol.
@@ -39,12 +41,16 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
     match protocol:
         case "lamport":
             return Promise(survives=EVERYTHING, hold_ends_with_gate=True)
+        case "paxos":
+            return Promise(survives=EVERYTHING, hold_ends_with_gate=True)
         case "central":
             if settings.central_journal:
                 return Promise(survives=EVERYTHING, only_server_crashes=True)
             return Promise(survives=NO_CRASH)
         case _:
-            raise ConfigError(f"protocol is {protocol!r}, lamport or central is allowed")
+            raise ConfigError(
+                f"protocol is {protocol!r}, one of central, lamport, paxos is allowed"
+            )
 
 
 def in_words(promise: Promise) -> str:

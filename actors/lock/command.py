@@ -1,0 +1,209 @@
+"""What the log can say to the table of locks. Tags 0x80 to 0x8f.
+
+A command carries no time: the log stamps the batch it travels in. ``request`` rises with
+each new command of a session, whichever of its owners speaks, and stays the same when a
+command is sent again. An owner does one thing at a time: it has heard the answer of a
+command, or of the `CancelWait` that withdraws it, before it begins the next.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait
+from holdfast.actors.message import Message, message
+
+SESSION_BYTES_MAX = 256
+"""Room for host, process and boot id, and for the number the table adds."""
+
+LABEL_BYTES_MAX = 256
+"""A word for people who look at a lock; it is stored with every hold and wait."""
+
+TTL_MS_MIN = 100
+"""Below this (ms) an ordinary pause of an interpreter would end the session."""
+
+TTL_MS_MAX = 24 * 3_600_000
+"""A day (ms): a dead client's locks stay taken for so long."""
+
+INT_MAX = (1 << 63) - 1
+"""The largest request, fence or limit; they cross the wire as signed 64 bits."""
+
+
+class CloseReason(IntEnum):
+    """Why a session is closed. Numbers are on the wire and never reused."""
+
+    GRACEFUL = 1
+    """The client goes."""
+    EXPIRED = 2
+    """The master heard nothing for too long; holds only if the version it saw still stands."""
+    FORCED = 3
+    """An operator ends the client's session."""
+    IDLE = 4
+    """Nothing is held or waited for; holds only if that and the version it saw still stand."""
+
+
+@message(0x80)
+class OpenSession(Message):
+    """Open a session. Answered by `SessionOpened`, which tells the id to use from then on.
+
+    ``session`` is the name the client gives itself, unique to this life of it. While
+    the session lives, opening it again finds it; after its end the same name gets another
+    session, under another id, so that nothing said under the old id can take effect.
+    """
+
+    session: str
+    ttl_ms: int
+    label: str = ""
+    request: int = 0
+
+
+@message(0x81)
+class KeepSession(Message):
+    """The client is there. Answered by `SessionKept`."""
+
+    session: str
+    request: int = 0
+
+
+@message(0x82)
+class CloseSession(Message):
+    """End a session with all its waits and holds. Answered by `SessionClosed`."""
+
+    session: str
+    reason: CloseReason
+    version: int = 0
+    """The session's version that whoever asks has seen; counts for EXPIRED and IDLE."""
+    request: int = 0
+
+
+@message(0x83)
+class ExtendSessions(Message):
+    """A new master: no session ends before one of its TTLs from now on. Not answered.
+
+    The master cannot know who was heard lately. It must be the first command of the
+    first batch of a reign: it takes effect before what falls due by that batch's time.
+    """
+
+    master: str
+
+
+@message(0x84)
+class AcquireLock(Message):
+    """Let ``owner`` hold ``lock``. Answered by `Held` or `Denied`, or by `Queued` and later one.
+
+    ``wait_ms`` is how long to wait, 0 for not at all, None for without limit. ``limit``
+    is how often the owner may hold it at once, 0 without limit, 1 for not reentrant.
+    """
+
+    session: str
+    owner: str
+    request: int
+    lock: str
+    wait_ms: int | None = None
+    limit: int = 0
+    label: str = ""
+
+
+@message(0x85)
+class ReleaseLock(Message):
+    """``owner`` is done with one hold of ``lock``. Answered by `Freed` or `Denied`."""
+
+    session: str
+    owner: str
+    request: int
+    lock: str
+    fence: int
+
+
+@message(0x86)
+class CancelWait(Message):
+    """Undo the `AcquireLock` numbered ``request``, come or still to come: `WaitCancelled`.
+
+    If it waits it waits no more; if it was granted that hold is taken back; if the log
+    has not seen it yet it will be denied.
+    """
+
+    session: str
+    owner: str
+    request: int
+    lock: str
+
+
+@message(0x87)
+class ForceRelease(Message):
+    """An operator takes ``lock`` from whoever holds it under ``fence``: `Forced` or `Denied`.
+
+    The fence makes a repetition harmless: it cannot hit the next holder.
+    """
+
+    operator: str
+    request: int
+    lock: str
+    fence: int
+
+
+SessionCommand = OpenSession | KeepSession | CloseSession
+LockCommand = AcquireLock | ReleaseLock | CancelWait
+Command = (
+    OpenSession
+    | KeepSession
+    | CloseSession
+    | ExtendSessions
+    | AcquireLock
+    | ReleaseLock
+    | CancelWait
+    | ForceRelease
+)
+"""Everything the log can say to the table."""
+
+
+def check_command(command: Command) -> None:
+    """Refuse what is out of its limits, at the door and again in the table.
+
+    The table answers INVALID, so these limits are part of the replicated state machine:
+    members that run together must agree on them.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    match command:
+        case OpenSession():
+            _check_text("session", command.session, SESSION_BYTES_MAX)
+            _check_text("label", command.label, LABEL_BYTES_MAX)
+            _check_number("ttl_ms", command.ttl_ms, TTL_MS_MIN, TTL_MS_MAX)
+        case AcquireLock():
+            _check_claim(command)
+            _check_text("label", command.label, LABEL_BYTES_MAX)
+            check_wait(command.wait_ms)
+            _check_number("limit", command.limit, 0, INT_MAX)
+        case ReleaseLock() | CancelWait():
+            _check_claim(command)
+        case ForceRelease():
+            check_lock_name(command.lock)
+            _check_text("operator", command.operator, LABEL_BYTES_MAX)
+            _check_number("request", command.request, 1, INT_MAX)
+        case KeepSession() | CloseSession() | ExtendSessions():
+            pass  # They find something or they do not; nothing of them is stored.
+
+
+def _check_claim(command: LockCommand) -> None:
+    check_lock_name(command.lock)
+    check_owner(command.owner)
+    _check_number("request", command.request, 1, INT_MAX)
+
+
+def _check_number(field: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidRequestError(f"{field} is {value}, {least} to {most} are allowed")
+
+
+def _check_text(field: str, value: str, bytes_max: int) -> None:
+    size = len(value.encode(errors="replace"))
+    if size > bytes_max:
+        raise InvalidRequestError(
+            f"{field} of {size} bytes ({value[:40]!r}), at most {bytes_max} are allowed"
+        )
+    if not value.isprintable():
+        raise InvalidRequestError(f"{field} {value[:40]!r} has characters that do not print")

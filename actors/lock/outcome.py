@@ -1,0 +1,200 @@
+"""What comes of commands, and whom to tell. Tags 0x90 to 0x99.
+
+An outcome is addressed by (session, owner, request, lock), the words of the command it
+answers; one command may have outcomes for others too, as a release has for who is next.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from holdfast.actors.lock.command import (
+    AcquireLock,
+    CancelWait,
+    CloseReason,
+    CloseSession,
+    Command,
+    ExtendSessions,
+    ForceRelease,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+)
+from holdfast.actors.message import Message, message
+
+
+class Denial(IntEnum):
+    """Why a command had no effect. Numbers are on the wire and never reused."""
+
+    TIMED_OUT = 1
+    """The wait ended, or was not wanted, while somebody else held the lock."""
+    NOT_HELD = 2
+    """The owner does not hold the lock under the fence shown."""
+    OWNERSHIP_LOST = 3
+    """The owner did hold it, until an operator took it."""
+    LIMIT_REACHED = 4
+    """The owner holds it as often as it may."""
+    CANCELLED = 5
+    """The wait was withdrawn, or a later request of its owner took its place."""
+    SESSION_EXPIRED = 6
+    """No such session any more: everything it held is lost, nothing it asks is done."""
+    SUPERSEDED = 7
+    """The owner has since asked for something else; this request does nothing now."""
+    FORGOTTEN = 8
+    """Too old to be remembered: whether it was done is unknown; it is not done now."""
+    OVERLOADED = 9
+    """A table is at its limit."""
+    INVALID = 10
+    """A field is out of its limits."""
+
+
+@message(0x90)
+class SessionOpened(Message):
+    """The client that calls itself ``session`` is to call itself ``assigned`` from now on."""
+
+    session: str
+    assigned: str
+    ttl_ms: int
+    version: int
+    request: int = 0
+
+
+@message(0x91)
+class SessionKept(Message):
+    """The session lives for at least another TTL; also the answer to a close that came late."""
+
+    session: str
+    version: int
+    request: int = 0
+
+
+@message(0x92)
+class SessionClosed(Message):
+    """The session is no more, its waits have ended and its holds are free."""
+
+    session: str
+    reason: CloseReason
+    request: int = 0
+
+
+@message(0x93)
+class Held(Message):
+    """``owner`` holds ``lock`` under ``fence``, for the ``count``-th time at once."""
+
+    session: str
+    owner: str
+    request: int
+    lock: str
+    fence: int
+    count: int
+
+
+@message(0x94)
+class Freed(Message):
+    """``owner`` has given back one hold of ``lock``; it has ``count`` left."""
+
+    session: str
+    owner: str
+    request: int
+    lock: str
+    count: int
+
+
+@message(0x95)
+class Queued(Message):
+    """``owner`` waits for ``lock``; the log knows, there is no need to ask again."""
+
+    session: str
+    owner: str
+    request: int
+    lock: str
+
+
+@message(0x96)
+class Denied(Message):
+    """No, for ``reason``. For an operator ``session`` is empty and ``owner`` is the operator."""
+
+    session: str
+    owner: str
+    request: int
+    lock: str
+    reason: Denial
+    detail: str = ""
+    """In words, what ``reason`` does not say."""
+
+
+@message(0x97)
+class WaitCancelled(Message):
+    """The `AcquireLock` numbered ``request`` neither waits nor holds, and never will."""
+
+    session: str
+    owner: str
+    request: int
+    lock: str
+
+
+@message(0x98)
+class Forced(Message):
+    """``operator`` took ``lock`` from ``owner``, who held it under ``fence``."""
+
+    operator: str
+    request: int
+    lock: str
+    fence: int
+    session: str
+    owner: str
+    label: str
+    time_ms: int
+    """Log time of the deed, for the audit."""
+
+
+@message(0x99)
+class Lost(Message):
+    """To a former owner: what it held under ``fence`` was taken from it by ``operator``."""
+
+    session: str
+    owner: str
+    lock: str
+    fence: int
+    operator: str
+
+
+Settled = Held | Freed | Denied
+"""What is remembered as the outcome of an owner's last request."""
+
+Outcome = (
+    SessionOpened
+    | SessionKept
+    | SessionClosed
+    | Held
+    | Freed
+    | Queued
+    | Denied
+    | WaitCancelled
+    | Forced
+    | Lost
+)
+"""All that can come of a command, or of time."""
+
+
+def denied(command: Command, reason: Denial, detail: str = "") -> Denied:
+    """Return the denial of ``command``, addressed to whoever gave it."""
+    session, owner, request, lock = "", "", 0, ""
+    match command:
+        case OpenSession() | KeepSession() | CloseSession():
+            session, request = command.session, command.request
+        case AcquireLock() | ReleaseLock() | CancelWait():
+            session, owner = command.session, command.owner
+            request, lock = command.request, command.lock
+        case ForceRelease():
+            owner, request, lock = command.operator, command.request, command.lock
+        case ExtendSessions():
+            owner = command.master
+    return Denied(
+        session=session,
+        owner=owner,
+        request=request,
+        lock=lock,
+        reason=reason,
+        detail=detail,
+    )

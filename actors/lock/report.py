@@ -1,0 +1,98 @@
+"""The table of locks as people and operators see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import nsmallest
+from itertools import islice
+from typing import NamedTuple
+
+from holdfast.actors.lock.holding import Hold, Lock
+
+WAITERS_SHOWN_MAX = 1_000
+"""Waiters of one lock in a report; `LockReport.waiting` counts all."""
+
+
+class HolderSeen(NamedTuple):
+    """Who holds a lock."""
+
+    session: str
+    owner: str
+    label: str
+    fence: int
+    times: int
+    """How often at once."""
+    since_ms: int
+    """Log time of the grant."""
+    held_ms: int
+    """How long it has held."""
+
+
+class WaiterSeen(NamedTuple):
+    """Who waits for a lock."""
+
+    session: str
+    owner: str
+    label: str
+    request: int
+    waited_ms: int
+    left_ms: int | None
+    """After how long it gives up, None for never."""
+
+
+class LockReport(NamedTuple):
+    """A lock, held or free: who holds it, and who comes next, in order."""
+
+    lock: str
+    holder: HolderSeen | None
+    waiting: int
+    waiters: tuple[WaiterSeen, ...]
+
+
+class LockLine(NamedTuple):
+    """A held lock in a list."""
+
+    lock: str
+    holder: HolderSeen
+    waiting: int
+
+
+def report_lock(name: str, lock: Lock | None, time_ms: int) -> LockReport:
+    """Return the report of a lock as of ``time_ms``; one that is not in the table is free."""
+    if lock is None:
+        return LockReport(name, None, 0, ())
+    waiters = tuple(
+        WaiterSeen(
+            session=wait.session,
+            owner=wait.owner,
+            label=wait.label,
+            request=wait.request,
+            waited_ms=time_ms - wait.since_ms,
+            left_ms=None if wait.due_ms is None else wait.due_ms - time_ms,
+        )
+        for wait in islice(lock.waits.values(), WAITERS_SHOWN_MAX)
+    )
+    return LockReport(name, _see(lock.hold, time_ms), len(lock.waits), waiters)
+
+
+def list_locks(
+    locks: Mapping[str, Lock], prefix: str, after: str, most: int, time_ms: int
+) -> tuple[LockLine, ...]:
+    """Return the first ``most`` locks, by name, that begin with ``prefix`` and follow ``after``."""
+    found = (name for name in locks if name.startswith(prefix) and name > after)
+    return tuple(
+        LockLine(name, _see(locks[name].hold, time_ms), len(locks[name].waits))
+        for name in nsmallest(most, found)
+    )
+
+
+def _see(hold: Hold, time_ms: int) -> HolderSeen:
+    return HolderSeen(
+        session=hold.session,
+        owner=hold.owner,
+        label=hold.label,
+        fence=hold.fence,
+        times=hold.count,
+        since_ms=hold.since_ms,
+        held_ms=time_ms - hold.since_ms,
+    )

@@ -1,0 +1,208 @@
+"""The replicated table of fenced locks: a pure function of the log.
+
+Every member applies the same commands with the same log times and so has the same table
+and says the same outcomes. It reads no clock and draws nothing; whatever it iterates is
+ordered. No command costs more for there being more names, sessions or waiters (heaps
+aside: O(log n)); closing a session costs what that session has.
+
+Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` says where ours differ.
+"""
+
+from __future__ import annotations
+
+from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock import operation, table_snapshot
+from holdfast.actors.lock.command import (
+    AcquireLock,
+    CancelWait,
+    CloseReason,
+    CloseSession,
+    Command,
+    ExtendSessions,
+    ForceRelease,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+    check_command,
+)
+from holdfast.actors.lock.outcome import (
+    Denial,
+    Forced,
+    Outcome,
+    SessionClosed,
+    SessionKept,
+    SessionOpened,
+    denied,
+)
+from holdfast.actors.lock.report import LockLine, LockReport, list_locks, report_lock
+from holdfast.actors.lock.session import SESSIONS_MAX, Session
+from holdfast.actors.lock.table_record import TableSnapshot
+from holdfast.actors.lock.table_state import TableState
+from holdfast.actors.lock.waiting import Wait
+
+TIME_MS_MAX = 1 << 53
+"""Log time ends here, after 285,000 years: a deadline beyond must still cross the wire."""
+
+
+class LockTable(TableState):
+    """The table as the log and its readers use it; see `TableState` for its invariants."""
+
+    def apply(self, batch_time_ms: int, command: Command) -> list[Outcome]:
+        """Apply one command, after all that falls due by the time of its batch.
+
+        It is total: no command, however wrong, raises; one that did would stop every
+        member, and again after each restart.
+
+        Args:
+            batch_time_ms: log time (ms); one that is below the last counts as the last.
+            command: what the log says.
+
+        Returns:
+            What happened, in order, to be told to those it is addressed to.
+
+        """
+        if isinstance(command, ExtendSessions):
+            self.shift(batch_time_ms)  # Before `advance` ends what is to be extended.
+        out = self.advance(batch_time_ms)
+        try:
+            check_command(command)
+        except InvalidRequestError as error:
+            out.append(denied(command, Denial.INVALID, str(error)))
+            return out
+        match command:
+            case AcquireLock():
+                operation.acquire(self, command, out)
+            case ReleaseLock():
+                operation.release(self, command, out)
+            case CancelWait():
+                operation.cancel(self, command, out)
+            case ForceRelease():
+                operation.force(self, command, out)
+            case OpenSession():
+                self._on_open(command, out)
+            case KeepSession():
+                self._on_keep(command, out)
+            case CloseSession():
+                self._on_close(command, out)
+            case ExtendSessions():
+                pass  # Done above.
+        return out
+
+    def advance(self, time_ms: int) -> list[Outcome]:
+        """Do all that falls due up to log time ``time_ms``, in the order in which it does.
+
+        What is due at the same time goes waits first, by ticket, then sessions, by number:
+        a wait is never granted at the very time at which it ends.
+        """
+        out: list[Outcome] = []
+        if time_ms <= self.time_ms:
+            return out  # All that was due by then is done, and no command makes more of it.
+        self.time_ms = self._later(time_ms)
+        while (due := self.first_due()) is not None and due[0] <= self.time_ms:
+            ending = due[1]
+            if isinstance(ending, Wait):
+                wording = self.locks[ending.lock].hold.wording()
+                self.end_wait(ending, Denial.TIMED_OUT, out, wording)
+            else:
+                self.close(ending, CloseReason.EXPIRED, 0, out)
+        return out
+
+    def due_ms(self) -> int | None:
+        """Return the next log time at which `advance` would do something."""
+        due = self.first_due()
+        return None if due is None else due[0]
+
+    def shift(self, time_ms: int) -> None:
+        """Let every session live at least one TTL from ``time_ms`` (rule 83)."""
+        self.sessions.extend(self._later(time_ms))
+
+    def status(self, lock: str) -> LockReport:
+        """Return who holds ``lock`` and who waits for it, in order, as of `time_ms`."""
+        return report_lock(lock, self.locks.get(lock), self.time_ms)
+
+    def listing(self, prefix: str = "", after: str = "", most: int = 1_000) -> tuple[LockLine, ...]:
+        """Return the held locks whose names begin with ``prefix``, sorted, a page of them.
+
+        It looks at every name: it is for people, not for the log.
+
+        Args:
+            prefix: what the names begin with.
+            after: only names above this one, the last of the page before.
+            most: the length of a page, at least 0.
+
+        """
+        return list_locks(self.locks, prefix, after, most, self.time_ms)
+
+    def forced(self) -> tuple[Forced, ...]:
+        """Return the last forced releases, the oldest first: who, when, from whom."""
+        return tuple(self.audit.values())
+
+    def snapshot(self) -> TableSnapshot:
+        """Return all of the table as immutable messages below 256 KiB, for `restore`."""
+        return table_snapshot.take(self)
+
+    @classmethod
+    def restore(cls, parts: TableSnapshot) -> LockTable:
+        """Return the table that `snapshot` was taken of.
+
+        Raises:
+            ValueError: a part is missing, comes twice or is of another snapshot, or what
+                the parts say does not fit together.
+
+        """
+        table = cls()
+        table_snapshot.fill(table, parts)
+        return table
+
+    def digest(self) -> bytes:
+        """Return 32 bytes that are equal for equal tables, and only then; it reads all."""
+        return table_snapshot.digest_of(self)
+
+    def _later(self, time_ms: int) -> int:
+        """Return ``time_ms``, or the log time if that is later (it never goes back)."""
+        return max(self.time_ms, min(time_ms, TIME_MS_MAX))
+
+    def _on_open(self, command: OpenSession, out: list[Outcome]) -> None:
+        session = self.sessions.by_name.get(command.session)
+        if session is not None:
+            self.sessions.keep(session, self.time_ms)
+        elif len(self.sessions.by_id) >= SESSIONS_MAX:
+            text = f"{SESSIONS_MAX} sessions are open, no more are allowed"
+            out.append(denied(command, Denial.OVERLOADED, text))
+            return
+        else:
+            name, label = command.session, command.label
+            session = self.sessions.open(name, label, command.ttl_ms, self.time_ms)
+        opened = SessionOpened(
+            session=command.session,
+            assigned=session.id,
+            ttl_ms=session.ttl_ms,
+            version=self.sessions.version(session),
+            request=command.request,
+        )
+        out.append(opened)
+
+    def _on_keep(self, command: KeepSession, out: list[Outcome]) -> None:
+        session = self.sessions.by_id.get(command.session)
+        if session is None:
+            out.append(denied(command, Denial.SESSION_EXPIRED))
+            return
+        self.sessions.keep(session, self.time_ms)
+        out.append(self._kept(session, command.request))
+
+    def _on_close(self, command: CloseSession, out: list[Outcome]) -> None:
+        session = self.sessions.by_id.get(command.session)
+        reason, request = command.reason, command.request
+        if session is None:  # A repetition, or it expired: either way what was asked is so.
+            out.append(SessionClosed(session=command.session, reason=reason, request=request))
+            return
+        judged = reason in (CloseReason.EXPIRED, CloseReason.IDLE)
+        heard_since = judged and command.version != self.sessions.version(session)  # Rule 84.
+        if heard_since or (reason is CloseReason.IDLE and session.claims):
+            out.append(self._kept(session, request))
+        else:
+            self.close(session, reason, request, out)
+
+    def _kept(self, session: Session, request: int) -> SessionKept:
+        version = self.sessions.version(session)
+        return SessionKept(session=session.id, version=version, request=request)

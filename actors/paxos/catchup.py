@@ -1,0 +1,183 @@
+"""Decided slots, or a snapshot, for whoever lacks them: asked for here, and given here."""
+
+from __future__ import annotations
+
+from holdfast.actors.effect import Effect, Effects, Observe, Persist, Send, Wake
+from holdfast.actors.message import Address, Instant, node_of
+from holdfast.actors.paxos.config import Config, catchup_of, replica_of
+from holdfast.actors.paxos.event import (
+    Excerpt,
+    FetchRetry,
+    Lacking,
+    Learned,
+    Photographed,
+    Restore,
+)
+from holdfast.actors.paxos.message import (
+    CHUNK_BYTES_MAX,
+    CHUNKS_MAX,
+    NUMBER_MAX,
+    PAGE,
+    Fetch,
+    Slots,
+    SnapshotChunk,
+)
+from holdfast.actors.role import Host, Role
+
+FETCH_MS = 100
+"""How long a member may take to answer before another is asked (ms)."""
+
+Heeded = Lacking | Slots | SnapshotChunk | FetchRetry | Fetch | Photographed
+
+
+class CatchUp(Role[Heeded]):
+    """Fetches in small parts, one at a time: the one who asks sets the pace.
+
+    What is fetched is decided, so it does not matter who gave it, nor how old it is. Slots
+    are written to the journal: there, votes of older ballots may be in their place.
+
+    Args:
+        node: where it is.
+        config: who is a member.
+
+    """
+
+    def __init__(self, address: Address, host: Host, *, node: str, config: Config) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.config = config
+        self.next = 1
+        """The first slot that is still to be had."""
+        self.target = 0
+        """The slots before it are wanted; 0 if none are."""
+        self.source = ""
+        """Who is asked."""
+        self.question: Fetch | None = None
+        self.attempt = 0
+        self.begun: SnapshotChunk | None = None
+        """The first part of the snapshot that is being fetched."""
+        self.parts: list[bytes] = []
+        self.photograph: Photographed | None = None
+        """The last snapshot that was made here, whose parts are asked for one by one."""
+
+    def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
+        """Ask, or answer."""
+        del now
+        match event:
+            case Lacking():
+                return self._on_lacking(event)
+            case Slots():
+                return self._on_slots(sender, event)
+            case SnapshotChunk():
+                return self._on_chunk(sender, event)
+            case FetchRetry():
+                return self._on_retry(event)
+            case Fetch():
+                return self._on_fetch(sender, event)
+            case Photographed():
+                self.photograph = event
+                return self._part(event.asker, event, 0)
+
+    def _on_lacking(self, lacking: Lacking) -> Effects:
+        others = [member for member in self.config.view.members if member != self.node]
+        if not others:
+            return ()
+        busy = self.target > self.next
+        self.target = max(self.target, lacking.target)
+        if busy and lacking.first <= self.next:
+            return ()
+        self.next = max(self.next, lacking.first) if busy else lacking.first
+        self.source = lacking.source if lacking.source in others else others[0]
+        return self._ask_anew()
+
+    def _ask_anew(self) -> list[Effect]:
+        """Ask for what comes next, slots if there are any."""
+        self.begun, self.parts = None, []
+        if self.next >= self.target:
+            self.target, self.question = 0, None
+            return []
+        return self._ask(Fetch(first=self.next, slot=0, chunk=0))
+
+    def _ask(self, fetch: Fetch) -> list[Effect]:
+        self.question = fetch
+        self.attempt += 1
+        retry = FetchRetry(attempt=self.attempt)
+        return [Send(catchup_of(self.source), fetch), Wake(FETCH_MS, retry)]
+
+    def _on_retry(self, retry: FetchRetry) -> Effects:
+        """Ask the next member after the one that does not answer, or does not have it."""
+        if self.question is None or retry.attempt != self.attempt:
+            return ()
+        others = [member for member in self.config.view.members if member != self.node]
+        self.source = others[(others.index(self.source) + 1) % len(others)]
+        return [*self._ask_anew(), Observe("paxos.fetched_elsewhere")]
+
+    def _is_answer(self, sender: Address, first: int, slot: int, chunk: int) -> bool:
+        asked = Fetch(first=first, slot=slot, chunk=chunk)
+        return node_of(sender) == self.source and self.question == asked
+
+    def _on_slots(self, sender: Address, slots: Slots) -> Effects:
+        if not self._is_answer(sender, slots.first, 0, 0) or len(slots.batches) > PAGE:
+            return (Observe("paxos.slots_ignored"),)
+        if not slots.batches:
+            return ()  # It has none of them; the retry asks somebody else.
+        self.next = slots.first + len(slots.batches)
+        learned = Learned(slots=tuple(enumerate(slots.batches, start=slots.first)), committed=0)
+        return [
+            Persist(slots),
+            Send(replica_of(self.node), learned),
+            *self._ask_anew(),
+            Observe("paxos.slots_fetched", len(slots.batches)),
+        ]
+
+    def _on_chunk(self, sender: Address, part: SnapshotChunk) -> Effects:
+        """Take the next part; the first comes in answer to a question for slots."""
+        first = self.begun is None
+        expected = 0 if first else part.slot
+        if not self._is_answer(sender, self.next, expected, part.chunk) or not _is_sound(part):
+            return (Observe("paxos.chunk_ignored"),)
+        if part.slot <= self.next:
+            return ()
+        if self.begun is None:
+            self.begun = part
+        elif (part.slot, part.count) != (self.begun.slot, self.begun.count):
+            return (Observe("paxos.chunk_ignored"),)
+        self.parts.append(part.content)
+        if len(self.parts) < part.count:
+            return self._ask(Fetch(first=self.next, slot=part.slot, chunk=len(self.parts)))
+        restore = Restore(slot=part.slot, time_ms=part.time_ms, chunks=tuple(self.parts))
+        self.next = part.slot
+        return [Send(replica_of(self.node), restore), *self._ask_anew()]
+
+    def _on_fetch(self, asker: Address, fetch: Fetch) -> Effects:
+        if node_of(asker) not in self.config.view.members:
+            return (Observe("paxos.stranger_fetches"),)
+        if not 1 <= fetch.first < NUMBER_MAX or not 0 <= fetch.chunk < CHUNKS_MAX:
+            return (Observe("paxos.impossible_slot"),)
+        if fetch.slot == 0:
+            return (Send(replica_of(self.node), Excerpt(asker=asker, first=fetch.first)),)
+        photograph = self.photograph
+        if photograph is None or photograph.slot != fetch.slot:
+            return ()  # Another was made meanwhile; whoever asks begins again.
+        return self._part(asker, photograph, fetch.chunk)
+
+    def _part(self, asker: Address, photograph: Photographed, chunk: int) -> Effects:
+        if chunk >= len(photograph.chunks):
+            return (Observe("paxos.impossible_slot"),)
+        part = SnapshotChunk(
+            slot=photograph.slot,
+            time_ms=photograph.time_ms,
+            chunk=chunk,
+            count=len(photograph.chunks),
+            content=photograph.chunks[chunk],
+        )
+        return (Send(asker, part),)
+
+
+def _is_sound(part: SnapshotChunk) -> bool:
+    return (
+        1 <= part.slot < NUMBER_MAX
+        and 0 <= part.time_ms < NUMBER_MAX
+        and 0 <= part.chunk < part.count <= CHUNKS_MAX
+        and len(part.content) <= CHUNK_BYTES_MAX
+    )

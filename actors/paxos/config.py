@@ -1,0 +1,89 @@
+"""Who votes on which slot, and the times and bounds that all members share. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.actors.message import Address, address_of
+
+WINDOW = 16
+"""Slots that may be undecided at a time. A membership decided in slot ``s`` is in force from
+slot ``s + WINDOW`` (Lamport's rule), so all members must have the same."""
+
+LEASE_MS = 250
+"""How long an acceptor that heard the master adopts no other (ms): most of a failover."""
+
+BEAT_MS = 50
+"""Between two heartbeats (ms): four may be lost before a lease ends."""
+
+ELECTION_MS = 1_000
+"""A master silent for so long is suspected (ms)."""
+
+DRIFT_PPM = 1_000
+"""How far a clock's rate may be from true (millionths). Quartz stays within 100."""
+
+VOTES_MAX = 10_000
+"""Slots of which an acceptor remembers a vote while its replica lags; then it votes no more."""
+
+LOG_MAX = 10_000
+"""Decided slots a replica keeps for others; whoever lacks older ones gets a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One membership: ``number`` changes led to it."""
+
+    number: int
+    members: tuple[str, ...]
+    """Sorted, without repetition, never empty."""
+
+    def __post_init__(self) -> None:
+        assert self.members
+        assert list(self.members) == sorted(set(self.members))
+
+    @property
+    def majority(self) -> int:
+        """Return how many members any other majority must share one with."""
+        return len(self.members) // 2 + 1
+
+    @property
+    def acceptors(self) -> tuple[Address, ...]:
+        """Return where its members' acceptors are."""
+        return tuple(acceptor_of(member) for member in self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Which view is in force at which slot. For now there is one, and it never changes."""
+
+    view: View
+
+    def at(self, slot: int) -> View:
+        """Return the view whose members decide ``slot``, which is 1 or more."""
+        assert slot >= 1
+        return self.view
+
+
+def acceptor_of(node: str) -> Address:
+    """Return where the acceptor of ``node`` is."""
+    return address_of(node, "acceptor")
+
+
+def leader_of(node: str) -> Address:
+    """Return where the leader of ``node`` is; it is the name in its ballots."""
+    return address_of(node, "leader")
+
+
+def replica_of(node: str) -> Address:
+    """Return where the replica of ``node`` is."""
+    return address_of(node, "replica")
+
+
+def monitor_of(node: str) -> Address:
+    """Return where the monitor of ``node`` is."""
+    return address_of(node, "monitor")
+
+
+def catchup_of(node: str) -> Address:
+    """Return where the catch-up of ``node`` is."""
+    return address_of(node, "catchup")

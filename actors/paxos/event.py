@@ -1,0 +1,246 @@
+"""What the roles of the log say to each other within a node, and their timers."""
+
+from __future__ import annotations
+
+from holdfast.actors.message import Address, Instant, Local, Message, Timer, local, timer
+from holdfast.actors.paxos.message import Ballot, Batch, Propose
+
+
+@local
+class Suspect(Local):
+    """Monitor to leader: the master is silent. Try to lead."""
+
+
+@local
+class Withdraw(Local):
+    """Monitor to leader: the master lives after all, or hears no majority. Do not lead."""
+
+
+@local
+class Standing(Local):
+    """Leader to monitor: I try to lead under ``ballot``."""
+
+    ballot: Ballot
+
+
+@local
+class Reigning(Local):
+    """Leader to monitor: I lead. Let ``commander`` send heartbeats."""
+
+    ballot: Ballot
+    commander: Address
+
+
+@local
+class Deposed(Local):
+    """Leader to monitor and replica: I lead no more, and not again for ``pause_ms``."""
+
+    ballot: Ballot
+    by: Ballot
+    pause_ms: int
+
+
+@local
+class Heard(Local):
+    """Acceptor to monitor: ``ballot`` was promised, or its leader sent a heartbeat."""
+
+    ballot: Ballot
+    leads: bool
+    """Whether its leader said so; else it only tries to."""
+
+
+@local
+class Pulse(Local):
+    """Monitor to commander: send heartbeat ``number``."""
+
+    number: int
+    everywhere: int
+
+
+@local
+class Follow(Local):
+    """Monitor to replica: ``master`` is the node that leads, empty if none is known."""
+
+    master: str
+
+
+@local
+class Leased(Local):
+    """Monitor to replica: the lease of ``ballot`` holds until ``until`` (own clock)."""
+
+    ballot: Ballot
+    until: Instant
+
+
+@local
+class Adopted(Local):
+    """Scout to leader (PMMC adopted): a majority promised ``ballot``.
+
+    What is before slot ``floor`` was decided, and ``source`` has it. ``batches`` is what
+    must be proposed from ``floor`` on.
+    """
+
+    ballot: Ballot
+    floor: int
+    source: str
+    batches: tuple[Batch, ...]
+
+
+@local
+class Reign(Local):
+    """Leader to replica: give commands slots from ``first``, at times not before ``time_ms``."""
+
+    ballot: Ballot
+    commander: Address
+    first: int
+    time_ms: int
+
+
+@local
+class Order(Local):
+    """Replica to commander: let ``batch`` be decided for ``slot``."""
+
+    slot: int
+    batch: Batch
+
+
+@local
+class Idle(Local):
+    """Replica to commander: nothing follows just now, tell the others what is decided."""
+
+
+@local
+class Decided(Local):
+    """Commander to replica: ``slot`` is decided."""
+
+    slot: int
+    batch: Batch
+
+
+@local
+class Learned(Local):
+    """Acceptor or catch-up to replica: these slots are decided, and all before ``committed``."""
+
+    slots: tuple[tuple[int, Batch], ...]
+    committed: int
+
+
+@local
+class Applied(Local):
+    """Replica to acceptor and leader: everything before slot ``slot`` is applied."""
+
+    slot: int
+
+
+@local
+class Everywhere(Local):
+    """Acceptor to replica: every member has applied everything before ``slot``."""
+
+    slot: int
+
+
+@local
+class Lacking(Local):
+    """To catch-up: get the slots from ``first`` up to ``target``; ``source`` may have them."""
+
+    first: int
+    target: int
+    source: str
+
+
+@local
+class Excerpt(Local):
+    """Catch-up to replica: send ``asker`` decided slots from ``first``, or give a snapshot."""
+
+    asker: Address
+    first: int
+
+
+@local
+class Photographed(Local):
+    """Replica to catch-up: the state after all slots before ``slot``, for ``asker``."""
+
+    asker: Address
+    slot: int
+    time_ms: int
+    chunks: tuple[bytes, ...]
+
+
+@local
+class Restore(Local):
+    """Catch-up to replica: take this state in place of yours."""
+
+    slot: int
+    time_ms: int
+    chunks: tuple[bytes, ...]
+
+
+@local
+class Happened(Local):
+    """Replica to its listener, on every node: ``slot`` was applied, and this came of it."""
+
+    slot: int
+    time_ms: int
+    outcomes: tuple[Message, ...]
+
+
+@timer
+class ScoutResend(Timer):
+    """Ask again the acceptors that have not answered."""
+
+
+@timer
+class CommanderResend(Timer):
+    """Ask again for votes that have not come."""
+
+
+@timer
+class Beat(Timer):
+    """It is time for a heartbeat of ``ballot``."""
+
+    ballot: Ballot
+
+
+@timer
+class Watch(Timer):
+    """Look whether the master has been silent for too long."""
+
+    deadline: Instant
+
+
+@timer
+class Tick(Timer):
+    """Something in the machine may be due, while ``ballot`` leads."""
+
+    ballot: Ballot
+
+
+@timer
+class GapCheck(Timer):
+    """Look whether slot ``slot`` is still missing."""
+
+    slot: int
+
+
+@timer
+class FetchRetry(Timer):
+    """Look whether question ``attempt`` was answered."""
+
+    attempt: int
+
+
+ReplicaHears = (
+    Propose
+    | Reign
+    | Deposed
+    | Decided
+    | Learned
+    | Follow
+    | Leased
+    | Everywhere
+    | Excerpt
+    | Restore
+    | Tick
+    | GapCheck
+)
+"""What a replica handles."""

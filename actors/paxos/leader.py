@@ -1,0 +1,228 @@
+"""Who leads under which ballot: a new ballot for each attempt, a scout for it, then a reign."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from holdfast.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn
+from holdfast.actors.message import Address, Instant, address_of
+from holdfast.actors.paxos.commander import Commander
+from holdfast.actors.paxos.config import Config, catchup_of, leader_of, monitor_of, replica_of
+from holdfast.actors.paxos.event import (
+    Adopted,
+    Applied,
+    Deposed,
+    Lacking,
+    Reign,
+    Reigning,
+    Standing,
+    Suspect,
+    Withdraw,
+)
+from holdfast.actors.paxos.journal import Recovered
+from holdfast.actors.paxos.message import NUMBER_MAX, Ballot, Pledge, Pledged, Preempted
+from holdfast.actors.paxos.scout import Scout
+from holdfast.actors.role import Host, Role
+
+if TYPE_CHECKING:
+    from random import Random
+
+BACKOFF_MS = 100
+"""Mean pause after the first preemption (ms), some rounds; each further one doubles it."""
+
+DOUBLINGS_MAX = 4
+"""How often the pause is doubled: it stays in the order of an election."""
+
+
+class Phase(Enum):
+    """What a leader is at."""
+
+    FOLLOWING = "following"
+    STANDING = "standing"
+    """A scout asks for promises."""
+    LEARNING = "learning"
+    """A majority promised, but decided slots are missing here."""
+    REIGNING = "reigning"
+
+
+class Leader(Role[Suspect | Withdraw | Preempted | Adopted | Applied]):
+    """Source: PMMC, section 2.3 and 4.1; a preempted leader pauses, section 3.
+
+    Invariants:
+        P4  A ballot is led by one life of one node: its round is durable before any
+            message carries it, and every life begins above all rounds of earlier ones.
+
+    Args:
+        node: where it is.
+        config: who is a member.
+        random: for how long to pause after a preemption.
+        recovered: what the journal of this node holds.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        node: str,
+        config: Config,
+        random: Random,
+        recovered: Recovered,
+    ) -> None:
+        super().__init__(address, host)
+        assert address == leader_of(node)
+        self.node = node
+        self.config = config
+        self._random = random
+        self.phase = Phase.FOLLOWING
+        self.ballot = Ballot(recovered.led, address)
+        """The last this node led, or tried to."""
+        self.seen = recovered.promised
+        """The highest ballot of others that was heard of."""
+        self.applied = 1
+        """The first slot that this node has not applied."""
+        self.adopted: Adopted | None = None
+        """What must be proposed, while decided slots are missing."""
+        self.preemptions = 0
+        """How often in a row an attempt failed."""
+
+    def handle(
+        self,
+        sender: Address,
+        event: Suspect | Withdraw | Preempted | Adopted | Applied,
+        now: Instant,
+    ) -> Effects:
+        """Stand, lead, or give way."""
+        del sender, now
+        match event:
+            case Suspect():
+                return self._on_suspect()
+            case Withdraw():
+                return self._on_withdraw()
+            case Preempted():
+                return self._on_preempted(event)
+            case Adopted():
+                return self._on_adopted(event)
+            case Applied():
+                return self._on_applied(event)
+
+    def _on_suspect(self) -> Effects:
+        if self.phase in (Phase.STANDING, Phase.REIGNING):
+            return ()  # The scout goes on asking by itself.
+        return self._stand()
+
+    def _stand(self) -> Effects:
+        """Begin phase one under a ballot above all that were heard of (P4)."""
+        above = max(self.ballot.round, self.seen.round)
+        if above + 1 >= NUMBER_MAX:
+            return (Observe("paxos.rounds_exhausted"),)
+        before = self._retire()
+        self.ballot = Ballot(above + 1, self.address)
+        self.phase = Phase.STANDING
+        arguments = {
+            "node": self.node,
+            "config": self.config,
+            "ballot": self.ballot,
+            "first": self.applied,
+        }
+        return [
+            *before,
+            Persist(Pledged(pledge=Pledge.LED, ballot=self.ballot)),
+            Spawn(self._scout(), Scout, arguments),
+            Send(monitor_of(self.node), Standing(ballot=self.ballot)),
+            Observe("paxos.ballot_begun"),
+        ]
+
+    def _on_preempted(self, preempted: Preempted) -> Effects:
+        if not 0 <= preempted.ballot.round < NUMBER_MAX:
+            return (Observe("paxos.impossible_ballot"),)
+        self.seen = max(self.seen, preempted.ballot)
+        if self.phase is Phase.FOLLOWING or preempted.ballot <= self.ballot:
+            return ()
+        return [*self._give_way(preempted.ballot), Observe("paxos.preempted")]
+
+    def _on_withdraw(self) -> Effects:
+        if self.phase is Phase.FOLLOWING:
+            return ()
+        return [*self._give_way(self.ballot), Observe("paxos.withdrawn")]
+
+    def _give_way(self, by: Ballot) -> Effects:
+        """Stop leading or trying to, and pause: the longer, the more often it failed in a row."""
+        before = self._retire()
+        self.phase = Phase.FOLLOWING
+        most = 2 * BACKOFF_MS << min(self.preemptions, DOUBLINGS_MAX)
+        self.preemptions += 1
+        deposed = Deposed(ballot=self.ballot, by=by, pause_ms=self._random.randrange(most))
+        return [
+            *before,
+            Send(replica_of(self.node), deposed),
+            Send(monitor_of(self.node), deposed),
+        ]
+
+    def _retire(self) -> list[Effect]:
+        """Retire whoever works for the ballot that ends."""
+        self.adopted = None
+        match self.phase:
+            case Phase.FOLLOWING:
+                return []
+            case Phase.STANDING | Phase.LEARNING:
+                return [Retire(self._scout())]
+            case Phase.REIGNING:
+                return [Retire(self._commander())]
+
+    def _on_adopted(self, adopted: Adopted) -> Effects:
+        if self.phase is not Phase.STANDING or adopted.ballot != self.ballot:
+            return ()  # A scout's last word, from before it was retired.
+        if adopted.floor <= self.applied:
+            return self._reign(adopted)
+        self.phase = Phase.LEARNING
+        self.adopted = adopted
+        lacking = Lacking(first=self.applied, target=adopted.floor, source=adopted.source)
+        return (Send(catchup_of(self.node), lacking), Observe("paxos.leader_must_learn"))
+
+    def _on_applied(self, applied: Applied) -> Effects:
+        assert applied.slot >= self.applied
+        self.applied = applied.slot
+        if self.adopted is None or self.adopted.floor > self.applied:
+            return ()
+        return self._reign(self.adopted)
+
+    def _reign(self, adopted: Adopted) -> Effects:
+        """Propose what a majority reported, then whatever the replica orders.
+
+        What was applied here meanwhile is decided, and needs no proposal.
+        """
+        assert adopted.floor <= self.applied
+        retired = self._retire()
+        self.phase = Phase.REIGNING
+        self.preemptions = 0
+        batches = adopted.batches[self.applied - adopted.floor :]
+        arguments = {
+            "node": self.node,
+            "config": self.config,
+            "ballot": self.ballot,
+            "first": self.applied,
+            "batches": batches,
+        }
+        commander = self._commander()
+        reign = Reign(
+            ballot=self.ballot,
+            commander=commander,
+            first=self.applied + len(batches),
+            time_ms=max((batch.time_ms for batch in batches), default=0),
+        )
+        return [
+            *retired,
+            Spawn(commander, Commander, arguments),
+            Send(replica_of(self.node), reign),
+            Send(monitor_of(self.node), Reigning(ballot=self.ballot, commander=commander)),
+            Observe("paxos.reign_begun"),
+        ]
+
+    def _scout(self) -> Address:
+        return address_of(self.node, f"scout-{self.ballot.round}")
+
+    def _commander(self) -> Address:
+        return address_of(self.node, f"commander-{self.ballot.round}")

@@ -1,0 +1,26 @@
+"""Log time on a master: where the log had got to, and what its own clock measured since. Pure."""
+
+from __future__ import annotations
+
+from holdfast.actors.message import Instant, ms_between
+
+
+class LogClock:
+    """Counts milliseconds from the last known stamp on.
+
+    Followers set it to each stamp they apply; a master lets it run, since it would go slow
+    by the time between stamping and applying if it set it.
+    """
+
+    def __init__(self) -> None:
+        self.base_ms = 0
+        self.base_at = Instant(0)
+
+    def read(self, now: Instant) -> int:
+        """Return the log time at ``now`` (ms)."""
+        return self.base_ms + ms_between(self.base_at, now)
+
+    def set(self, time_ms: int, now: Instant) -> None:
+        """Let it be ``time_ms`` at ``now``."""
+        self.base_ms = time_ms
+        self.base_at = now

@@ -1,0 +1,47 @@
+"""What a replica applies commands to: a state that depends on nothing but the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.actors.message import Message
+
+
+class Machine(Protocol):
+    """A deterministic state machine. Log time is the only time it knows.
+
+    It tells repetitions of a command by what the command says, and answers each with the
+    outcome of the first.
+    """
+
+    def admits(self, command: bytes) -> bool:
+        """Return whether ``command`` can be read; what cannot is never put into the log."""
+        ...
+
+    def advance(self, time_ms: int) -> Sequence[Message]:
+        """Do what falls due up to log time ``time_ms``, and return what came of it."""
+        ...
+
+    def apply(self, time_ms: int, command: bytes) -> Sequence[Message]:
+        """Do what falls due up to ``time_ms``, then ``command``; return what came of both.
+
+        The machine orders the two itself: a command that puts ends off must come first.
+        """
+        ...
+
+    def due_ms(self) -> int | None:
+        """Return the log time at which `advance` would next do something, None for never."""
+        ...
+
+    def snapshot(self) -> tuple[bytes, ...]:
+        """Return the state, in one part or more of at most `CHUNK_BYTES_MAX`."""
+        ...
+
+    def restore(self, chunks: Sequence[bytes]) -> None:
+        """Take the state that `snapshot` returned elsewhere in place of one's own."""
+        ...
+
+    def digest(self) -> bytes:
+        """Return a hash of the state: equal on replicas that applied the same slots."""
+        ...

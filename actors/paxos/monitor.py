@@ -1,0 +1,238 @@
+"""Who is there: the master's heartbeats and its lease, and everybody's suspicion of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
+from holdfast.actors.link import LinkDown
+from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of
+from holdfast.actors.paxos.config import (
+    BEAT_MS,
+    DRIFT_PPM,
+    ELECTION_MS,
+    LEASE_MS,
+    Config,
+    leader_of,
+    replica_of,
+)
+from holdfast.actors.paxos.event import (
+    Beat,
+    Deposed,
+    Follow,
+    Heard,
+    Leased,
+    Pulse,
+    Reigning,
+    Standing,
+    Suspect,
+    Watch,
+    Withdraw,
+)
+from holdfast.actors.paxos.lease import MasterLease
+from holdfast.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck
+from holdfast.actors.role import Host, Role
+
+if TYPE_CHECKING:
+    from random import Random
+
+STARTUP_MS = 100
+"""How long a starting node listens for a master before it stands (ms): two heartbeats."""
+
+SPREAD_MS = 200
+"""Over how long suspicions are spread, so that seldom two stand at once (ms)."""
+
+ASKED_MAX = 64
+"""Heartbeats whose answers still count; older ones would prove a lease that is over."""
+
+Heeded = Heard | HeartbeatAck | LinkDown | Standing | Reigning | Deposed | Beat | Watch
+
+
+class Monitor(Role[Heeded]):
+    """Tells the leader of its node when to stand, and keeps its lease while it reigns.
+
+    A master that no majority answers for ``election_ms`` gives up: it may be heard by all
+    and hear nobody, and would keep all others from leading by its heartbeats.
+
+    Invariants:
+        P15 At most one node holds the lease at any true time, as long as no clock's rate
+            is further than ``drift_ppm`` from true.
+
+    Args:
+        node: where it is.
+        config: who is a member.
+        random: spreads suspicions.
+        lease_ms: what acceptors promise (ms).
+        election_ms: a master silent for so long is suspected (ms).
+        drift_ppm: how far a clock's rate may be from true (millionths).
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        node: str,
+        config: Config,
+        random: Random,
+        lease_ms: int = LEASE_MS,
+        election_ms: int = ELECTION_MS,
+        drift_ppm: int = DRIFT_PPM,
+    ) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.config = config
+        self._random = random
+        self.lease_ms = lease_ms
+        self.election_ms = election_ms
+        self.drift_ppm = drift_ppm
+        self.standing = NO_BALLOT
+        """What this node tries to lead, if it does."""
+        self.reign: Reigning | None = None
+        self.since = Instant(0)
+        """When the reign began."""
+        self.lease: MasterLease | None = None
+        self.asked: dict[int, Instant] = {}
+        """When each heartbeat was sent, by number, oldest first."""
+        self.number = 0
+        self.applied: dict[str, int] = dict.fromkeys(config.view.members, 0)
+        """How far each member has applied, as it last said."""
+        self.following = ""
+        """The node that leads, if another does."""
+        self.deadline = Instant(0)
+        """When this node will stand, if it hears of nobody who leads or stands."""
+        self.watching = Instant(0)
+        """For which deadline a timer runs."""
+
+    def begin(self, now: Instant) -> Effects:
+        """Listen for a moment, then stand; alone, stand at once."""
+        alone = len(self.config.view.members) == 1
+        return self._wait(now, 0 if alone else STARTUP_MS)
+
+    def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
+        """Take note of a sign of life, or of silence."""
+        match event:
+            case Heard():
+                return self._on_heard(event, now)
+            case HeartbeatAck():
+                return self._on_ack(sender, event)
+            case LinkDown():
+                return self._on_link_down(event, now)
+            case Standing():
+                self.standing = event.ballot
+                return [*self._follow(""), *self._wait(now, 2 * self.election_ms)]
+            case Reigning():
+                return self._on_reigning(event, now)
+            case Deposed():
+                return self._on_deposed(event, now)
+            case Beat():
+                return self._on_beat(event, now)
+            case Watch():
+                return self._on_watch(event, now)
+
+    def _wait(self, now: Instant, ms: int) -> list[Effect]:
+        """Stand after ``ms`` and a little more, unless something happens."""
+        spread = self._random.randrange(SPREAD_MS) if ms else 0
+        return self._wait_until(Instant(now + (ms + spread) * NS_PER_MS), now)
+
+    def _wait_until(self, deadline: Instant, now: Instant) -> list[Effect]:
+        self.deadline = deadline
+        if now < self.watching <= deadline:
+            return []  # The timer that runs will look how long is left.
+        self.watching = deadline
+        after_ms = -((now - deadline) // NS_PER_MS)
+        return [Wake(max(0, after_ms), Watch(deadline=deadline))]
+
+    def _follow(self, node: str) -> list[Effect]:
+        """Tell the replica who leads, if that is news."""
+        if node == self.following:
+            return []
+        self.following = node
+        return [Send(replica_of(self.node), Follow(master=node))]
+
+    def _on_heard(self, heard: Heard, now: Instant) -> Effects:
+        node = node_of(heard.ballot.leader)
+        if node == self.node or self.reign is not None:
+            return ()  # Whoever is above our ballot preempts us through our acceptor.
+        effects = self._wait(now, self.election_ms)
+        if not heard.leads:
+            return effects
+        effects += self._follow(node)
+        if self.standing > NO_BALLOT:
+            self.standing = NO_BALLOT
+            effects.append(Send(leader_of(self.node), Withdraw()))
+        return effects
+
+    def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
+        """Suspect a master whose link broke; acceptors wait for the end of its lease."""
+        if down.node != self.following:
+            return ()
+        soon = Instant(now + self._random.randrange(SPREAD_MS // 4) * NS_PER_MS)
+        if soon >= self.deadline:
+            return ()
+        return [*self._wait_until(soon, now), Observe("paxos.link_suspected")]
+
+    def _on_watch(self, watch: Watch, now: Instant) -> Effects:
+        if watch.deadline != self.watching:
+            return ()
+        self.watching = Instant(0)
+        if self.reign is not None:
+            return ()
+        if now < self.deadline:
+            return self._wait_until(self.deadline, now)
+        effects = self._wait(now, self.election_ms)
+        return [Send(leader_of(self.node), Suspect()), Observe("paxos.suspected"), *effects]
+
+    def _on_reigning(self, reigning: Reigning, now: Instant) -> Effects:
+        self.standing = NO_BALLOT
+        self.reign = reigning
+        self.since = now
+        self.lease = MasterLease(self.config.view.majority, self.lease_ms, self.drift_ppm)
+        self.asked = {}
+        self.applied = dict.fromkeys(self.applied, 0)
+        return [*self._follow(self.node), *self._beat(now)]
+
+    def _on_deposed(self, deposed: Deposed, now: Instant) -> Effects:
+        self.standing = NO_BALLOT
+        self.reign = None
+        self.lease = None
+        return [*self._follow(""), *self._wait(now, self.election_ms + deposed.pause_ms)]
+
+    def _on_beat(self, beat: Beat, now: Instant) -> Effects:
+        if self.reign is None or self.lease is None or beat.ballot != self.reign.ballot:
+            return ()
+        answered = max(self.lease.confirmed() or self.since, self.since)
+        if now - answered > self.election_ms * NS_PER_MS:
+            return (Send(leader_of(self.node), Withdraw()), Observe("paxos.majority_silent"))
+        return self._beat(now)
+
+    def _beat(self, now: Instant) -> list[Effect]:
+        assert self.reign is not None
+        self.number += 1
+        self.asked[self.number] = now
+        if len(self.asked) > ASKED_MAX:
+            del self.asked[next(iter(self.asked))]
+        pulse = Pulse(number=self.number, everywhere=min(self.applied.values()))
+        return [
+            Send(self.reign.commander, pulse),
+            Wake(BEAT_MS, Beat(ballot=self.reign.ballot)),
+        ]
+
+    def _on_ack(self, acceptor: Address, ack: HeartbeatAck) -> Effects:
+        if acceptor not in self.config.view.acceptors:
+            return (Observe("paxos.stranger_follows"),)
+        asked = self.asked.get(ack.number)
+        reign, lease = self.reign, self.lease
+        if reign is None or lease is None or ack.ballot != reign.ballot or asked is None:
+            return ()  # An answer to an earlier reign, or too late.
+        member = node_of(acceptor)
+        if not 0 <= ack.applied < NUMBER_MAX:
+            return (Observe("paxos.impossible_slot"),)
+        self.applied[member] = ack.applied
+        before = lease.until()
+        lease.acknowledge(member, asked)
+        until = lease.until()
+        if until is None or until == before:
+            return ()
+        return (Send(replica_of(self.node), Leased(ballot=reign.ballot, until=until)),)

@@ -1,0 +1,61 @@
+"""Commands on the master that wait for a slot, or for their slot's decision. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from holdfast.actors.message import Address
+from holdfast.actors.paxos.message import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, Propose
+
+QUEUE_MAX = 10_000
+"""Commands waiting for a slot; 16 KiB each at most, and usually a hundredth of that."""
+
+
+class Asker(NamedTuple):
+    """Who waits for an answer, and the number it gave its command."""
+
+    client: Address
+    number: int
+
+
+class Proposals:
+    """A queue, and who asked for what is in which slot."""
+
+    def __init__(self) -> None:
+        self.queue: deque[tuple[Asker, bytes]] = deque()
+        self.in_flight: dict[int, tuple[Asker, ...]] = {}
+        """Who asked for the commands of a slot, in their order."""
+
+    def is_full(self) -> bool:
+        """Return whether no more can wait."""
+        return len(self.queue) >= QUEUE_MAX
+
+    def add(self, propose: Propose) -> None:
+        """Let a command wait."""
+        asker = Asker(propose.client, propose.number)
+        self.queue.append((asker, propose.command))
+
+    def take(self, slot: int) -> tuple[bytes, ...]:
+        """Return as many commands as one slot carries, and remember who asked for them."""
+        askers: list[Asker] = []
+        commands: list[bytes] = []
+        size = 0
+        while self.queue and len(commands) < BATCH_COMMANDS_MAX:
+            asker, command = self.queue[0]
+            size += len(command)
+            if size > BATCH_BYTES_MAX:
+                break
+            self.queue.popleft()
+            askers.append(asker)
+            commands.append(command)
+        self.in_flight[slot] = tuple(askers)
+        return tuple(commands)
+
+    def clear(self) -> list[Asker]:
+        """Forget everything, and return who waited."""
+        askers = [asker for slot in self.in_flight for asker in self.in_flight[slot]]
+        askers += [asker for asker, _ in self.queue]
+        self.queue.clear()
+        self.in_flight.clear()
+        return askers

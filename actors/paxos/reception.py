@@ -1,0 +1,73 @@
+"""What a replica does with a command that it cannot put into the log itself. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.actors.effect import Effects, Observe, Send
+from holdfast.actors.message import node_of
+from holdfast.actors.paxos.config import replica_of
+from holdfast.actors.paxos.machine import Machine
+from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose
+from holdfast.actors.paxos.proposals import Asker
+
+WAITING_MAX = 1_000
+"""Commands that wait on a node that knows no master."""
+
+CLIENT_CHARS_MAX = 512
+"""An address is a node and a role, each of which the wire bounds to 128 bytes."""
+
+
+class Reception:
+    """Refuses what is no command, and passes on to the master what is.
+
+    Args:
+        node: where it is.
+
+    """
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.master = ""
+        """The node that leads, if any is known."""
+        self.waiting: dict[Asker, Propose] = {}
+        """Commands that came while no master was known."""
+
+    def refusal(self, propose: Propose, machine: Machine) -> Effects:
+        """Return what is said of something that must never be in the log; nothing of the rest."""
+        client = propose.client
+        if not node_of(client) or "/" not in client or len(client) > CLIENT_CHARS_MAX:
+            return (Observe("paxos.impossible_client"),)
+        if len(propose.command) > COMMAND_BYTES_MAX or not machine.admits(propose.command):
+            return (self.decline(Asker(client, propose.number), Decline.INVALID),)
+        return ()
+
+    def pass_on(self, propose: Propose) -> Effects:
+        """Forward a command to the master, once: two that take each other for it stop there."""
+        asker = Asker(propose.client, propose.number)
+        if propose.forwarded:
+            return (self.decline(asker, Decline.NOT_MASTER),)
+        if self.master:
+            return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
+        if len(self.waiting) >= WAITING_MAX and asker not in self.waiting:
+            return (self.decline(asker, Decline.OVERLOADED),)
+        self.waiting[asker] = propose
+        return ()
+
+    def follow(self, master: str) -> Effects:
+        """Note who leads, and forward what waited for that."""
+        self.master = master
+        if not master or master == self.node:
+            return ()
+        to = replica_of(master)
+        return [Send(to, replace(propose, forwarded=True)) for propose in self.take_waiting()]
+
+    def take_waiting(self) -> list[Propose]:
+        """Hand over what waits."""
+        waiting, self.waiting = self.waiting, {}
+        return list(waiting.values())
+
+    def decline(self, asker: Asker, why: Decline) -> Send:
+        """Return the refusal of a command, with whom to ask."""
+        declined = Declined(number=asker.number, why=why, master=self.master)
+        return Send(asker.client, declined)

@@ -1,0 +1,160 @@
+"""Phase one of one ballot: get a majority's promise, and learn what may have been decided."""
+
+from __future__ import annotations
+
+from holdfast.actors.effect import Effects, Observe, Send, Wake
+from holdfast.actors.message import Address, Instant, node_of
+from holdfast.actors.paxos.config import Config, acceptor_of, leader_of
+from holdfast.actors.paxos.event import Adopted, ScoutResend
+from holdfast.actors.paxos.message import (
+    NO_OP,
+    NUMBER_MAX,
+    Ballot,
+    Preempted,
+    Prepare,
+    Promise,
+    Vote,
+)
+from holdfast.actors.role import Host, Role
+
+SCOUT_RESEND_MS = 50
+"""How long an acceptor may take to answer before it is asked again (ms): a round and a sync."""
+
+
+class Scout(Role[Promise | Preempted | ScoutResend]):
+    """Spawned by a leader for one ballot, retired by it. Source: PMMC, section 4.1.
+
+    Where this differs: an acceptor answers in pages, and is counted when it sent the last;
+    and the acceptor of the scout's own node is asked only when its promise would complete a
+    majority. So a node that nobody answers goes on following the master it cannot hear of,
+    and does not disturb it by a promise when it can be heard again.
+
+    Invariants:
+        P8  For each slot, the batch of the highest ballot reported by a majority is
+            proposed; a no-op where none reported any.
+        P10 Each acceptor counts once.
+
+    Args:
+        node: where it is.
+        config: who is a member.
+        ballot: durably this node's own, and never used before.
+        first: the first slot that this node does not know to be decided.
+
+    """
+
+    def __init__(
+        self, address: Address, host: Host, *, node: str, config: Config, ballot: Ballot, first: int
+    ) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.config = config
+        self.ballot = ballot
+        self.asking: dict[Address, int] = {}
+        """The acceptors that were asked and have not answered in full, and from which slot."""
+        self.floors: dict[Address, int] = {}
+        """Before which slot each has applied everything and reported nothing, as it said."""
+        self.complete: dict[Address, None] = {}
+        """The acceptors that have answered in full, each once (P10)."""
+        self.votes: dict[int, Vote] = {}
+        """The vote of the highest ballot that was reported, by slot."""
+        self.first = first
+        self.adopted = False
+
+    def begin(self, now: Instant) -> Effects:
+        """Ask the others; and oneself, if that is enough."""
+        del now
+        own = acceptor_of(self.node)
+        for acceptor in self.config.view.acceptors:
+            if acceptor != own:
+                self.asking[acceptor] = self.first
+        return [*self._ask(), *self._ask_own(), Wake(SCOUT_RESEND_MS, ScoutResend())]
+
+    def handle(
+        self, sender: Address, event: Promise | Preempted | ScoutResend, now: Instant
+    ) -> Effects:
+        """Count a promise."""
+        del now
+        match event:
+            case Promise():
+                return self._on_promise(sender, event)
+            case Preempted():
+                return self._on_preempted(sender, event)
+            case ScoutResend():
+                if self.adopted:
+                    return ()
+                return [*self._ask(), Wake(SCOUT_RESEND_MS, ScoutResend())]
+
+    def _ask(self) -> Effects:
+        return [
+            Send(acceptor, Prepare(ballot=self.ballot, first=first))
+            for acceptor, first in self.asking.items()
+        ]
+
+    def _ask_own(self) -> Effects:
+        own = acceptor_of(self.node)
+        if own in self.asking or own in self.complete:
+            return ()
+        if len(self.complete) + 1 < self.config.view.majority:
+            return ()
+        self.asking[own] = self.first
+        return (Send(own, Prepare(ballot=self.ballot, first=self.first)),)
+
+    def _on_promise(self, acceptor: Address, promise: Promise) -> Effects:
+        if promise.ballot != self.ballot or self.asking.get(acceptor) != promise.asked:
+            return (Observe("paxos.promise_ignored"),)  # Repeated, or not asked for.
+        if not _is_sound(promise):
+            return (Observe("paxos.impossible_promise"),)
+        for vote in promise.votes:
+            best = self.votes.get(vote.slot)
+            if best is None or vote.ballot > best.ballot:
+                self.votes[vote.slot] = vote
+        if promise.first > promise.asked or acceptor not in self.floors:
+            self.floors[acceptor] = promise.first
+        if promise.more is not None:
+            self.asking[acceptor] = promise.more
+            return (Send(acceptor, Prepare(ballot=self.ballot, first=promise.more)),)
+        del self.asking[acceptor]
+        self.complete[acceptor] = None
+        if len(self.complete) < self.config.view.majority:
+            return self._ask_own()
+        return self._adopt()
+
+    def _adopt(self) -> Effects:
+        """Tell the leader what it must propose.
+
+        An acceptor that reported from a later slot than was asked for has applied all
+        before it, so from the latest such slot on, the floor, all of the majority reported.
+        """
+        if self.adopted:
+            return ()
+        self.adopted = True
+        source = max(self.complete, key=lambda acceptor: self.floors[acceptor])
+        floor = self.floors[source]
+        last = max(self.votes, default=0)
+        batches = [
+            self.votes[slot].batch if slot in self.votes else NO_OP  # P8
+            for slot in range(floor, last + 1)
+        ]
+        adopted = Adopted(
+            ballot=self.ballot, floor=floor, source=node_of(source), batches=tuple(batches)
+        )
+        holes = sum(slot not in self.votes for slot in range(floor, last + 1))
+        marks = (
+            Observe("paxos.votes_adopted", len(batches) - holes),
+            Observe("paxos.holes", holes),
+        )
+        return (Send(leader_of(self.node), adopted), *(mark for mark in marks if mark.count))
+
+    def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
+        if acceptor not in self.config.view.acceptors or preempted.ballot <= self.ballot:
+            return (Observe("paxos.preemption_ignored"),)
+        return (Send(leader_of(self.node), preempted),)
+
+
+def _is_sound(promise: Promise) -> bool:
+    """Return whether votes are older than the promise, in order, and where the page says."""
+    slots = [promise.first - 1, *(vote.slot for vote in promise.votes)]
+    end = promise.more if promise.more is not None else NUMBER_MAX
+    in_order = all(a < b for a, b in zip(slots, [*slots[1:], end], strict=True))
+    older = all(vote.ballot < promise.ballot for vote in promise.votes)
+    return promise.first >= promise.asked and in_order and older

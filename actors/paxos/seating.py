@@ -1,0 +1,76 @@
+"""Which roles the log needs on a member, for a recipe to seat them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.actors.effect import Spawn
+from holdfast.actors.message import Address, Message
+from holdfast.actors.paxos.acceptor import Acceptor
+from holdfast.actors.paxos.catchup import CatchUp
+from holdfast.actors.paxos.config import (
+    DRIFT_PPM,
+    ELECTION_MS,
+    LEASE_MS,
+    LOG_MAX,
+    Config,
+    View,
+    acceptor_of,
+    catchup_of,
+    leader_of,
+    monitor_of,
+    replica_of,
+)
+from holdfast.actors.paxos.journal import recover
+from holdfast.actors.paxos.leader import Leader
+from holdfast.actors.paxos.machine import Machine
+from holdfast.actors.paxos.monitor import Monitor
+from holdfast.actors.paxos.replica import Replica
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+def seat_log(
+    node: str,
+    members: tuple[str, ...],
+    random: Random,
+    records: Sequence[Message],
+    machine: Machine,
+    *,
+    listener: Address | None = None,
+    opening: tuple[bytes, ...] = (),
+    lease_ms: int = LEASE_MS,
+    election_ms: int = ELECTION_MS,
+    drift_ppm: int = DRIFT_PPM,
+    log_max: int = LOG_MAX,
+) -> tuple[Spawn, ...]:
+    """Return the roles of the log on ``node``, which is one of ``members``.
+
+    Args:
+        node: the member they are for.
+        members: all of them, in any order.
+        random: spreads elections; one of this node's own.
+        records: the journal of this node, oldest first; those of other roles are passed over.
+        machine: empty; it is brought to where the journal ends.
+        listener: a role of this node that hears of all outcomes, or None.
+        opening: commands with which every reign begins.
+        lease_ms: how long an acceptor keeps to a master it heard (ms); the same everywhere.
+        election_ms: a master silent for so long is suspected (ms).
+        drift_ppm: how far a clock's rate may be from true (millionths).
+        log_max: decided slots that each replica keeps for others, 1 or more.
+
+    """
+    config = Config(View(0, tuple(sorted(members))))
+    seat = {"node": node, "config": config}
+    known = {**seat, "recovered": recover(records)}
+    times = {"random": random, "lease_ms": lease_ms, "election_ms": election_ms}
+    replica = {"machine": machine, "listener": listener, "opening": opening, "log_max": log_max}
+    return (
+        Spawn(acceptor_of(node), Acceptor, {**known, "lease_ms": lease_ms}),
+        Spawn(leader_of(node), Leader, {**known, "random": random}),
+        Spawn(monitor_of(node), Monitor, {**seat, **times, "drift_ppm": drift_ppm}),
+        Spawn(catchup_of(node), CatchUp, seat),
+        Spawn(replica_of(node), Replica, {**known, **replica}),
+    )

@@ -1,0 +1,161 @@
+"""The commander: slots, votes, window, resending, and who hears what is decided."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
+from holdfast.actors.message import Address, Instant, address_of
+from holdfast.actors.paxos.commander import COMMANDER_RESEND_MS, Commander
+from holdfast.actors.paxos.config import WINDOW, Config, View, acceptor_of, leader_of, replica_of
+from holdfast.actors.paxos.event import CommanderResend, Decided, Idle, Order, Pulse
+from holdfast.actors.paxos.message import (
+    NO_OP,
+    Accept,
+    Accepted,
+    Ballot,
+    Batch,
+    Commit,
+    Heartbeat,
+    Preempted,
+)
+from holdfast.cluster.simulation.machine import HOST
+
+T0 = Instant(0)
+BALLOT = Ballot(3, leader_of("a"))
+A, B, C = (acceptor_of(node) for node in "abc")
+HERE, REPLICA = address_of("a", "commander-3"), replica_of("a")
+ONE = Batch(time_ms=1, commands=(b"1",))
+
+
+def commander_of(
+    members: str = "abc", first: int = 1, batches: tuple[Batch, ...] = ()
+) -> tuple[Commander, Effects]:
+    config = Config(View(0, tuple(members)))
+    role = Commander(
+        HERE, HOST, node="a", config=config, ballot=BALLOT, first=first, batches=batches
+    )
+    return role, role.begin(T0)
+
+
+@pytest.fixture
+def commander() -> Commander:
+    return commander_of()[0]
+
+
+def order(role: Commander, slot: int, batch: Batch = ONE) -> Effects:
+    return role.handle(REPLICA, Order(slot=slot, batch=batch), T0)
+
+
+def vote(role: Commander, acceptor: Address, slot: int, ballot: Ballot = BALLOT) -> Effects:
+    return role.handle(acceptor, Accepted(ballot=ballot, slot=slot), T0)
+
+
+def asked(slot: int, batch: Batch = ONE, committed: int = 1, to: str = "abc") -> list[Effect]:
+    accept = Accept(ballot=BALLOT, slot=slot, batch=batch, committed=committed)
+    return [Send(acceptor_of(node), accept) for node in to]
+
+
+def test_an_order_goes_to_every_acceptor_at_once(commander: Commander) -> None:
+    assert order(commander, 1) == [*asked(1), Wake(COMMANDER_RESEND_MS, CommanderResend())]
+    assert order(commander, 2) == asked(2)
+
+
+def test_what_phase_one_found_is_proposed_first() -> None:
+    commander, first = commander_of(first=5, batches=(ONE, NO_OP))
+
+    assert first[:6] == [*asked(5, committed=5), *asked(6, NO_OP, committed=5)]
+    assert order(commander, 7) == asked(7, committed=5)
+
+
+@pytest.mark.parametrize(("members", "needed"), [("a", 1), ("ab", 2), ("abc", 2), ("abcd", 3)])
+def test_a_slot_is_decided_by_more_than_half(members: str, needed: int) -> None:
+    commander, _ = commander_of(members)
+    order(commander, 1)
+    for node in members[: needed - 1]:
+        assert vote(commander, acceptor_of(node), 1) == ()
+
+    decided = vote(commander, acceptor_of(members[needed - 1]), 1)
+
+    assert decided == [Send(REPLICA, Decided(slot=1, batch=ONE))]
+    assert commander.committed == 2
+
+
+def test_each_acceptor_counts_once_and_strangers_and_other_ballots_never(
+    commander: Commander,
+) -> None:
+    order(commander, 1)
+    vote(commander, B, 1)
+
+    assert vote(commander, B, 1) == ()
+    assert vote(commander, C, 1, Ballot(2, leader_of("a"))) == ()
+    stranger = address_of("z", "acceptor")
+    assert vote(commander, stranger, 1) == (Observe("paxos.stranger_votes"),)
+    assert vote(commander, A, 2) == ()
+    assert commander.committed == 1
+
+
+def test_slots_may_be_decided_out_of_order_and_count_as_committed_without_a_gap(
+    commander: Commander,
+) -> None:
+    for slot in (1, 2):
+        order(commander, slot)
+    for acceptor in (A, B):
+        vote(commander, acceptor, 2)
+    assert commander.committed == 1
+
+    for acceptor in (A, B):
+        vote(commander, acceptor, 1)
+
+    assert commander.committed == 3
+    assert order(commander, 3)[:3] == asked(3, committed=3)
+
+
+def test_at_most_a_window_is_undecided_and_the_rest_follows() -> None:
+    commander, first = commander_of(batches=(ONE,) * (WINDOW + 1))
+
+    slots = {e.message.slot for e in first if isinstance(e, Send) if isinstance(e.message, Accept)}
+    assert slots == set(range(1, WINDOW + 1))
+    vote(commander, A, 1)
+    assert vote(commander, B, 1)[1:4] == asked(WINDOW + 1, committed=2)
+
+
+def test_followers_hear_of_the_last_decision_when_nothing_follows(commander: Commander) -> None:
+    order(commander, 1)
+    vote(commander, A, 1)
+    vote(commander, B, 1)
+
+    effects = commander.handle(REPLICA, Idle(), T0)
+
+    commit = Commit(ballot=BALLOT, committed=2)
+    assert effects == [Send(B, commit), Send(C, commit)]
+    assert commander.handle(REPLICA, Idle(), T0) == ()
+
+
+def test_votes_that_do_not_come_are_asked_for_again(commander: Commander) -> None:
+    order(commander, 1)
+    vote(commander, B, 1)
+    resend = CommanderResend()
+    again = Wake(COMMANDER_RESEND_MS, resend)
+
+    assert commander.handle(HERE, resend, T0) == [again]
+    late = commander.handle(HERE, resend, T0)
+
+    assert late == [*asked(1, to="ac"), Observe("paxos.accept_resent"), again]
+    vote(commander, A, 1)
+    assert commander.handle(HERE, resend, T0) == []
+
+
+def test_a_heartbeat_tells_everybody_what_is_decided(commander: Commander) -> None:
+    effects = commander.handle(address_of("a", "monitor"), Pulse(number=4, everywhere=1), T0)
+
+    beat = Heartbeat(ballot=BALLOT, number=4, committed=1, everywhere=1)
+    assert effects == [Send(A, beat), Send(B, beat), Send(C, beat)]
+
+
+def test_a_higher_ballot_is_told_to_the_leader(commander: Commander) -> None:
+    higher = Preempted(ballot=Ballot(4, leader_of("b")))
+
+    assert commander.handle(B, higher, T0) == (Send(leader_of("a"), higher),)
+    lower = Preempted(ballot=Ballot(1, leader_of("b")))
+    assert commander.handle(B, lower, T0) == (Observe("paxos.preemption_ignored"),)

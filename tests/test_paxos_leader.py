@@ -1,0 +1,168 @@
+"""The leader: rounds that are durable before they are used, reigns, and giving way."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from holdfast.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn
+from holdfast.actors.message import Address, Instant, address_of
+from holdfast.actors.paxos.commander import Commander
+from holdfast.actors.paxos.config import Config, View, leader_of
+from holdfast.actors.paxos.event import (
+    Adopted,
+    Applied,
+    Deposed,
+    Lacking,
+    Reign,
+    Reigning,
+    Standing,
+    Suspect,
+    Withdraw,
+)
+from holdfast.actors.paxos.journal import Recovered
+from holdfast.actors.paxos.leader import BACKOFF_MS, DOUBLINGS_MAX, Leader
+from holdfast.actors.paxos.message import NO_OP, Ballot, Batch, Pledge, Pledged, Preempted
+from holdfast.actors.paxos.scout import Scout
+from holdfast.cluster.simulation.machine import HOST
+
+T0 = Instant(0)
+CONFIG = Config(View(0, ("a", "b", "c")))
+LEADER = leader_of("a")
+MONITOR, REPLICA = address_of("a", "monitor"), address_of("a", "replica")
+BATCH = Batch(time_ms=9, commands=(b"x",))
+
+
+def made(recovered: Recovered | None = None) -> Leader:
+    return Leader(
+        LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=recovered or Recovered()
+    )
+
+
+@pytest.fixture
+def leader() -> Leader:
+    return made()
+
+
+def suspect(leader: Leader) -> Effects:
+    return leader.handle(MONITOR, Suspect(), T0)
+
+
+def adopt(leader: Leader, *batches: Batch, floor: int = 1) -> Effects:
+    adopted = Adopted(ballot=leader.ballot, floor=floor, source="b", batches=batches)
+    return leader.handle(LEADER, adopted, T0)
+
+
+def done(effects: Effects) -> list[Effect]:
+    return [effect for effect in effects if not isinstance(effect, Observe)]
+
+
+def spawned(round_: int, first: int = 1) -> Spawn:
+    arguments = {"node": "a", "config": CONFIG, "ballot": Ballot(round_, LEADER), "first": first}
+    return Spawn(address_of("a", f"scout-{round_}"), Scout, arguments)
+
+
+def written(round_: int) -> Persist:
+    return Persist(Pledged(pledge=Pledge.LED, ballot=Ballot(round_, LEADER)))
+
+
+def preempted(round_: int) -> Preempted:
+    return Preempted(ballot=Ballot(round_, leader_of("b")))
+
+
+def test_a_round_is_written_before_a_scout_uses_it(leader: Leader) -> None:
+    effects = done(suspect(leader))
+
+    assert effects == [
+        written(1),
+        spawned(1),
+        Send(MONITOR, Standing(ballot=Ballot(1, LEADER))),
+    ]
+
+
+def test_a_new_life_stands_above_every_round_of_earlier_ones_and_every_promise() -> None:
+    assert done(suspect(made(Recovered(led=6))))[0] == written(7)
+    other = Recovered(led=6, promised=Ballot(9, leader_of("b")))
+    assert done(suspect(made(other)))[0] == written(10)
+
+
+def test_while_a_scout_asks_another_suspicion_changes_nothing(leader: Leader) -> None:
+    suspect(leader)
+
+    assert suspect(leader) == ()
+
+
+def test_a_majority_makes_it_reign_and_propose_what_was_reported(leader: Leader) -> None:
+    suspect(leader)
+
+    effects = done(adopt(leader, BATCH, NO_OP))
+
+    ballot, commander = Ballot(1, LEADER), address_of("a", "commander-1")
+    arguments = {"node": "a", "config": CONFIG, "ballot": ballot, "first": 1}
+    assert effects == [
+        Retire(address_of("a", "scout-1")),
+        Spawn(commander, Commander, {**arguments, "batches": (BATCH, NO_OP)}),
+        Send(REPLICA, Reign(ballot=ballot, commander=commander, first=3, time_ms=9)),
+        Send(MONITOR, Reigning(ballot=ballot, commander=commander)),
+    ]
+
+
+def test_it_learns_what_others_decided_before_it_reigns(leader: Leader) -> None:
+    suspect(leader)
+
+    wait = done(adopt(leader, NO_OP, BATCH, floor=4))
+    assert wait == [Send(address_of("a", "catchup"), Lacking(first=1, target=4, source="b"))]
+    assert done(leader.handle(REPLICA, Applied(slot=3), T0)) == []
+    reign = done(leader.handle(REPLICA, Applied(slot=5), T0))
+
+    spawn = reign[1]
+    assert isinstance(spawn, Spawn)
+    assert (spawn.arguments["first"], spawn.arguments["batches"]) == (5, (BATCH,))
+
+
+def test_a_higher_ballot_makes_it_give_way_and_pause(leader: Leader) -> None:
+    suspect(leader)
+    adopt(leader)
+
+    effects = done(leader.handle(address_of("a", "commander-1"), preempted(5), T0))
+
+    assert effects[0] == Retire(address_of("a", "commander-1"))
+    assert [e.to for e in effects if isinstance(e, Send)] == [REPLICA, MONITOR]
+    assert done(suspect(leader))[0] == written(6)
+
+
+def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_reign(
+    leader: Leader,
+) -> None:
+    longest = 0
+    for round_ in range(2, 40, 2):
+        suspect(leader)
+        longest = max(longest, pause_of(leader.handle(LEADER, preempted(round_), T0)))
+    assert 4 * BACKOFF_MS < longest <= 2 * BACKOFF_MS << DOUBLINGS_MAX
+
+    suspect(leader)
+    adopt(leader)
+    assert pause_of(leader.handle(LEADER, preempted(99), T0)) <= 2 * BACKOFF_MS
+
+
+def pause_of(effects: Effects) -> int:
+    words = [effect.message for effect in effects if isinstance(effect, Send)]
+    return next(word.pause_ms for word in words if isinstance(word, Deposed))
+
+
+def test_it_withdraws_when_the_master_lives_after_all(leader: Leader) -> None:
+    suspect(leader)
+
+    effects = done(leader.handle(MONITOR, Withdraw(), T0))
+
+    assert effects[0] == Retire(address_of("a", "scout-1"))
+    assert leader.handle(MONITOR, Withdraw(), T0) == ()
+
+
+@pytest.mark.parametrize("ballot", [Ballot(1, Address("a/other")), Ballot(2, LEADER)])
+def test_the_last_word_of_a_retired_scout_changes_nothing(leader: Leader, ballot: Ballot) -> None:
+    suspect(leader)
+    word = Adopted(ballot=ballot, floor=1, source="b", batches=())
+
+    assert leader.handle(LEADER, word, T0) == ()

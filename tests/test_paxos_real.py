@@ -1,0 +1,83 @@
+"""`paxos` with real processes, sockets and disks: members are killed and come back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.cluster.config import starting_config
+from holdfast.cluster.ports import free_ports
+
+LONG_S = 60.0
+NODES = ("n1", "n2", "n3")
+
+
+class Members:
+    """Three `holdfast serve` processes with journals in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        addresses = {
+            node: f"tcp://127.0.0.1:{port}"
+            for node, port in zip(NODES, free_ports(len(NODES)), strict=True)
+        }
+        self.connect = ",".join(addresses.values())
+        self.config = folder / "cluster.toml"
+        self.config.write_text(starting_config(addresses, protocol="paxos"), encoding="utf-8")
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, node: str) -> None:
+        command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
+        self.processes[node] = subprocess.Popen(
+            [*command, "--config", str(self.config)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def kill(self, node: str) -> None:
+        self.processes[node].kill()
+        self.processes[node].wait(LONG_S)
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[Members]:
+    members = Members(tmp_path)
+    for node in NODES:
+        members.start(node)
+    yield members
+    for process in members.processes.values():
+        process.kill()
+        process.wait(LONG_S)
+
+
+def test_whichever_member_is_killed_the_others_grant_and_fences_rise(members: Members) -> None:
+    fences: list[int] = []
+    with holdfast.connect(members.connect, timeout=LONG_S) as client:
+        for round_number in range(2):
+            for node in NODES:
+                with client.lock(f"before-{node}-{round_number}", timeout=LONG_S) as lock:
+                    assert lock.fence is not None
+                    fences.append(lock.fence)
+                members.kill(node)
+                fence = client.lock(f"after-{node}-{round_number}").acquire(timeout=LONG_S)
+                assert fence is not None
+                fences.append(fence)
+                members.start(node)
+    assert fences == sorted(set(fences))
+
+
+def test_no_fence_comes_again_when_every_member_was_killed(members: Members) -> None:
+    with holdfast.connect(members.connect, timeout=LONG_S) as client:
+        before = client.lock("a").acquire(timeout=LONG_S)
+        assert before is not None
+        for node in NODES:
+            members.kill(node)
+        for node in NODES:
+            members.start(node)
+        after = client.lock("b").acquire(timeout=LONG_S)
+        assert after is not None
+        assert after > before

@@ -1,0 +1,164 @@
+"""The scout: whose promises count, and what they oblige a leader to propose."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.actors.effect import Effects, Observe, Send, Wake
+from holdfast.actors.message import Address, Instant, Message, address_of
+from holdfast.actors.paxos.config import Config, View, acceptor_of, leader_of
+from holdfast.actors.paxos.event import Adopted, ScoutResend
+from holdfast.actors.paxos.message import (
+    NO_OP,
+    Ballot,
+    Batch,
+    Preempted,
+    Prepare,
+    Promise,
+    Vote,
+)
+from holdfast.actors.paxos.scout import SCOUT_RESEND_MS, Scout
+from holdfast.cluster.simulation.machine import HOST
+
+T0 = Instant(0)
+BALLOT = Ballot(3, leader_of("a"))
+OLD, OLDER = Ballot(2, leader_of("b")), Ballot(1, leader_of("c"))
+A, B, C = (acceptor_of(node) for node in "abc")
+ONE, TWO = Batch(time_ms=1, commands=(b"1",)), Batch(time_ms=2, commands=(b"2",))
+
+
+def scout_of(members: str = "abc", first: int = 1) -> tuple[Scout, Effects]:
+    config = Config(View(0, tuple(members)))
+    role = Scout(
+        address_of("a", "scout-3"), HOST, node="a", config=config, ballot=BALLOT, first=first
+    )
+    return role, role.begin(T0)
+
+
+@pytest.fixture
+def scout() -> Scout:
+    return scout_of()[0]
+
+
+def promise(*votes: Vote, first: int = 1, asked: int = 1, more: int | None = None) -> Promise:
+    return Promise(ballot=BALLOT, asked=asked, first=first, votes=votes, more=more)
+
+
+def asks(effects: Effects) -> list[tuple[Address, Message]]:
+    return [
+        (e.to, e.message) for e in effects if isinstance(e, Send) if isinstance(e.message, Prepare)
+    ]
+
+
+def adopted(effects: Effects) -> list[Adopted]:
+    return [e.message for e in effects if isinstance(e, Send) if isinstance(e.message, Adopted)]
+
+
+def test_it_asks_the_others_first_and_itself_when_that_completes_a_majority() -> None:
+    scout, first = scout_of()
+    prepare = Prepare(ballot=BALLOT, first=1)
+
+    assert asks(first) == [(B, prepare), (C, prepare)]
+    assert asks(scout.handle(B, promise(), T0)) == [(A, prepare)]
+
+
+def test_alone_it_asks_itself() -> None:
+    scout, first = scout_of("a")
+
+    assert asks(first) == [(A, Prepare(ballot=BALLOT, first=1))]
+    assert adopted(scout.handle(A, promise(), T0))
+
+
+@pytest.mark.parametrize(("members", "others"), [("ab", 1), ("abc", 1), ("abcd", 2), ("abcde", 2)])
+def test_more_than_half_must_promise(members: str, others: int) -> None:
+    scout, _ = scout_of(members)
+    for node in members[1 : others + 1]:
+        assert not adopted(scout.handle(acceptor_of(node), promise(), T0))
+
+    assert adopted(scout.handle(A, promise(), T0))
+
+
+def test_a_promise_that_comes_twice_counts_once(scout: Scout) -> None:
+    scout.handle(B, promise(), T0)
+
+    again = scout.handle(B, promise(), T0)
+
+    assert again == (Observe("paxos.promise_ignored"),)
+
+
+def test_for_each_slot_the_vote_of_the_highest_ballot_is_adopted_and_holes_are_filled(
+    scout: Scout,
+) -> None:
+    scout.handle(B, promise(Vote(1, OLD, ONE), Vote(3, OLDER, ONE)), T0)
+
+    effects = scout.handle(C, promise(Vote(1, OLDER, TWO), Vote(3, OLD, TWO)), T0)
+
+    assert adopted(effects) == [
+        Adopted(ballot=BALLOT, floor=1, source="b", batches=(ONE, NO_OP, TWO))
+    ]
+
+
+def test_what_one_of_the_majority_has_applied_is_not_proposed_again(scout: Scout) -> None:
+    scout.handle(B, promise(Vote(1, OLDER, ONE), Vote(2, OLDER, ONE)), T0)
+
+    effects = scout.handle(C, promise(Vote(2, OLD, TWO), first=2), T0)
+
+    assert adopted(effects) == [Adopted(ballot=BALLOT, floor=2, source="c", batches=(TWO,))]
+
+
+def test_an_acceptor_counts_when_it_has_reported_the_last_page(scout: Scout) -> None:
+    page = scout.handle(B, promise(Vote(1, OLD, ONE), more=2), T0)
+    scout.handle(C, promise(), T0)
+
+    assert asks(page) == [(B, Prepare(ballot=BALLOT, first=2))]
+    effects = scout.handle(B, promise(Vote(2, OLD, TWO), asked=2, first=2), T0)
+    assert adopted(effects)[0].batches == (ONE, TWO)
+
+
+def test_what_was_applied_between_two_pages_is_not_proposed_again(scout: Scout) -> None:
+    scout.handle(B, promise(Vote(1, OLD, ONE), more=2), T0)
+    scout.handle(C, promise(), T0)
+
+    effects = scout.handle(B, promise(Vote(3, OLD, TWO), asked=2, first=3), T0)
+
+    assert adopted(effects) == [Adopted(ballot=BALLOT, floor=3, source="b", batches=(TWO,))]
+
+
+def test_those_that_have_not_answered_are_asked_again(scout: Scout) -> None:
+    scout.handle(B, promise(), T0)
+
+    effects = scout.handle(scout.address, ScoutResend(), T0)
+
+    assert [to for to, _ in asks(effects)] == [C, A]
+    assert effects[-1] == Wake(SCOUT_RESEND_MS, ScoutResend())
+
+
+def test_a_higher_ballot_is_told_to_the_leader_and_a_strangers_word_is_not(scout: Scout) -> None:
+    higher = Preempted(ballot=Ballot(4, leader_of("b")))
+
+    assert scout.handle(B, higher, T0) == (Send(leader_of("a"), higher),)
+    ignored = (Observe("paxos.preemption_ignored"),)
+    assert scout.handle(address_of("z", "acceptor"), higher, T0) == ignored
+    assert scout.handle(B, Preempted(ballot=OLD), T0) == ignored
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        promise(Vote(2, OLD, ONE), Vote(1, OLD, ONE)),
+        promise(Vote(1, OLD, ONE), first=2),
+        promise(Vote(2, OLD, ONE), more=2),
+        promise(Vote(1, BALLOT, ONE)),
+    ],
+)
+def test_a_promise_that_contradicts_itself_is_dropped(scout: Scout, wrong: Promise) -> None:
+    assert scout.handle(B, wrong, T0) == (Observe("paxos.impossible_promise"),)
+    assert scout.complete == {}
+
+
+def test_a_promise_of_another_ballot_or_of_a_stranger_is_not_counted(scout: Scout) -> None:
+    other = Promise(ballot=OLD, asked=1, first=1, votes=(), more=None)
+
+    assert scout.handle(B, other, T0) == (Observe("paxos.promise_ignored"),)
+    stranger = address_of("z", "acceptor")
+    assert scout.handle(stranger, promise(), T0) == (Observe("paxos.promise_ignored"),)

@@ -1,0 +1,83 @@
+"""`paxos` end to end under every misfortune, and bugs planted in its table that judges catch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from holdfast.actors.lock.command import Command
+from holdfast.actors.lock.outcome import Held, Outcome
+from holdfast.actors.lock.table import LockTable
+from holdfast.actors.message import Message
+from holdfast.actors.paxos.replica import Replica
+from holdfast.cluster.lock_machine import LockMachine
+from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings, paxos
+from holdfast.cluster.simulation.promise import promise_of
+from holdfast.cluster.simulation.run import Report, run_seed
+
+SEEDS = 40
+SEEDS_FOR_A_MUTANT = 20
+MET = ("entry", "reign_begun", "preempted", "votes_adopted", "lease_kept", "slots_fetched")
+
+
+def run(seed: int, recipe: Recipe = paxos) -> Report:
+    return run_seed(recipe, seed, promise=promise_of("paxos", Settings()))
+
+
+def test_no_seed_breaks_a_promise_and_every_misfortune_was_met() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        report = run(seed)
+        assert report.violation is None, (seed, report.violation)
+        marks.update(report.marks)
+    assert [name for name in MET if not marks[f"paxos.{name}"]] == []
+
+
+class FencesStartOver(LockMachine):
+    """Hands out the first fences again and again."""
+
+    def apply(self, time_ms: int, command: bytes) -> Sequence[Message]:
+        outcomes = super().apply(time_ms, command)
+        return [
+            replace(outcome, fence=outcome.fence % 3 + 1) if isinstance(outcome, Held) else outcome
+            for outcome in outcomes
+        ]
+
+
+class EverybodyHolds(LockTable):
+    """Grants what it should queue."""
+
+    def apply(self, batch_time_ms: int, command: Command) -> list[Outcome]:
+        lock = getattr(command, "lock", "")
+        self.locks.pop(lock, None)
+        return super().apply(batch_time_ms, command)
+
+
+class GrantsToAll(LockMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = EverybodyHolds()
+
+
+def with_machine(machine: type[LockMachine]) -> Recipe:
+    def recipe(seat: Seat) -> Cast:
+        cast = paxos(seat)
+        roles = tuple(
+            replace(s, arguments={**s.arguments, "machine": machine()}) if s.role is Replica else s
+            for s in cast.roles
+        )
+        return replace(cast, roles=roles)
+
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("machine", "judge"), [(FencesStartOver, "fences"), (GrantsToAll, "")], ids=["fences", "all"]
+)
+def test_a_planted_bug_is_caught(machine: type[LockMachine], judge: str) -> None:
+    recipe = with_machine(machine)
+    violations = [run(seed, recipe).violation for seed in range(SEEDS_FOR_A_MUTANT)]
+    assert any(violation and judge in violation for violation in violations)

@@ -1,0 +1,186 @@
+"""What the replicated table costs: nothing for a free lock, no more per command when it is full."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from holdfast.actors.lock import session as session_module
+from holdfast.actors.lock.command import (
+    AcquireLock,
+    CancelWait,
+    CloseReason,
+    CloseSession,
+    Command,
+    ForceRelease,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+)
+from holdfast.actors.lock.operation import AUDIT_MAX
+from holdfast.actors.lock.outcome import Denial, Denied
+from holdfast.actors.lock.table import LockTable
+from holdfast.actors.lock.waiting import SLACK
+
+TTL_MS = 1_000_000
+
+
+def acquire(
+    request: int, lock: str, owner: str = "o", wait_ms: int | None = None, session: str = "s.1"
+) -> AcquireLock:
+    return AcquireLock(session=session, owner=owner, request=request, lock=lock, wait_ms=wait_ms)
+
+
+def release(request: int, lock: str, fence: int, owner: str = "o") -> ReleaseLock:
+    return ReleaseLock(session="s.1", owner=owner, request=request, lock=lock, fence=fence)
+
+
+@pytest.fixture
+def table() -> LockTable:
+    fresh = LockTable()
+    fresh.apply(0, OpenSession(session="s", ttl_ms=TTL_MS))
+    return fresh
+
+
+def test_a_hundred_thousand_names_leave_nothing_behind(table: LockTable) -> None:
+    """L7, P53, P58."""
+    table.apply(0, acquire(1, "first"))
+    table.apply(0, release(2, "first", 1))
+    gc.collect()
+    before, size = len(gc.get_objects()), len(table.snapshot()[0].owners)
+    for i in range(100_000):
+        table.apply(0, acquire(2 * i + 3, f"name {i}"))
+        table.apply(0, release(2 * i + 4, f"name {i}", i + 2))
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
+    assert (table.locks, table.claims, table.fence) == ({}, 0, 100_001)
+    assert len(table.snapshot()[0].owners) == size == 1
+
+
+def test_waits_that_ended_do_not_stay_in_the_heap(table: LockTable) -> None:
+    table.apply(0, acquire(1, "L", "holder"))
+    for i in range(5_000):
+        table.apply(0, acquire(2 * i + 2, "L", "w", 100_000))
+        table.apply(0, CancelWait(session="s.1", owner="w", request=2 * i + 2, lock="L"))
+    assert len(table.timeouts.heap) <= SLACK + 1
+    assert table.status("L").waiting == 0
+
+
+def test_sessions_that_ended_leave_nothing_behind(table: LockTable) -> None:
+    """Rule 53, L13."""
+    for i in range(5_000):
+        name = f"c.{i + 2}"
+        table.apply(0, OpenSession(session="c", ttl_ms=TTL_MS))
+        table.apply(0, acquire(1, "L", session=name))
+        table.apply(0, CloseSession(session=name, reason=CloseReason.GRACEFUL))
+    assert len(table.sessions.heap) <= SLACK + 3
+    assert (list(table.sessions.by_id), list(table.sessions.by_name)) == (["s.1"], ["s"])
+    table.advance(TTL_MS)
+    assert (table.sessions.by_id, table.sessions.by_name, table.locks) == ({}, {}, {})
+    assert (table.claims, table.due_ms(), table.sessions.heap) == (0, None, [])
+
+
+def test_signs_of_life_do_not_grow_the_heap(table: LockTable) -> None:
+    for at in range(5_000):
+        table.apply(at, KeepSession(session="s.1"))
+    assert len(table.sessions.heap) == 1
+    assert table.due_ms() == 4_999 + TTL_MS
+
+
+def test_the_audit_and_what_an_owner_lost_are_bounded(table: LockTable) -> None:
+    for i in range(1, AUDIT_MAX + 10):
+        table.apply(0, acquire(i, f"L{i}"))
+        table.apply(0, ForceRelease(operator="root", request=i, lock=f"L{i}", fence=i))
+    assert len(table.forced()) == AUDIT_MAX
+    assert len(table.sessions.by_id["s.1"].owners["o"].lost) == session_module.LOSSES_MAX
+
+
+@pytest.mark.parametrize("limit", ["SESSION_CLAIMS_MAX", "CLAIMS_MAX"])
+def test_holds_and_waits_have_a_limit(
+    table: LockTable, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(f"holdfast.actors.lock.operation.{limit}", 2)
+    table.apply(0, acquire(1, "L", "a"))
+    table.apply(0, acquire(2, "L", "b"))
+    for lock in ("L", "M"):
+        (answer,) = table.apply(0, acquire(3, lock, lock))
+        assert isinstance(answer, Denied)
+        assert answer.reason is Denial.OVERLOADED
+    table.apply(0, acquire(4, "L", "a"))
+    assert table.claims == 2
+
+
+def lines(table: LockTable, at: int, command: Command) -> int:
+    """Return how many lines of Python one command runs."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:
+        nonlocal count
+        del frame, arg
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        table.apply(at, command)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def costs(size: int) -> list[int]:
+    """Return the cost of each kind of command at a table with ``size`` of everything."""
+    table = LockTable()
+    for i in range(size):
+        table.apply(0, OpenSession(session=f"c{i}", ttl_ms=TTL_MS + i))
+        table.apply(0, acquire(1, f"name {i}", session=f"c{i}.{i + 1}"))
+        table.apply(0, acquire(2, "name 0", "w", TTL_MS // 2 + i, f"c{i}.{i + 1}"))
+    mine = f"c0.{1}"
+    middle = size // 2
+    script: list[Command] = [
+        acquire(10, "fresh", "z", session=mine),
+        acquire(11, "name 1", "z", 0, mine),
+        acquire(12, "name 0", "z", 77, mine),
+        CancelWait(session=f"c{middle}.{middle + 1}", owner="w", request=2, lock="name 0"),
+        KeepSession(session=mine),
+        OpenSession(session="new", ttl_ms=TTL_MS),
+        ReleaseLock(session=mine, owner="o", request=13, lock="name 0", fence=1),
+        ForceRelease(operator="root", request=1, lock="name 0", fence=size + 2),
+        CloseSession(session=f"new.{size + 1}", reason=CloseReason.GRACEFUL),
+    ]
+    return [lines(table, 1, command) for command in script]
+
+
+def test_no_command_costs_more_for_more_names_sessions_and_waiters() -> None:
+    """Lines of Python, not time: a scan over any of them would show as hundreds."""
+    small, large = costs(20), costs(2_000)
+    assert all(cost > 5 for cost in small)
+    assert [abs(more - less) <= 10 for less, more in zip(small, large, strict=True)] == [True] * 9
+
+
+def test_an_expiry_costs_what_expires_and_not_what_lives() -> None:
+    table = LockTable()
+    for i in range(2_000):
+        table.apply(0, OpenSession(session=f"c{i}", ttl_ms=TTL_MS + i))
+    dying = f"c0.{1}"
+    table.apply(0, acquire(1, "L", session=dying))
+    assert lines(table, TTL_MS, KeepSession(session="c9.10")) < 250
+    assert dying not in table.sessions.by_id
+
+
+def test_a_listing_is_paged_by_prefix_and_name(table: LockTable) -> None:
+    for i in range(30):
+        table.apply(0, acquire(2 * i + 1, f"orders/{i:02}"))
+        table.apply(0, acquire(2 * i + 2, f"users/{i:02}"))
+    table.apply(0, acquire(200, "orders/00", "waiter"))
+    first = table.listing("orders/", most=20)
+    rest = table.listing("orders/", after=first[-1].lock, most=20)
+    assert [line.lock for line in (*first, *rest)] == [f"orders/{i:02}" for i in range(30)]
+    assert [line.waiting for line in first[:2]] == [1, 0]
+    assert len(table.listing()) == 60

@@ -1,0 +1,271 @@
+"""Exactly once: what is asked again is not done again. Rules 41, 44 to 54, and force."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.actors.lock.command import (
+    AcquireLock,
+    CancelWait,
+    Command,
+    ForceRelease,
+    OpenSession,
+    ReleaseLock,
+)
+from holdfast.actors.lock.outcome import (
+    Denial,
+    Denied,
+    Forced,
+    Freed,
+    Held,
+    Lost,
+    Outcome,
+    Queued,
+    WaitCancelled,
+)
+from holdfast.actors.lock.session import IDLE_OWNERS_MAX
+from holdfast.actors.lock.table import LockTable
+
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+def table() -> LockTable:
+    fresh = LockTable()
+    fresh.apply(0, OpenSession(session="s", ttl_ms=DAY_MS))
+    return fresh
+
+
+def acquire(
+    owner: str, request: int, wait_ms: int | None = None, *, lock: str = "L"
+) -> AcquireLock:
+    return AcquireLock(session="s.1", owner=owner, request=request, lock=lock, wait_ms=wait_ms)
+
+
+def release(owner: str, request: int, fence: int) -> ReleaseLock:
+    return ReleaseLock(session="s.1", owner=owner, request=request, lock="L", fence=fence)
+
+
+def cancel(owner: str, request: int) -> CancelWait:
+    return CancelWait(session="s.1", owner=owner, request=request, lock="L")
+
+
+def held(owner: str, request: int, fence: int, count: int = 1, *, lock: str = "L") -> Held:
+    return Held(session="s.1", owner=owner, request=request, lock=lock, fence=fence, count=count)
+
+
+def freed(owner: str, request: int, count: int = 0) -> Freed:
+    return Freed(session="s.1", owner=owner, request=request, lock="L", count=count)
+
+
+def queued(owner: str, request: int) -> Queued:
+    return Queued(session="s.1", owner=owner, request=request, lock="L")
+
+
+def undone(owner: str, request: int) -> WaitCancelled:
+    return WaitCancelled(session="s.1", owner=owner, request=request, lock="L")
+
+
+def reasons(outcomes: list[Outcome]) -> list[tuple[str, int, Denial]]:
+    return [(o.owner, o.request, o.reason) for o in outcomes if isinstance(o, Denied)]
+
+
+def play(table: LockTable, *commands: Command) -> list[Outcome]:
+    """Apply all at the time the table has, and return what the last one came to."""
+    outcomes: list[Outcome] = []
+    for command in commands:
+        outcomes = table.apply(table.time_ms, command)
+    return outcomes
+
+
+def test_a_granted_acquire_asked_again_counts_once(table: LockTable) -> None:
+    """Rules 41, 44."""
+    assert play(table, acquire("a", 1), acquire("a", 1)) == [held("a", 1, 1)]
+    assert play(table, release("a", 2, 1)) == [freed("a", 2)]
+
+
+def test_a_re_entry_asked_again_counts_once(table: LockTable) -> None:
+    """Rule 45: nor does a late copy of the first acquire count again."""
+    play(table, acquire("a", 1), acquire("a", 2))
+    assert play(table, acquire("a", 2)) == [held("a", 2, 1, 2)]
+    assert reasons(play(table, acquire("a", 1))) == [("a", 1, Denial.SUPERSEDED)]
+    assert play(table, release("a", 3, 1)) == [freed("a", 3, 1)]
+
+
+@pytest.mark.parametrize("wait_ms", [None, 0, 50])
+def test_a_waiting_acquire_asked_again_neither_cancels_nor_doubles(
+    table: LockTable, wait_ms: int | None
+) -> None:
+    """Rule 46."""
+    play(table, acquire("a", 1), acquire("b", 2, 100))
+    assert play(table, acquire("b", 2, wait_ms)) == [queued("b", 2)]
+    assert len(table.status("L").waiters) == len(table.timeouts.waits) == 1
+    assert table.due_ms() == 100
+
+
+@pytest.mark.parametrize("wait_ms", [None, 100])
+def test_a_new_acquire_cancels_the_owners_wait_and_queues_at_the_tail(
+    table: LockTable, wait_ms: int | None
+) -> None:
+    """Rule 47."""
+    play(table, acquire("a", 1), acquire("b", 2), acquire("c", 3))
+    outcomes = play(table, acquire("b", 4, wait_ms))
+    assert reasons(outcomes) == [("b", 2, Denial.CANCELLED)]
+    assert outcomes[1:] == [queued("b", 4)]
+    assert [w.request for w in table.status("L").waiters] == [3, 4]
+
+
+def test_a_release_while_waiting_cancels_the_wait_and_is_refused(table: LockTable) -> None:
+    """Rule 48."""
+    play(table, acquire("a", 1), acquire("b", 2))
+    said = reasons(play(table, release("b", 3, 1)))
+    assert said == [("b", 2, Denial.CANCELLED), ("b", 3, Denial.NOT_HELD)]
+    assert play(table, release("a", 4, 1)) == [freed("a", 4)]
+
+
+def test_a_wait_granted_while_its_answer_was_lost_has_the_same_fence_again(
+    table: LockTable,
+) -> None:
+    """Rules 24, 41, 49."""
+    play(table, acquire("a", 1), acquire("b", 2))
+    assert play(table, release("a", 3, 1))[1:] == [held("b", 2, 2)]
+    assert play(table, acquire("b", 2)) == [held("b", 2, 2)]
+    assert play(table, release("b", 4, 2)) == [freed("b", 4)]
+
+
+def test_a_release_asked_again_succeeds_without_effect_on_who_holds_now(
+    table: LockTable,
+) -> None:
+    """Rule 50."""
+    play(table, acquire("a", 1), release("a", 2, 1), acquire("b", 3))
+    assert play(table, release("a", 2, 1)) == [freed("a", 2)]
+    holder = table.status("L").holder
+    assert holder is not None
+    assert (holder.owner, holder.fence) == ("b", 2)
+
+
+def test_a_wait_and_its_copy_end_together(table: LockTable) -> None:
+    """Rule 51: one answer is addressed to both."""
+    play(table, acquire("a", 1), acquire("b", 2, 100), acquire("b", 2, 100))
+    assert reasons(table.advance(100)) == [("b", 2, Denial.TIMED_OUT)]
+    assert reasons(play(table, acquire("b", 2, 100))) == [("b", 2, Denial.TIMED_OUT)]
+
+
+@pytest.mark.parametrize("wait_ms", [0, 100])
+def test_a_failed_acquire_asked_again_when_the_lock_is_free_stays_failed(
+    table: LockTable, wait_ms: int
+) -> None:
+    """Rule 52."""
+    play(table, acquire("a", 1), acquire("b", 2, wait_ms))
+    table.advance(100)
+    play(table, release("a", 3, 1))
+    assert reasons(play(table, acquire("b", 2, wait_ms))) == [("b", 2, Denial.TIMED_OUT)]
+    assert table.locks == {}
+
+
+def test_the_last_outcome_of_an_owner_is_kept_however_long_ago(table: LockTable) -> None:
+    """Rule 53."""
+    play(table, acquire("a", 1), release("a", 2, 1))
+    table.advance(DAY_MS // 2)
+    assert play(table, release("a", 2, 1)) == [freed("a", 2)]
+
+
+def test_one_outcome_is_kept_of_an_owner_however_much_it_asks(table: LockTable) -> None:
+    """Rule 54, P58: also of what failed."""
+    play(table, acquire("a", 1))
+    for request in range(2, 5_000):
+        play(table, acquire("b", request, 0, lock="L"))
+    owners = table.sessions.by_id["s.1"].owners
+    assert len(owners) == 2
+    assert owners["b"].request == 4_999
+
+
+def test_quiet_owners_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_redone(
+    table: LockTable,
+) -> None:
+    """Rule 54, P58: an owner per task is no leak, and a forgotten request is not done twice."""
+    play(table, acquire("holder", 1))
+    total = IDLE_OWNERS_MAX + 10
+    for i in range(total):
+        play(table, acquire(f"t{i}", i + 2, 0))
+    session = table.sessions.by_id["s.1"]
+    assert len(session.owners) == IDLE_OWNERS_MAX + 1
+    assert session.floor == 11
+    play(table, release("holder", total + 2, 1))
+    assert reasons(play(table, acquire("t9", 11))) == [("t9", 11, Denial.FORGOTTEN)]
+    assert reasons(play(table, acquire("t11", 13))) == [("t11", 13, Denial.TIMED_OUT)]
+    assert play(table, acquire("t9", total + 3)) == [held("t9", total + 3, 2)]
+
+
+def test_an_owner_may_wait_for_and_hold_several_locks_and_each_can_be_asked_again(
+    table: LockTable,
+) -> None:
+    """Rule 49, for the waits in flight that are not the last request."""
+    play(table, acquire("a", 1), acquire("b", 2), acquire("b", 3, lock="M"))
+    assert play(table, acquire("b", 2)) == [queued("b", 2)]
+    play(table, release("a", 4, 1))
+    assert play(table, acquire("b", 2)) == [held("b", 2, 3)]
+    assert play(table, acquire("b", 3, lock="M")) == [held("b", 3, 2, lock="M")]
+
+
+def test_a_number_used_for_something_else_does_nothing(table: LockTable) -> None:
+    play(table, acquire("a", 1))
+    assert reasons(play(table, release("a", 1, 1))) == [("a", 1, Denial.SUPERSEDED)]
+    assert reasons(play(table, acquire("a", 1, lock="M"))) == [("a", 1, Denial.SUPERSEDED)]
+
+
+def test_a_cancelled_wait_is_over_and_stays_so(table: LockTable) -> None:
+    play(table, acquire("a", 1), acquire("b", 2, 100))
+    outcomes = play(table, cancel("b", 2))
+    assert outcomes[0] == undone("b", 2)
+    assert reasons(outcomes) == [("b", 2, Denial.CANCELLED)]
+    assert play(table, cancel("b", 2)) == [undone("b", 2)]
+    assert reasons(play(table, acquire("b", 2, 100))) == [("b", 2, Denial.CANCELLED)]
+
+
+def test_a_cancel_after_the_grant_takes_the_lock_back_for_the_next(table: LockTable) -> None:
+    play(table, acquire("a", 1), acquire("b", 2))
+    assert play(table, cancel("a", 1)) == [undone("a", 1), held("b", 2, 2)]
+    assert reasons(play(table, acquire("a", 1))) == [("a", 1, Denial.CANCELLED)]
+
+
+def test_a_cancel_of_a_re_entry_takes_back_one_hold_once(table: LockTable) -> None:
+    play(table, acquire("a", 1), acquire("a", 2), cancel("a", 2), cancel("a", 2))
+    assert play(table, release("a", 3, 1)) == [freed("a", 3)]
+
+
+def test_a_cancel_that_overtakes_its_acquire_wins(table: LockTable) -> None:
+    play(table, acquire("a", 1), acquire("b", 2))
+    assert play(table, cancel("a", 3)) == [undone("a", 3)]
+    assert reasons(play(table, acquire("a", 3))) == [("a", 3, Denial.CANCELLED)]
+    outcomes = play(table, cancel("b", 4))
+    assert reasons(outcomes) == [("b", 2, Denial.CANCELLED)]
+    assert table.status("L").waiters == ()
+
+
+def test_an_operator_takes_a_lock_and_all_hear_of_it(table: LockTable) -> None:
+    """P49: audited; the next holder has a new fence; the former owner's release is told why."""
+    play(table, acquire("a", 1), acquire("b", 2))
+    table.advance(70)
+    take = ForceRelease(operator="root", request=1, lock="L", fence=1)
+    forced, lost, next_held = play(table, take)
+    assert isinstance(forced, Forced)
+    assert (forced.operator, forced.owner, forced.fence, forced.time_ms) == ("root", "a", 1, 70)
+    assert lost == Lost(session="s.1", owner="a", lock="L", fence=1, operator="root")
+    assert next_held == held("b", 2, 2)
+    assert table.forced() == (forced,)
+    assert reasons(play(table, acquire("a", 1))) == [("a", 1, Denial.OWNERSHIP_LOST)]
+    assert reasons(play(table, release("a", 3, 1))) == [("a", 3, Denial.OWNERSHIP_LOST)]
+    assert reasons(play(table, release("a", 3, 1))) == [("a", 3, Denial.OWNERSHIP_LOST)]
+    assert reasons(play(table, release("a", 4, 1))) == [("a", 4, Denial.NOT_HELD)]
+
+
+def test_a_forced_release_asked_again_does_not_hit_the_next_holder(table: LockTable) -> None:
+    take = ForceRelease(operator="root", request=1, lock="L", fence=1)
+    first = play(table, acquire("a", 1), acquire("b", 2), take)[0]
+    assert play(table, take) == [first]
+    late = ForceRelease(operator="root", request=2, lock="L", fence=1)
+    assert reasons(play(table, late)) == [("root", 2, Denial.NOT_HELD)]
+    holder = table.status("L").holder
+    assert holder is not None
+    assert holder.owner == "b"

@@ -1,0 +1,237 @@
+"""Snapshots of the replicated table: whole, immutable, bounded, equal on equal replicas."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from holdfast.actors.lock.command import (
+    AcquireLock,
+    CloseReason,
+    CloseSession,
+    Command,
+    ExtendSessions,
+    ForceRelease,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+)
+from holdfast.actors.lock.outcome import Denial, Denied, Freed, Held
+from holdfast.actors.lock.table import LockTable
+from holdfast.actors.lock.table_record import TablePart
+from holdfast.transport.wire import decode, encode
+
+PART_BYTES_MAX = 256 * 1024
+
+
+def acquire(owner: str, request: int, lock: str = "L", wait_ms: int | None = None) -> AcquireLock:
+    return AcquireLock(
+        session="s.1", owner=owner, request=request, lock=lock, wait_ms=wait_ms, label="who"
+    )
+
+
+def release(owner: str, request: int, fence: int) -> ReleaseLock:
+    return ReleaseLock(session="s.1", owner=owner, request=request, lock="L", fence=fence)
+
+
+def told(table: LockTable, *commands: Command) -> None:
+    for command in commands:
+        table.apply(table.time_ms, command)
+
+
+def busy() -> LockTable:
+    """A table with one of everything: re-entry, queue, deadlines, memos, losses, audit."""
+    table = LockTable()
+    table.advance(50)
+    told(
+        table,
+        OpenSession(session="s", ttl_ms=100_000, label="host"),
+        OpenSession(session="t", ttl_ms=2_000),
+        acquire("x", 1, "X"),
+        ForceRelease(operator="root", request=1, lock="X", fence=1),
+        acquire("a", 2),
+        acquire("a", 3),
+        acquire("b", 4, "L", 700),
+        acquire("c", 5),
+        acquire("d", 6, "L", 0),
+        ExtendSessions(master="m"),
+        KeepSession(session="t.2"),
+    )
+    return table
+
+
+def through_the_wire(parts: Sequence[TablePart]) -> tuple[TablePart, ...]:
+    return tuple(part for raw in map(encode, parts) if isinstance(part := decode(raw), TablePart))
+
+
+def test_a_restored_table_is_the_table() -> None:
+    """Rules 40, 86, 100, 101: owner, count, fence, queue, deadlines, versions."""
+    table = busy()
+    table.advance(250)
+    copy = LockTable.restore(through_the_wire(table.snapshot()))
+    assert copy.digest() == table.digest()
+    assert copy.snapshot() == table.snapshot()
+    assert copy.status("L") == table.status("L")
+    assert copy.status("L").waiters[0].left_ms == 500
+    assert copy.due_ms() == table.due_ms() == 750
+    assert copy.forced() == table.forced()
+
+
+def test_a_restored_table_goes_on_as_the_table_does() -> None:
+    """Rules 41, 49, 50, 52: what was done before the snapshot is not done again after it."""
+    table = busy()
+    copy = LockTable.restore(table.snapshot())
+    script: list[tuple[int, Command]] = [
+        (60, acquire("a", 3)),
+        (60, acquire("b", 4)),
+        (60, acquire("d", 6, "L", 0)),
+        (60, release("x", 7, 1)),
+        (800, release("a", 8, 2)),
+        (800, release("a", 9, 2)),
+        (900, release("a", 9, 2)),
+        (900, ForceRelease(operator="root", request=1, lock="X", fence=1)),
+        (5_000, acquire("e", 10)),
+        (5_000, CloseSession(session="s.1", reason=CloseReason.GRACEFUL)),
+        (5_000, OpenSession(session="s", ttl_ms=1_000)),
+    ]
+    for at, command in script:
+        assert table.apply(at, command) == copy.apply(at, command)
+        assert table.digest() == copy.digest()
+
+
+def test_memos_fences_and_numbers_survive() -> None:
+    """Rules 40, 44, 52, 92."""
+    copy = LockTable.restore(busy().snapshot())
+    (again,) = copy.apply(60, acquire("a", 3))
+    assert isinstance(again, Held)
+    assert (again.fence, again.count) == (2, 2)
+    (failed,) = copy.apply(60, acquire("d", 6, "L", 0))
+    assert isinstance(failed, Denied)
+    (freed, *_) = copy.apply(60, release("a", 8, 2))
+    assert freed == Freed(session="s.1", owner="a", request=8, lock="L", count=1)
+    _, granted = copy.apply(60, release("a", 9, 2))
+    assert isinstance(granted, Held)
+    assert granted.fence == 3
+    late = ReleaseLock(session="s.1", owner="x", request=10, lock="X", fence=1)
+    (lost,) = copy.apply(60, late)
+    assert isinstance(lost, Denied)
+    assert lost.reason is Denial.OWNERSHIP_LOST
+    copy.apply(60, OpenSession(session="u", ttl_ms=1_000))
+    assert "u.3" in copy.sessions.by_id
+
+
+def test_a_snapshot_does_not_change_when_the_table_does() -> None:
+    """Rule 86."""
+    table = busy()
+    snapshot = table.snapshot()
+    before = [encode(part) for part in snapshot]
+    table.apply(900, release("a", 8, 2))
+    table.apply(900, CloseSession(session="s.1", reason=CloseReason.FORCED))
+    assert [encode(part) for part in snapshot] == before
+    assert LockTable.restore(snapshot).digest() == busy().digest()
+
+
+def test_a_large_table_is_cut_into_parts_that_fit() -> None:
+    table = LockTable()
+    told(table, OpenSession(session="s", ttl_ms=100_000))
+    for i in range(3_000):
+        told(table, acquire(f"o{i}", i + 1, f"{'é' * 100}{i % 1_000}"))
+    parts = table.snapshot()
+    assert len(parts) > 5
+    assert max(len(encode(part)) for part in parts) < PART_BYTES_MAX
+    assert LockTable.restore(through_the_wire(parts)).digest() == table.digest()
+
+
+def test_the_largest_records_still_fit() -> None:
+    table = LockTable()
+    wide = "é" * 128
+    told(table, OpenSession(session=wide, ttl_ms=100_000, label=wide))
+    for i in range(1_500):
+        owner = f"{i:04}" + "é" * 126
+        command = AcquireLock(
+            session=f"{wide}.1", owner=owner, request=i + 1, lock=wide, label=wide
+        )
+        told(table, command)
+    assert table.status(wide).waiting == 1_499
+    assert max(len(encode(part)) for part in table.snapshot()) < PART_BYTES_MAX
+
+
+def test_an_empty_table_has_a_snapshot_too() -> None:
+    assert LockTable.restore(LockTable().snapshot()).digest() == LockTable().digest()
+
+
+@pytest.mark.parametrize("change", ["none", "lost part", "twice", "order", "mixed", "orphan"])
+def test_a_snapshot_that_is_not_whole_is_refused(change: str) -> None:
+    table = busy()
+    for i in range(3_000):
+        told(table, acquire(f"o{i}", i + 100))
+    parts = table.snapshot()
+    assert len(parts) > 1
+    broken = {
+        "none": (),
+        "lost part": parts[:-1],
+        "twice": (parts[0], *parts),
+        "order": parts[::-1],
+        "mixed": (replace(parts[0], head=parts[0].head._replace(fence=9)), *parts[1:]),
+        "orphan": (replace(parts[0], sessions=()), *parts[1:]),
+    }[change]
+    with pytest.raises(ValueError, match=r"snapshot|part"):
+        LockTable.restore(broken)
+
+
+def test_digests_tell_tables_apart() -> None:
+    table, other = busy(), busy()
+    assert table.digest() == other.digest()
+    other.apply(other.time_ms, acquire("a", 8))
+    assert table.digest() != other.digest()
+
+
+def scenario(seed: int) -> bytes:
+    """Return the digest, and hash of all outcomes, of a random run. Called in a child too."""
+    chance = random.Random(seed)
+    table = LockTable()
+    told(table, *(OpenSession(session=name, ttl_ms=5_000) for name in ("s", "t", "u")))
+    words: list[str] = []
+    for request in range(1, 400):
+        session = chance.choice(["s.1", "t.2", "u.3"])
+        owner, lock = chance.choice("abcd"), chance.choice("LMN")
+        at = table.time_ms + chance.randrange(30)
+        command: Command = AcquireLock(
+            session=session, owner=owner, request=request, lock=lock, wait_ms=chance.choice([0, 50])
+        )
+        if chance.random() < 0.4:
+            fence = chance.randrange(1, table.fence + 2)
+            command = ReleaseLock(
+                session=session, owner=owner, request=request, lock=lock, fence=fence
+            )
+        words += [repr(outcome) for outcome in table.apply(at, command)]
+    words += [repr(outcome) for outcome in table.advance(100_000)]
+    return table.digest() + "".join(words).encode()
+
+
+def test_a_run_is_the_same_under_every_hash_seed() -> None:
+    script = (
+        "import hashlib, importlib.util, sys; "
+        "spec = importlib.util.spec_from_file_location('scenarios', sys.argv[1]); "
+        "module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module); "
+        "print(hashlib.sha256(module.scenario(7)).hexdigest())"
+    )
+    hashes: set[str] = set()
+    for seed in ("0", "1", "4242"):
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        run = subprocess.run(
+            [sys.executable, "-c", script, __file__],
+            env=environment, capture_output=True, text=True, check=True, timeout=120,
+        )  # fmt: skip
+        hashes.add(run.stdout)
+    assert len(hashes) == 1
