@@ -19,6 +19,18 @@ class AlreadyHeldError(RefusedError):
     """This owner holds the lock, or waits for it, already, and the lock is not reentrant."""
 
 
+class LimitReachedError(RefusedError):
+    """This owner holds the lock as often as it may at once. It still holds it as before."""
+
+
+class LockOwnershipLostError(RefusedError):
+    """The lock was held, and is not any more: the session ended, or an operator took it.
+
+    Somebody else may have held it since. What was done under it meanwhile is safe only
+    where the fence was checked.
+    """
+
+
 class LockTimeoutError(RefusedError):
     """The wait ended before the lock was free. It is held by somebody else; nothing broke."""
 
@@ -44,6 +56,17 @@ class UnavailableError(HoldfastError):
 
     For an acquire nothing is held. The text names the node and for how long.
     """
+
+
+class SessionExpiredError(UnavailableError):
+    """The session that was named does not exist (any more). Open another.
+
+    Clients of this package do so by themselves; whoever speaks to a node directly sees it.
+    """
+
+
+class StaleError(UnavailableError):
+    """The node has not heard for longer than was allowed how things stand. Ask another, or wait."""
 
 
 class WrongClusterError(UnavailableError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast.actors.lock.message import NodeStatus
-from holdfast.actors.message import Local, Timer, local, timer
+from holdfast.actors.message import Instant, Local, Timer, local, timer
 
 
 @local
@@ -29,6 +31,43 @@ class Surveyed(Local):
 
     statuses: tuple[NodeStatus, ...]
     silent: tuple[str, ...]
+
+
+class Loss(NamedTuple):
+    """A hold that is no more, without having been released."""
+
+    lock: str
+    owner: str
+    fence: int
+
+
+@local
+class Trusted(Local):
+    """To the watcher: what is held now is held for certain until ``until`` (this node's clock).
+
+    Said whenever the cluster has confirmed the session. From ``suspect_at`` on there is
+    reason to worry: confirmations should have come.
+    """
+
+    suspect_at: Instant
+    until: Instant
+
+
+@local
+class Suspected(Local):
+    """To the watcher: the session was not confirmed for ``silent_ms``; a `Trusted` may follow."""
+
+    silent_ms: int
+    left_ms: int
+    """Until the holds count as lost."""
+
+
+@local
+class HoldsLost(Local):
+    """To the watcher: these are held no more, and never were to be again; ``detail`` says why."""
+
+    losses: tuple[Loss, ...]
+    detail: str
 
 
 @timer

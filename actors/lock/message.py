@@ -15,10 +15,14 @@ from holdfast.actors.error import (
     AlreadyHeldError,
     CancelledError,
     InvalidRequestError,
+    LimitReachedError,
+    LockOwnershipLostError,
     LockTimeoutError,
     NotHeldError,
     OverloadedError,
     RefusedError,
+    SessionExpiredError,
+    StaleError,
     UnavailableError,
     UnsupportedError,
     WrongClusterError,
@@ -47,6 +51,14 @@ class Reason(IntEnum):
     """The wait ended while a node that is needed was silent."""
     WRONG_CLUSTER = 9
     """Whoever answers belongs to another cluster or version; the session says so, no proxy."""
+    LIMIT_REACHED = 10
+    """The owner holds the lock as often as it may."""
+    OWNERSHIP_LOST = 11
+    """The owner did hold the lock, until its session ended or an operator took it."""
+    SESSION_EXPIRED = 12
+    """There is no such session (any more): open one. A client's session hears it, no user."""
+    STALE = 13
+    """The node has not heard for too long how things stand, see `Inspect`."""
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
@@ -59,6 +71,10 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.OVERLOADED: OverloadedError,
     Reason.UNAVAILABLE: UnavailableError,
     Reason.WRONG_CLUSTER: WrongClusterError,
+    Reason.LIMIT_REACHED: LimitReachedError,
+    Reason.OWNERSHIP_LOST: LockOwnershipLostError,
+    Reason.SESSION_EXPIRED: SessionExpiredError,
+    Reason.STALE: StaleError,
 }
 """What each reason becomes at the border to a user's program."""
 
@@ -67,7 +83,9 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
 class Acquire(Message):
     """Let me hold ``lock``. Answered by `Granted` or `Refused`, possibly much later.
 
-    ``wait_ms`` is how long to wait, 0 for not at all, None for without limit.
+    ``wait_ms`` is how long to wait, 0 for not at all, None for without limit. ``limit``
+    is how often the owner may hold the lock at once: 1 for not reentrant, 0 for without
+    limit. ``label`` is for people who look at the lock.
     """
 
     lock: str
@@ -75,6 +93,8 @@ class Acquire(Message):
     owner: str = ""
     request: int = 0
     wait_ms: int | None = None
+    limit: int = 1
+    label: str = ""
 
 
 @message(0x11)
@@ -103,11 +123,16 @@ class Cancel(Message):
 
 @message(0x13)
 class Inspect(Message):
-    """Tell me about ``lock``: answered by `LockStatus`."""
+    """Tell me about ``lock``: answered by `LockStatus`.
+
+    With ``age_ms`` None it is a linearizable read, where the protocol has such; else the
+    asked node answers from what it knows, if that is no older than ``age_ms``.
+    """
 
     lock: str
     session: str = ""
     request: int = 0
+    age_ms: int | None = None
 
 
 @message(0x14)
@@ -128,32 +153,42 @@ class KeepAlive(Message):
 
 @message(0x16)
 class Alive(Message):
-    """The node is there and serves ``session``."""
+    """The node is there and serves ``session``.
+
+    Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
+    ``master`` is the node that answers soonest, if there is one and it is known.
+    """
 
     session: str
     node: str
     request: int = 0
+    master: str = ""
 
 
 @message(0x18)
 class Granted(Message):
-    """``owner`` holds ``lock`` under ``fence``, which is above every earlier one of the lock."""
+    """``owner`` holds ``lock`` under ``fence``, which is above every earlier one of the lock.
+
+    It does so for the ``count``-th time at once; to enter again does not change the fence.
+    """
 
     lock: str
     fence: int
     session: str = ""
     owner: str = ""
     request: int = 0
+    count: int = 1
 
 
 @message(0x19)
 class Released(Message):
-    """``owner`` no longer holds ``lock``."""
+    """``owner`` gave back one hold of ``lock``, and has ``count`` left."""
 
     lock: str
     session: str = ""
     owner: str = ""
     request: int = 0
+    count: int = 0
 
 
 @message(0x1A)
@@ -192,6 +227,10 @@ class Contender(NamedTuple):
     """The fence of a holder, if known; None while waiting."""
     since_ms: int
     """How long it has held or waited, as seen by the answering node (ms)."""
+    label: str = ""
+    """What its client says of itself: host and process, and a word of the application's."""
+    times: int = 1
+    """How often a holder holds it at once."""
 
 
 class Absence(NamedTuple):
@@ -213,6 +252,10 @@ class LockStatus(Message):
     """Nodes that must be heard before anybody else can be granted the lock here."""
     session: str = ""
     request: int = 0
+    slot: int = 0
+    """Where there is a log: the state after all slots before this one."""
+    age_ms: int | None = None
+    """How old the answer may be (ms): 0 if it is linearizable, None if nothing is known."""
 
 
 class Counted(NamedTuple):
@@ -238,6 +281,8 @@ class NodeStatus(Message):
     locks: tuple[LockStatus, ...]
     session: str = ""
     request: int = 0
+    master: str = ""
+    """The node that leads, where one does and it is known."""
 
 
 Request = Acquire | Release | Cancel | Inspect | Describe | KeepAlive

@@ -59,7 +59,10 @@ class Pulse(Local):
 
 @local
 class Follow(Local):
-    """Monitor to replica: ``master`` is the node that leads, empty if none is known."""
+    """``master`` is the node that leads, empty if none is known.
+
+    Monitor to replica, and replica to its listener.
+    """
 
     master: str
 
@@ -173,6 +176,46 @@ class Restore(Local):
     slot: int
     time_ms: int
     chunks: tuple[bytes, ...]
+
+
+@local
+class Consult(Local):
+    """A role of this node to its replica: read the machine. Answered by `Consulted`.
+
+    With ``age_ms`` None the answer is linearizable: true at one instant between question
+    and answer. It comes when a master confirms it, so it may never come. Else the answer
+    is the replica's own, at once or after one round, if it can be shown to be no older.
+    """
+
+    number: int
+    question: Local
+    age_ms: int | None
+
+
+@local
+class Consulted(Local):
+    """The answer to the `Consult` of that number: the state after all slots before ``slot``.
+
+    ``answer`` is None if what is known here may be older than was allowed.
+    """
+
+    number: int
+    answer: Local | None
+    slot: int
+    age_ms: int
+    """How old it may be: 0 for linearizable; without an answer, what could have been had."""
+
+
+@local
+class Resign(Local):
+    """The host to the leader: let another lead, if you do. Answered by `Resigned`, soon."""
+
+
+@local
+class Resigned(Local):
+    """This node does not lead; ``master`` does, if that is known."""
+
+    master: str
 
 
 @local

@@ -1,0 +1,146 @@
+"""The words of sessions and of operators between a client and a proxy. Tags 0x60 to 0x6f.
+
+A client names itself after its node: ``me``, or ``me~2`` after its first session was lost.
+Where the cluster keeps sessions, the name it is to use in every further request is another
+one, which is never given again (``me~2.17``): nothing said under an ended session takes effect.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.actors.lock.message import Contender
+from holdfast.actors.message import Message, message
+
+
+@message(0x60)
+class Open(Message):
+    """Keep a session for me. Answered by `Opened`; to say it again finds the same session.
+
+    ``session`` is what the client calls itself, ``ttl_ms`` how long the session outlives
+    the last word of it, ``label`` for people (host and process).
+    """
+
+    session: str
+    ttl_ms: int
+    label: str = ""
+    request: int = 0
+
+
+@message(0x61)
+class Opened(Message):
+    """Say ``assigned`` as session from now on.
+
+    With ``ttl_ms`` 0 the cluster keeps no sessions: a hold lives at the node that granted
+    it. ``master`` is as in `Alive`.
+    """
+
+    session: str
+    assigned: str
+    ttl_ms: int
+    node: str
+    request: int = 0
+    master: str = ""
+
+
+@message(0x62)
+class End(Message):
+    """End the session ``session`` with all its holds and waits. Answered by `Ended`."""
+
+    session: str
+    request: int = 0
+
+
+@message(0x63)
+class Ended(Message):
+    """The session is no more, and holds nothing. Also said unasked, when it expires."""
+
+    session: str
+    detail: str
+    request: int = 0
+
+
+@message(0x64)
+class HoldLost(Message):
+    """Unasked: what ``owner`` held under ``fence`` was taken from it; ``detail`` says by whom."""
+
+    lock: str
+    fence: int
+    session: str
+    owner: str
+    detail: str
+
+
+@message(0x65)
+class ListLocks(Message):
+    """Tell me the held locks by name, a page of them. Answered by `LockList`.
+
+    Those that begin with ``prefix`` and come after ``after``, at most ``most`` (1 to 1,000).
+    """
+
+    prefix: str = ""
+    after: str = ""
+    most: int = 100
+    session: str = ""
+    request: int = 0
+    age_ms: int | None = None
+    """As in `Inspect`."""
+
+
+class ListedLock(NamedTuple):
+    """A held lock in a list."""
+
+    lock: str
+    holder: Contender
+    waiting: int
+    """How many wait for it."""
+
+
+@message(0x66)
+class LockList(Message):
+    """Held locks, sorted by name; ``more`` follow after the last."""
+
+    lines: tuple[ListedLock, ...]
+    more: bool
+    session: str = ""
+    request: int = 0
+    slot: int = 0
+    age_ms: int | None = None
+
+
+@message(0x67)
+class Evict(Message):
+    """An operator takes ``lock`` from whoever holds it under ``fence``. Answered by `Evicted`.
+
+    The fence makes a repetition harmless: it cannot hit the next holder. The deed is in the
+    log with the name of the operator, and who was next holds under a new fence.
+    """
+
+    lock: str
+    fence: int
+    operator: str
+    session: str = ""
+    request: int = 0
+
+
+@message(0x68)
+class Evicted(Message):
+    """``holder`` no longer holds ``lock``, and is told so."""
+
+    lock: str
+    fence: int
+    holder: Contender
+    session: str = ""
+    request: int = 0
+
+
+SessionRequest = Open | End
+"""What a client may say of its session, besides `KeepAlive`."""
+
+OperatorRequest = ListLocks | Evict
+"""What an operator may say to a proxy of a protocol that keeps a table of locks."""
+
+SessionAnswer = Opened | Ended | HoldLost
+"""What a proxy may say of a session, asked or not."""
+
+OperatorAnswer = LockList | Evicted
