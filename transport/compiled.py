@@ -10,7 +10,7 @@ never of anything that arrives.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from holdfast.actors.message import Message
 from holdfast.transport.cbor import MalformedFrameError
@@ -112,7 +112,7 @@ def short_tuple(cls: Any, ways: Sequence[Way], long: Codec) -> Codec:
     ]
     steps = {f"p{v}": way.codec.pack for v, way in zip(names, ways, strict=True)}
     steps |= {f"u{v}": way.codec.unpack for v, way in zip(names, ways, strict=True)}
-    new: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType]
+    new: Any = cast("Any", tuple).__new__
     scope: dict[str, Any] = {**steps, "cls": cls, "new": new}
     return Codec(
         _define("pack", pack, {**scope, "long": long.pack}),
