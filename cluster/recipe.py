@@ -17,8 +17,8 @@ from holdfast.actors.lamport.process import LockProcess
 from holdfast.actors.lock.command import ExtendSessions
 from holdfast.actors.lock.proxy import Proxy
 from holdfast.actors.message import Address, Message, address_of
-from holdfast.actors.paxos.broker import Broker as LogBroker
 from holdfast.actors.paxos.config import replica_of
+from holdfast.actors.paxos.proxy import LogProxy
 from holdfast.actors.paxos.seating import seat_log
 from holdfast.cluster.lock_machine import LockMachine
 from holdfast.transport.wire import encode
@@ -158,30 +158,29 @@ def central(seat: Seat) -> Cast:
 
 
 def paxos(seat: Seat) -> Cast:
-    """Seat the replicated log and its table of locks on every node, with a broker and a proxy."""
-    broker = address_of(seat.node, "broker")
+    """Seat the replicated log and its table of locks on every node, with its door as listener."""
+    proxy = address_of(seat.node, "proxy")
     log = seat_log(
         seat.node,
         seat.nodes,
         seat.random,
         seat.records,
         LockMachine(),
-        listener=broker,
+        listener=proxy,
         opening=(encode(ExtendSessions(master=seat.node)),),
     )
     arguments = {
-        "name": f"{seat.node}/{seat.boot:x}",
+        "node": seat.node,
         "members": seat.nodes,
-        "proxy": address_of(seat.node, "proxy"),
         "replica": replica_of(seat.node),
+        "name": f"{seat.node}/{seat.boot:x}",
         "encode": encode,
     }
     return Cast(
         roles=(
             Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
             *log,
-            Spawn(broker, LogBroker, arguments),
-            _proxy(seat, "paxos", broker),
+            Spawn(proxy, LogProxy, arguments),
         )
     )
 

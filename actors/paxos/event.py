@@ -227,6 +227,17 @@ class Happened(Local):
     outcomes: tuple[Message, ...]
 
 
+@local
+class Skipped(Local):
+    """Replica to its listener: a state was taken over that is after all slots before ``slot``.
+
+    Outcomes of slots before it that were not told are never told. Whoever waits for one
+    should ask again.
+    """
+
+    slot: int
+
+
 @timer
 class ScoutResend(Timer):
     """Ask again the acceptors that have not answered."""
