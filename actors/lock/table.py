@@ -84,8 +84,8 @@ class LockTable(TableState):
                 self._on_keep(command, out)
             case CloseSession():
                 self._on_close(command, out)
-            case ExtendSessions():
-                pass  # Done above.
+            case ExtendSessions():  # The sessions were, above.
+                self.fence = max(self.fence, command.fence_floor)
         return out
 
     def advance(self, time_ms: int) -> list[Outcome]:
@@ -101,7 +101,7 @@ class LockTable(TableState):
         while (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending = due[1]
             if isinstance(ending, Wait):
-                wording = self.locks[ending.lock].hold.wording()
+                wording = self.locks[ending.claimant.lock].hold.wording()
                 self.end_wait(ending, Denial.TIMED_OUT, out, wording)
             else:
                 self.close(ending, CloseReason.EXPIRED, 0, out)
