@@ -10,6 +10,8 @@ Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` says where ours 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock import operation, table_snapshot
 from holdfast.actors.lock.command import (
@@ -36,7 +38,7 @@ from holdfast.actors.lock.outcome import (
 )
 from holdfast.actors.lock.report import LockLine, LockReport, list_locks, report_lock
 from holdfast.actors.lock.session import SESSIONS_MAX, Session
-from holdfast.actors.lock.table_record import TableSnapshot
+from holdfast.actors.lock.table_record import TablePart, TableSnapshot
 from holdfast.actors.lock.table_state import TableState
 from holdfast.actors.lock.waiting import Wait
 
@@ -140,6 +142,10 @@ class LockTable(TableState):
     def snapshot(self) -> TableSnapshot:
         """Return all of the table as immutable messages below 256 KiB, for `restore`."""
         return table_snapshot.take(self)
+
+    def freeze(self) -> Iterator[TablePart | None]:
+        """Return what `snapshot` would return now, part by part; see `table_snapshot.freeze`."""
+        return table_snapshot.freeze(self)
 
     @classmethod
     def restore(cls, parts: TableSnapshot) -> LockTable:

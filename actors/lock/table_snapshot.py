@@ -34,19 +34,37 @@ if TYPE_CHECKING:
 PART_BYTES_MAX = 200 * 1024
 """Where a part is cut; with the last record and the frame around it, still below 256 KiB."""
 
+STEP_RECORDS = 2_000
+"""Records that `freeze` measures at a time: some milliseconds."""
+
 
 def take(table: TableState) -> TableSnapshot:
     """Return the snapshot of ``table``; it shares nothing that can change."""
+    return tuple(part for part in freeze(table) if part is not None)
+
+
+def freeze(table: TableState) -> Iterator[TablePart | None]:
+    """Note all of ``table`` now, and return its snapshot part by part.
+
+    Each part is made when it is taken, whatever has become of the table; before the first
+    comes None as often as it takes to find out where to cut, a bounded step each time.
+    """
+    return _develop(_head(table), list(_records(table)))
+
+
+def _develop(head: TableHead, records: list[Record]) -> Iterator[TablePart | None]:
     cuts: list[list[Record]] = [[]]
     size = 0
-    for record in _records(table):
-        size += len(spell(record))
-        cuts[-1].append(record)
-        if size > PART_BYTES_MAX:
-            cuts.append([])
-            size = 0
-    head = _head(table)
-    return tuple(_part(index, len(cuts), head, cut) for index, cut in enumerate(cuts))
+    for start in range(0, len(records), STEP_RECORDS):
+        for record in records[start : start + STEP_RECORDS]:
+            size += len(spell(record))
+            cuts[-1].append(record)
+            if size > PART_BYTES_MAX:
+                cuts.append([])
+                size = 0
+        yield None
+    for index, cut in enumerate(cuts):
+        yield _part(index, len(cuts), head, cut)
 
 
 def digest_of(table: TableState) -> bytes:
