@@ -49,6 +49,11 @@ class Reception:
             return (self.decline(asker, Decline.NOT_MASTER),)
         if self.master:
             return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
+        return self.hold(propose)
+
+    def hold(self, propose: Propose) -> Effects:
+        """Let a command wait until it is known who leads (next)."""
+        asker = Asker(propose.client, propose.number)
         if len(self.waiting) >= WAITING_MAX and asker not in self.waiting:
             return (self.decline(asker, Decline.OVERLOADED),)
         self.waiting[asker] = propose
