@@ -13,7 +13,7 @@ from holdfast.cluster.herald import ThreadHerald
 from holdfast.cluster.hold import Callback
 from holdfast.cluster.lock import Lock
 from holdfast.cluster.operation import drive
-from holdfast.cluster.settings import Read, Settings
+from holdfast.cluster.settings import Read, Settings, age_ms_of
 
 
 class Client:
@@ -29,7 +29,7 @@ class Client:
 
     @property
     def session(self) -> str:
-        """The id of this client in the cluster, as `Lock.status` shows it."""
+        """The id of this client; `Lock.status` may show it with the number of its session."""
         return self._connection.session
 
     @property
@@ -71,7 +71,7 @@ class Client:
 
         """
         terms = self._connection.terms(name, timeout, reentrant, limit, owner, label)
-        return Lock(self._connection, terms)
+        return Lock(self._connection.line, self._connection.grips, terms)
 
     def status(self, name: str, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return who holds ``name`` and who waits, in order; stale on arrival.
@@ -90,7 +90,7 @@ class Client:
             ValueError: ``read`` or ``max_age`` is none.
 
         """
-        return drive(self._connection.inspecting(name, read, max_age))
+        return drive(self._connection.line.inspecting(name, age_ms_of(read, max_age)))
 
     def locks(
         self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0

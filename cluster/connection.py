@@ -25,7 +25,7 @@ from holdfast.actors.error import (
     WrongClusterError,
 )
 from holdfast.actors.lock.command import LABEL_BYTES_MAX
-from holdfast.actors.lock.message import Contender, Describe, Inspect, LockStatus, NodeStatus
+from holdfast.actors.lock.message import Contender, Describe, NodeStatus
 from holdfast.actors.lock.name import check_lock_name, check_owner
 from holdfast.actors.lock.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
 from holdfast.actors.message import address_of
@@ -153,12 +153,6 @@ class Connection:
         if most != 1:
             demand(self.protocol, Guarantee.REENTRANT)
         return Terms(name, timeout, owner, most, label)
-
-    def inspecting(self, name: str, read: Read, max_age: float) -> Operation[LockStatus]:
-        """End with what is known of the lock ``name``."""
-        status = yield from self.line.ask(Inspect(lock=name, age_ms=age_ms_of(read, max_age)))
-        assert isinstance(status, LockStatus)
-        return status
 
     def surveying(self) -> Operation[tuple[NodeStatus, ...]]:
         """End with what each node says of itself."""

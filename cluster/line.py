@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pykka
 
 from holdfast.actors.error import ClosedError, OverloadedError
+from holdfast.actors.lock.message import Inspect, LockStatus
 from holdfast.actors.message import Event
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.operation import Operation, Wait
@@ -103,6 +104,12 @@ class Line:
             return (yield Wait(reply))
         except pykka.ActorDeadError:
             raise ClosedError("this client was closed before an answer came") from None
+
+    def inspecting(self, lock: str, age_ms: int | None) -> Operation[LockStatus]:
+        """End with what is known of ``lock``; ``age_ms`` as in `Inspect`."""
+        status = yield from self.ask(Inspect(lock=lock, age_ms=age_ms))
+        assert isinstance(status, LockStatus)
+        return status
 
     def abandon(self, reply: Reply) -> None:
         """Have the session forget a question, and undo what came of it."""

@@ -6,11 +6,10 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.actors.lock.message import LockStatus
-from holdfast.cluster.connection import Connection
-from holdfast.cluster.handle import Handle, Terms, wait_ms_of
+from holdfast.cluster.handle import Handle, wait_ms_of
 from holdfast.cluster.operation import drive
 from holdfast.cluster.owner import owner_of_thread
-from holdfast.cluster.settings import Read
+from holdfast.cluster.settings import Read, age_ms_of
 
 
 class Lock(Handle):
@@ -24,10 +23,6 @@ class Lock(Handle):
     knows; what a late holder does is caught by whoever checks its `fence`. Callbacks
     run one after the other on a thread of their own, so they may block or use the client.
     """
-
-    def __init__(self, connection: Connection, terms: Terms) -> None:
-        super().__init__(connection.line, connection.grips, terms)
-        self._connection = connection
 
     def _runner(self) -> str:
         return owner_of_thread()
@@ -79,7 +74,7 @@ class Lock(Handle):
 
     def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return who holds the lock and who waits; see `Client.status`."""
-        return drive(self._connection.inspecting(self.name, read, max_age))
+        return drive(self._line.inspecting(self.name, age_ms_of(read, max_age)))
 
     def __enter__(self) -> Self:
         """Hold the lock, or raise; see `acquire`.

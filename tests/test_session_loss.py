@@ -19,7 +19,7 @@ from holdfast.actors.lock.message import (
 )
 from holdfast.actors.lock.session_message import End, HoldLost, Open
 from holdfast.actors.message import NS_PER_MS, Instant
-from holdfast.cluster.simulation.parley import A, ANN, B, BEN, WATCHER, Parley, of, one
+from holdfast.cluster.simulation.parley import ANN, BEN, WATCHER, A, B, Parley, of, one
 
 TTL_MS = 15_000
 SURE_MS = TTL_MS * (1_000_000 - DRIFT_PPM) / (1_000_000 + DRIFT_PPM)

@@ -20,7 +20,7 @@ from holdfast.actors.lock.message import (
     Released,
 )
 from holdfast.actors.lock.session_message import End, Ended, Evict, ListLocks, Open
-from holdfast.cluster.simulation.parley import A, ANN, B, BEN, WATCHER, Parley, of, one
+from holdfast.cluster.simulation.parley import ANN, BEN, WATCHER, A, Parley, of, one
 
 
 @pytest.fixture

@@ -95,10 +95,8 @@ class Readings:
             case (Browsed(), _) if not isinstance(question, Inspect):
                 return [Send(asker, _list(consulted.answer, question, consulted))]
             case _ if question.age_ms is not None:
-                text = (
-                    f"node {self.node} can show only that it was right {consulted.age_ms} ms "
-                    f"ago, at most {question.age_ms} ms were allowed"
-                )
+                known = in_words(consulted.age_ms)
+                text = f"node {self.node}: {known}, at most {question.age_ms} ms were allowed"
                 return [refuse(asker, question, Reason.STALE, text), Observe("proxy.stale_read")]
             case _:
                 return self._give_up(reading, now, silence)
@@ -123,6 +121,13 @@ class Readings:
             return [Observe("proxy.read_unanswered")]
         text = f"nothing read for {ms_between(reading.since, now)} ms: {silence}"
         return [refuse(reading.asker, reading.question, Reason.UNAVAILABLE, text)]
+
+
+def in_words(age_ms: int) -> str:
+    """Return how old what a node knows may be, as `Consulted` has it, for people."""
+    if age_ms < 0:
+        return "it is not known how old its state is"
+    return f"its state may be {age_ms} ms old"
 
 
 def holder_of(seen: HolderSeen) -> Contender:

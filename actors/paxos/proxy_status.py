@@ -16,6 +16,7 @@ from holdfast.actors.paxos.proxy_reading import (
     SHOWN_BYTES_MAX,
     Readings,
     holder_of,
+    in_words,
     size_of,
     waiters_of,
 )
@@ -137,7 +138,7 @@ class Description:
         seen = self.browsed
         if seen is None:
             return False, f"{silence}; locks are not shown"
-        age = f"what it knows was right {seen.age_ms} ms ago"
+        age = in_words(seen.age_ms)
         if seen.answer is None:
             return False, f"{silence}; {age}, locks are not shown"
         if seen.age_ms > READY_AGE_MS:

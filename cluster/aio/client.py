@@ -14,7 +14,7 @@ from holdfast.cluster.aio.lock import Lock
 from holdfast.cluster.aio.loop import LoopHerald, drive
 from holdfast.cluster.connection import Connection
 from holdfast.cluster.hold import Callback
-from holdfast.cluster.settings import Read, Settings
+from holdfast.cluster.settings import Read, Settings, age_ms_of
 
 
 class Client:
@@ -31,7 +31,7 @@ class Client:
 
     @property
     def session(self) -> str:
-        """The id of this client in the cluster, as `Lock.status` shows it."""
+        """The id of this client; `Lock.status` may show it with the number of its session."""
         return self._connection.session
 
     @property
@@ -51,13 +51,13 @@ class Client:
     ) -> Lock:
         """Return the lock called ``name``; asks nobody yet. See `holdfast.Client.lock`."""
         terms = self._connection.terms(name, timeout, reentrant, limit, owner, label)
-        return Lock(self._connection, terms)
+        return Lock(self._connection.line, self._connection.grips, terms)
 
     async def status(
         self, name: str, read: Read = "linearizable", max_age: float = 1.0
     ) -> LockStatus:
         """Return who holds ``name`` and who waits; see `holdfast.Client.status`."""
-        return await drive(self._connection.inspecting(name, read, max_age))
+        return await drive(self._connection.line.inspecting(name, age_ms_of(read, max_age)))
 
     async def locks(
         self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0

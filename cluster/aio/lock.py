@@ -8,9 +8,8 @@ from typing import Self
 from holdfast.actors.lock.message import LockStatus
 from holdfast.cluster.aio.loop import drive
 from holdfast.cluster.aio.owner import owner_of_task
-from holdfast.cluster.connection import Connection
-from holdfast.cluster.handle import Handle, Terms, wait_ms_of
-from holdfast.cluster.settings import Read
+from holdfast.cluster.handle import Handle, wait_ms_of
+from holdfast.cluster.settings import Read, age_ms_of
 
 
 class Lock(Handle):
@@ -23,10 +22,6 @@ class Lock(Handle):
     Callbacks are called on the loop, where they must not block. A cancellation is safe at
     any moment: a cancelled acquire leaves nothing held, a cancelled release happens.
     """
-
-    def __init__(self, connection: Connection, terms: Terms) -> None:
-        super().__init__(connection.line, connection.grips, terms)
-        self._connection = connection
 
     def _runner(self) -> str:
         return owner_of_task()
@@ -51,7 +46,7 @@ class Lock(Handle):
 
     async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return who holds the lock and who waits; see `holdfast.Client.status`."""
-        return await drive(self._connection.inspecting(self.name, read, max_age))
+        return await drive(self._line.inspecting(self.name, age_ms_of(read, max_age)))
 
     async def __aenter__(self) -> Self:
         """Hold the lock, or raise; see `holdfast.Lock`."""

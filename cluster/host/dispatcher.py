@@ -255,6 +255,8 @@ class Dispatcher:
         self._stage.ring_alarms()
         self._stage.work(TURN_MAX)
         wrote = False
+        if self._stage.records:
+            self._gateway.flush()  # What waits for no record leaves now: peers work meanwhile.
         while self._stage.records:  # A role that is spawned by what was held may persist, too.
             wrote = True
             self._write()

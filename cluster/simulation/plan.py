@@ -64,6 +64,9 @@ def draw_plan(seed: int, promise: Promise) -> Plan:
 DEATH_SHARE = 0.5
 """How often clients die at all; then up to all of them."""
 
+OUTLASTING_SHARE = 0.5
+"""How often partitions outlast sessions."""
+
 TRUE_CLOCKS_SHARE = 0.7
 """How often clocks keep to what is declared of them, so that more than fences is judged."""
 
@@ -74,10 +77,13 @@ def _with_sessions(plan: Plan, random: Random, promise: Promise) -> Plan:
     if random.random() < TRUE_CLOCKS_SHARE:
         drift_ppm = min(misfortune.drift_ppm, promise.drift_ppm)
         misfortune = replace(misfortune, drift_ppm=drift_ppm, jump_every_ms=0)
+    ttl_ms = random.choice((500, 1_000, 3_000))
+    if random.random() < OUTLASTING_SHARE:
+        misfortune = replace(misfortune, cut_ms=2 * ttl_ms)
     deaths = random.randint(0, plan.clients) if random.random() < DEATH_SHARE else 0
     return replace(
         plan,
-        ttl_ms=random.choice((1_500, 2_500, 6_000)),
+        ttl_ms=ttl_ms,
         deaths_ms=tuple(random.randrange(plan.chaos_ms) for _ in range(deaths)),
         misfortune=misfortune,
     )
