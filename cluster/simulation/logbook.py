@@ -42,7 +42,7 @@ AGE_MS = 400
 
 @local
 class HowMany(Local):
-    """How many commands were applied?"""
+    """Ask how many commands were applied."""
 
 
 @local
@@ -154,12 +154,11 @@ class Scribe(Role[Heeded]):
 
     def _dip(self) -> Send:
         self.number += 1
-        kind = self._random.randrange(4)
-        if kind < 2:
+        if self._random.randrange(2):
             command = f"{self.address} {self.number} {self._random.random()}".encode()
             propose = Propose(client=self.address, number=self.number, command=command)
             return Send(self.replica, propose)
-        age_ms = None if kind == 2 else self._random.choice((0, 120, AGE_MS))
+        age_ms = self._random.choice((None, None, 0, 120, AGE_MS))
         return Send(self.replica, Consult(number=self.number, question=HowMany(), age_ms=age_ms))
 
 
