@@ -18,6 +18,7 @@ from holdfast.actors.lock.command import ExtendSessions
 from holdfast.actors.lock.proxy import Proxy
 from holdfast.actors.message import Address, Message, address_of
 from holdfast.actors.paxos.config import replica_of
+from holdfast.actors.paxos.photography import JOURNAL_BYTES
 from holdfast.actors.paxos.proxy import LogProxy
 from holdfast.actors.paxos.seating import seat_log
 from holdfast.cluster.lock_machine import LockMachine
@@ -32,6 +33,8 @@ class Settings:
     """`central`: the node that runs the lock server; empty for the first by name."""
     central_journal: bool = False
     """`central`: keep the server's table on disk, so that a restarted server goes on."""
+    paxos_journal_bytes: int = JOURNAL_BYTES
+    """`paxos`: after how many bytes of commands a member's journal is cut, 1 or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +171,7 @@ def paxos(seat: Seat) -> Cast:
         LockMachine(),
         listener=proxy,
         opening=(encode(ExtendSessions(master=seat.node)),),
+        journal_bytes=seat.settings.paxos_journal_bytes,
     )
     arguments = {
         "node": seat.node,

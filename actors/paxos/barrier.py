@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from holdfast.actors.effect import Send
-from holdfast.actors.message import Address, Instant
+from holdfast.actors.message import Address, Instant, Local
 from holdfast.actors.paxos.config import replica_of
 from holdfast.actors.paxos.message import NUMBER_MAX
 from holdfast.actors.paxos.read_message import Barrier, BarrierPassed
 
-if TYPE_CHECKING:
-    from holdfast.actors.paxos.reading import Read
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One question."""
+
+    asker: Address
+    number: int
+    question: Local
+    at: Instant
+    """When it was asked."""
+    age_ms: int | None
 
 
 class Barriers:

@@ -47,19 +47,8 @@ SPREAD_MS = 200
 ASKED_MAX = 64
 """Heartbeats whose answers still count; older ones would prove a lease that is over."""
 
-Heeded = (
-    Heard
-    | HeartbeatAck
-    | LinkDown
-    | Standing
-    | Reigning
-    | Deposed
-    | Confirm
-    | Nominate
-    | TakeOver
-    | Beat
-    | Watch
-)
+Told = Standing | Reigning | Deposed | Confirm | Nominate
+Heeded = Heard | HeartbeatAck | LinkDown | TakeOver | Told | Beat | Watch
 
 
 class Monitor(Role[Heeded]):
@@ -114,6 +103,8 @@ class Monitor(Role[Heeded]):
         """How far each member has applied, as it last said."""
         self.answered: dict[str, int] = dict.fromkeys(config.view.members, 0)
         """The last heartbeat of the reign that each member answered, 0 for none."""
+        self.broken: dict[str, Instant] = {}
+        """When a link to another member was last lost."""
         self.following = ""
         """The node that leads, if another does."""
         self.followed = NO_BALLOT
@@ -192,6 +183,8 @@ class Monitor(Role[Heeded]):
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
         """Suspect a master whose link broke; acceptors wait for the end of its lease."""
+        if down.node in self.config.view.members:
+            self.broken[down.node] = now
         if down.node != self.following:
             return ()
         soon = Instant(now + self._random.randrange(SPREAD_MS // 4) * NS_PER_MS)
@@ -275,16 +268,22 @@ class Monitor(Role[Heeded]):
         return (Send(replica_of(self.node), leased),)
 
     def _on_nominate(self, now: Instant) -> Effects:
-        """Name the member that answered within a lease and has applied the most."""
-        assert self.lease is not None
+        """Name the member that answered within a lease and has applied the most.
+
+        Name nobody if those who answered are, with this node, no majority.
+        """
+        asked = {} if self.lease is None else self.lease.asked
         recent = now - self.lease_ms * NS_PER_MS
         there = [
             member
-            for member, asked in sorted(self.lease.asked.items())
-            if member != self.node and asked >= recent
+            for member in self.config.view.members
+            if member in asked
+            and asked[member] >= max(recent, self.broken.get(member, recent))
+            and member != self.node
         ]
+        enough = len(there) + 1 >= self.config.view.majority
         best = max(there, key=lambda member: self.applied[member], default="")
-        return (Send(leader_of(self.node), Nominated(node=best)),)
+        return (Send(leader_of(self.node), Nominated(node=best if enough else "")),)
 
     def _on_take_over(self, leader: Address, word: TakeOver) -> Effects:
         """Stand at the word of the master that is followed here, and of nobody else."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import NS_PER_MS, Address, Instant, Local, ms_between
-from holdfast.actors.paxos.barrier import Barriers
+from holdfast.actors.message import NS_PER_MS, Address, Instant, ms_between
+from holdfast.actors.paxos.barrier import Barriers, Read
 from holdfast.actors.paxos.config import monitor_of
 from holdfast.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
 from holdfast.actors.paxos.freshness import Freshness, ms_up
@@ -32,18 +30,6 @@ NOTHING_PROVEN = -1
 
 ReadHears = Consult | Barrier | BarrierPassed | Fresh | ReadAgain | AgeCheck
 """What `Reads` handles."""
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """One question."""
-
-    asker: Address
-    number: int
-    question: Local
-    at: Instant
-    """When it was asked."""
-    age_ms: int | None
 
 
 class Reads:
@@ -221,7 +207,8 @@ class Reads:
 
     def _serve(self, now: Instant) -> list[Effect]:
         """Answer whatever can be answered."""
-        effects: list[Effect] = [self._answer(read, 0) for read in self.barriers.pop(self.applied)]
+        effects: list[Effect] = []
+        effects += [self._answer(read, 0) for read in self.barriers.pop(self.applied)]
         if self.settled and self.lease is not None:
             # What was asked up to then is confirmed; while the lease holds, all that was asked.
             until = now if self._is_sure(now) else self.lease.confirmed
