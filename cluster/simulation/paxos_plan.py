@@ -20,6 +20,10 @@ LEASES_MS = ((60, 150), (60, 300), (250, 1_000), (2_000, 600))
 """Pairs of a lease and an election timeout (ms): reigns of moments, and leases that outlive them."""
 
 
+DUEL_SHARE = 0.3
+"""How many runs are about reigns that end before anything is decided."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlan:
     """One run. The phases are: chaos, healed until everybody is answered, replicas equal."""
@@ -46,6 +50,8 @@ class LogPlan:
     """How long after that the replicas must be equal and all sessions over (ms)."""
     partial_per_mille: int = 0
     """How often a leader's proposals reach only some, and then nothing of it for a while."""
+    partial_reign_per_mille: int = 0
+    """The same, for the first proposals of a reign."""
     partial_crash_share: float = 0.0
     """How often a leader that this happens to crashes, too."""
     crash_at_ballot_per_mille: int = 0
@@ -71,7 +77,7 @@ def draw_log_plan(seed: int) -> LogPlan:
     def on() -> bool:
         return random.random() >= OFF_SHARE
 
-    return LogPlan(
+    plan = LogPlan(
         nodes=random.choice((1, 2, 3, 3, 3, 4, 4, 5, 5)),
         clients=random.randint(1, 3),
         proposers=random.choice((1, 2, 6)),
@@ -84,7 +90,31 @@ def draw_log_plan(seed: int) -> LogPlan:
         journal_bytes=random.choice((2_000, 20_000, 1 << 23)),
         chaos_ms=random.choice((2_000, 4_000)),
         partial_per_mille=random.choice((5, 30)) * on(),
+        partial_reign_per_mille=random.choice((100, 400, 700)) * on(),
         partial_crash_share=0.5 * crashes,
         crash_at_ballot_per_mille=random.choice((50, 300)) * crashes,
         misfortune=misfortune,
+    )
+    return _duel(random, plan) if random.random() < DUEL_SHARE else plan
+
+
+def _duel(random: Random, plan: LogPlan) -> LogPlan:
+    """Let reigns be short and end with proposals that few have: leaders find each other's votes."""
+    lease_ms, election_ms = LEASES_MS[0]
+    return replace(
+        plan,
+        nodes=random.choice((3, 3, 4, 5)),
+        lease_ms=lease_ms,
+        election_ms=election_ms,
+        chaos_ms=5_000,
+        partial_reign_per_mille=random.choice((600, 900)),
+        partial_crash_share=random.choice((0.2, 0.8)),
+        misfortune=replace(
+            plan.misfortune,
+            delay_us=300,
+            down_ms=random.choice((5, 100)),
+            late_per_mille=0,
+            cut_every_ms=0,
+            pause_every_ms=0,
+        ),
     )

@@ -175,7 +175,7 @@ class _Run:
     def _unlike(self) -> list[str]:
         """Return who has not applied everything, or knows a session that should be over."""
         state = self.judge.state
-        last = max(self.judge.choices.chosen)
+        last = max(self.judge.choices.chosen, default=0)
         return [
             name
             for name, machine in state.machines.items()

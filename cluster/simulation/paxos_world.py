@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from holdfast.actors.message import NS_PER_MS, Address, Message
-from holdfast.actors.paxos.message import Accept, Pledged, SnapshotChunk
+from holdfast.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
 from holdfast.cluster.recipe import Recipe, Settings
 from holdfast.cluster.simulation.disk import Disk
 from holdfast.cluster.simulation.ground import Ground
@@ -14,6 +14,9 @@ from holdfast.cluster.simulation.network import Cut
 from holdfast.cluster.simulation.node import SimulatedNode
 from holdfast.cluster.simulation.paxos_plan import LogPlan
 from holdfast.cluster.simulation.world import World
+
+CRASH_NS_MAX = 40 * NS_PER_MS
+"""How soon a leader crashes whose proposals reached only some."""
 
 Letter = tuple[Address, Address, Message]
 """From whom, to whom, what."""
@@ -114,6 +117,8 @@ class LogWorld(World):
         self.watcher = watcher
         self.disk = disk
         self.chance = self.streams.fork("log")
+        self.last_ballot = NO_BALLOT
+        """The highest under which anything was proposed."""
 
     def add(
         self, name: str, recipe: Recipe, *, member: bool, settings: Settings | None = None
@@ -156,26 +161,32 @@ class LogWorld(World):
             for envelope in envelopes
         ]
         self.watcher.leaves(node.name, node.boot, letters)
-        if not self.calm and any(type(message) is Accept for _, _, message in letters):
-            self._strike(node)
+        ballots = [message.ballot for _, _, message in letters if isinstance(message, Accept)]
+        if ballots and not self.calm:
+            self._strike(node, ballots[-1])
 
-    def _strike(self, node: SimulatedNode) -> None:
-        """Now and then let a leader's proposals reach only some, and let it fall silent."""
-        chance = self.chance
-        if chance.randrange(1_000) >= self.plan.partial_per_mille:
+    def _strike(self, node: SimulatedNode, ballot: Ballot) -> None:
+        """Now and then let a leader's proposals reach only some, and let it fall silent.
+
+        Most of all the first of a reign: two reigns that end so leave two votes for one slot.
+        """
+        chance, plan = self.chance, self.plan
+        per_mille = plan.partial_per_mille
+        if ballot > self.last_ballot:
+            self.last_ballot, per_mille = ballot, plan.partial_reign_per_mille
+        if chance.randrange(1_000) >= per_mille:
             return
         self.faults["partial proposal"] += 1
         others = [member for member in self.members if member != node.name]
-        spared = chance.randint(0, max(0, len(others) - 1))
+        spared = chance.randint(0, (len(others) - 1) // 2)
         chance.shuffle(others)
-        until = self.time + chance.randrange(3 * self.plan.election_ms) * NS_PER_MS
+        until = self.time + chance.randrange(3 * plan.election_ms) * NS_PER_MS
         self.mishap(node.name, f"reaches only {others[:spared]} until {until // NS_PER_MS} ms")
-        self.network.cut([(node.name, other) for other in others[spared:]], Cut(until, holds=False))
-        self.after(1, self._silence, node.name, node.boot, others[:spared], until)
+        self._silence(node.name, others[spared:], until)
+        self.after(1, self._silence, node.name, others[:spared], until)
+        if chance.random() < plan.partial_crash_share:
+            self.after(chance.randrange(CRASH_NS_MAX), self.kill, node.name, node.boot)
 
-    def _silence(self, name: str, boot: int, spared: list[str], until: int) -> None:
-        if self.calm:
-            return
-        if self.chance.random() < self.plan.partial_crash_share:
-            self.kill(name, boot)
-        self.network.cut([(name, other) for other in spared], Cut(until, holds=False))
+    def _silence(self, name: str, to: list[str], until: int) -> None:
+        if not self.calm:
+            self.network.cut([(name, other) for other in to], Cut(until, holds=False))
