@@ -18,6 +18,7 @@ from holdfast.actors.paxos.monitor import Monitor
 from holdfast.actors.paxos.replica import Replica
 from holdfast.actors.role import Role
 from holdfast.cluster.simulation.paxos_machine import Appended, Register, Request
+from holdfast.cluster.simulation.paxos_plan import Focus, draw_log_plan
 from holdfast.cluster.simulation.paxos_run import Subject, run_log_seed
 from holdfast.cluster.simulation.paxos_world import WatchedDisk, Watcher
 
@@ -100,15 +101,6 @@ class OwnTime(Replica):
         return super().handle(sender, event, now)
 
 
-class HastyTime(Replica):
-    """Begins a reign with a log time that is far ahead."""
-
-    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        if isinstance(event, Reign):
-            event = replace(event, time_ms=self.clock.read(now) + 60_000)
-        return super().handle(sender, event, now)
-
-
 class ForgetsItsLease(Acceptor):
     """Begins a life as if it had promised nobody anything."""
 
@@ -140,25 +132,38 @@ def with_drift(drift_ppm: int) -> Subject:
 
 
 class Mutant(NamedTuple):
+    """A bug, which judge is to see it, in which runs, and in how many of them at most."""
+
     judge: str
     seeds: int
     subject: Subject
+    focus: Focus | None = None
 
 
+LEASES = Focus.LEASES
 MUTANTS = {
-    "1 no fsync": Mutant("P9", 5, Subject(disk=NeverSyncs)),
-    "11 torn": Mutant("P3", 60, Subject(disk=TornTail)),
-    "11 torn P1": Mutant("P1", 60, Subject(disk=TornTail)),
-    "13 own count": Mutant("P12", 20, Subject(machine=OwnCount)),
-    "13 own count P13": Mutant("P13", 20, Subject(machine=OwnCount)),
-    "14 starts over": Mutant("P13", 20, Subject(machine=StartsOver)),
-    "15 forgets": Mutant("P13", 20, Subject(machine=Forgets)),
-    "19 snapshot forgets": Mutant("P12", 20, Subject(machine=SnapshotForgets)),
-    "19 snapshot forgets P13": Mutant("P13", 20, Subject(machine=SnapshotForgets)),
-    "18 extends nothing": Mutant("S1", 20, Subject(machine=ExtendsNothing)),
-    "18 hasty time": Mutant("S1", 20, instead(Replica, HastyTime)),
-    "20 own time": Mutant("P12", 20, instead(Replica, OwnTime)),
-    "22 forgets lease": Mutant("P15", 60, instead(Acceptor, ForgetsItsLease)),
-    "23 from answer": Mutant("P15", 60, instead(Monitor, CountsFromTheAnswer)),
-    "17 no drift": Mutant("P15", 60, with_drift(0)),
+    "nothing is synced": Mutant("P9", 3, Subject(disk=NeverSyncs)),
+    "a torn tail is a record": Mutant("P3", 30, Subject(disk=TornTail)),
+    "a torn tail is a record, two chosen": Mutant("P1", 30, Subject(disk=TornTail)),
+    "state outside the log": Mutant("P12", 10, Subject(machine=OwnCount)),
+    "numbers start over": Mutant("P13", 20, Subject(machine=StartsOver)),
+    "repetitions are applied": Mutant("P13", 10, Subject(machine=Forgets)),
+    "a snapshot without answers": Mutant("P12", 20, Subject(machine=SnapshotForgets)),
+    "a snapshot without answers, twice": Mutant("P13", 30, Subject(machine=SnapshotForgets)),
+    "a new master ends sessions": Mutant("S1", 20, Subject(machine=ExtendsNothing)),
+    "time is the node's own": Mutant("P12", 10, instead(Replica, OwnTime)),
+    "a restart forgets the lease": Mutant("P15", 60, instead(Acceptor, ForgetsItsLease), LEASES),
+    "a lease from the answer on": Mutant("P15", 30, instead(Monitor, CountsFromTheAnswer), LEASES),
+    "a lease without drift": Mutant("P15", 30, with_drift(0), LEASES),
 }
+
+
+@pytest.mark.parametrize("bug", MUTANTS)
+def test_every_planted_bug_is_seen_by_the_judge_named_for_it(bug: str) -> None:
+    judge, seeds, subject, focus = MUTANTS[bug]
+    for seed in range(seeds):
+        plan = draw_log_plan(seed, focus)
+        report = run_log_seed(seed, plan=plan, subject=subject, judged=frozenset({judge}))
+        if f": {judge}, " in (report.violation or ""):
+            return
+    pytest.fail(f"not seen by {judge} in {seeds} seeds")

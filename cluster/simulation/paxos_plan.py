@@ -136,6 +136,8 @@ def _duels(random: Random, plan: LogPlan) -> LogPlan:
         nodes=random.choice((3, 3, 4, 5)),
         lease_ms=lease_ms,
         election_ms=election_ms,
+        proposers=random.choice((1, 2)),
+        rest_ms=5,
         chaos_ms=5_000,
         partial_reign_per_mille=random.choice((600, 900)),
         partial_crash_share=random.choice((0.2, 0.8)),
