@@ -6,13 +6,8 @@ from collections import Counter
 
 import pytest
 
-from holdfast.actors.paxos.message import Accept, Ballot, Batch, Pledge, Pledged, Promise, Vote
-from holdfast.actors.paxos.config import acceptor_of, leader_of
-from holdfast.cluster.simulation.paxos_image import INVARIANTS, Blame, Choices
-from holdfast.cluster.simulation.paxos_judge_votes import VotesJudge
 from holdfast.cluster.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
 from holdfast.cluster.simulation.paxos_run import run_log_seed
-from holdfast.cluster.simulation.violation import ViolationError
 
 SEEDS = {Focus.SWARM: 40, Focus.DUELS: 20, Focus.LEASES: 20}
 MARKS = {

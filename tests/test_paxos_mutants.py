@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.actors.effect import Effect, Effects, Persist, Send, Spawn
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
+from holdfast.actors.message import Address, Event, Instant
 from holdfast.actors.paxos import leader
 from holdfast.actors.paxos.acceptor import Acceptor
 from holdfast.actors.paxos.commander import Commander
-from holdfast.actors.paxos.config import Config, View, acceptor_of, replica_of
-from holdfast.actors.paxos.event import Adopted, Applied, Decided, Learned, Reign
+from holdfast.actors.paxos.config import Config, View, replica_of
+from holdfast.actors.paxos.event import Adopted, Applied, Learned
 from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.leader import Leader
 from holdfast.actors.paxos.message import (
@@ -24,13 +24,10 @@ from holdfast.actors.paxos.message import (
     Ballot,
     Commit,
     Heartbeat,
-    HeartbeatAck,
     Preempted,
     Prepare,
     Promise,
-    Vote,
 )
-from holdfast.actors.paxos.monitor import Monitor
 from holdfast.actors.paxos.replica import Replica
 from holdfast.actors.paxos.scout import Scout
 from holdfast.actors.role import Role
@@ -66,15 +63,15 @@ def with_arguments(role: type[Role[Any]], **arguments: Any) -> Change:
 
 def hears(alter: Callable[[Any, Any], Any]) -> Broken:
     """Let a role hear something else."""
-    return lambda sound: lambda role, sender, event, now: sound(
-        role, sender, alter(role, event), now
+    return lambda sound: (
+        lambda role, sender, event, now: sound(role, sender, alter(role, event), now)
     )
 
 
 def says(alter: Callable[[Any, Any, Effects], Sequence[Effect]]) -> Broken:
     """Let a role say something else."""
-    return lambda sound: lambda role, sender, event, now: alter(
-        role, event, sound(role, sender, event, now)
+    return lambda sound: (
+        lambda role, sender, event, now: alter(role, event, sound(role, sender, event, now))
     )
 
 
@@ -268,7 +265,9 @@ MUTANTS = {
     "a promise of one page": Mutant("P7", 10, instead(Acceptor, says(one_page))),
     "any vote has won": Mutant("P11", 30, instead(Acceptor, says(any_vote_has_won)), focus=DUELS),
     "votes recovered as decisions": Mutant("P12", 20, votes_are_decisions),
-    "leads without catching up": Mutant("P8", 20, instead(Leader, hears(never_learns)), focus=DUELS),
+    "leads without catching up": Mutant(
+        "P8", 20, instead(Leader, hears(never_learns)), focus=DUELS
+    ),
     "holes are closed": Mutant("P8", 60, spawned=scout(says(no_holes)), focus=DUELS),
 }
 

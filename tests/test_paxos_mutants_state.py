@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.actors.effect import Effects, Spawn
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant, Message
+from holdfast.actors.message import NS_PER_MS, Address, Instant, Message
 from holdfast.actors.paxos.acceptor import Acceptor
-from holdfast.actors.paxos.event import Decided, Learned, Reign
+from holdfast.actors.paxos.event import Decided
 from holdfast.actors.paxos.message import Accept, HeartbeatAck
 from holdfast.actors.paxos.monitor import Monitor
 from holdfast.actors.paxos.replica import Replica
@@ -20,7 +20,7 @@ from holdfast.actors.role import Role
 from holdfast.cluster.simulation.paxos_machine import Appended, Register, Request
 from holdfast.cluster.simulation.paxos_plan import Focus, draw_log_plan
 from holdfast.cluster.simulation.paxos_run import Subject, run_log_seed
-from holdfast.cluster.simulation.paxos_world import WatchedDisk, Watcher
+from holdfast.cluster.simulation.paxos_world import WatchedDisk
 
 
 class NeverSyncs(WatchedDisk):

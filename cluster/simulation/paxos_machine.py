@@ -167,6 +167,8 @@ class Register:
         return sha256(self._text()).digest()
 
     def _text(self) -> bytes:
-        told = [(one.client, one.number, one.position, one.chain.hex()) for one in self.told.values()]
+        told = [
+            (one.client, one.number, one.position, one.chain.hex()) for one in self.told.values()
+        ]
         state = (self.time_ms, self.position, self.chain.hex(), told, self.sessions)
         return json.dumps(state).encode()

@@ -21,7 +21,6 @@ LEASES_MS = ((60, 150), (60, 300), (250, 1_000), (2_000, 600))
 """Pairs of a lease and an election timeout (ms): reigns of moments, and leases that outlive them."""
 
 
-
 class Focus(Enum):
     """What a run is mostly about."""
 
