@@ -23,7 +23,8 @@ MARKS = {
 }
 """What must have been met in all seeds together, and how often."""
 FAULTS = (
-    "clock drift", "crash", "crash at a ballot", "crash in sync", "cut off", "held by a cut", "lost",
+    "clock drift", "crash", "crash at a ballot", "crash in sync", "cut off", "held by a cut",
+    "lost",
     "one-way partition", "overtaken", "partial proposal", "partition", "pause", "records lost",
     "repeated", "very late",
 )  # fmt: skip

@@ -43,7 +43,7 @@ class Expired(Message):
 
 @local
 class Peek(Local):
-    """A question: how long is the list?"""
+    """Ask how long the list is."""
 
 
 @local

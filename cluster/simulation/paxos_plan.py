@@ -18,7 +18,7 @@ SURVIVED = frozenset(Kind) - {Kind.JUMP}
 """Clocks drift no further than the log is told, and do not jump: leases rest on that."""
 
 LEASES_MS = ((60, 150), (60, 300), (250, 1_000), (2_000, 600))
-"""Pairs of a lease and an election timeout (ms): reigns of moments, and leases that outlive them."""
+"""Leases with election timeouts (ms): reigns of moments, or leases that outlive them."""
 
 
 class Focus(Enum):
