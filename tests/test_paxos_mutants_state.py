@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
@@ -78,9 +78,9 @@ class Forgets(Register):
 class SnapshotForgets(Register):
     """Leaves out of a snapshot what was answered to whom."""
 
-    def snapshot(self) -> tuple[bytes, ...]:
+    def photograph(self) -> Iterator[bytes | None]:
         told, self.told = self.told, {}
-        chunks = super().snapshot()
+        chunks = super().photograph()
         self.told = told
         return chunks
 
