@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.actors.effect import Effect, Effects, Persist, Send, Spawn
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
+from holdfast.actors.message import Address, Event, Instant
 from holdfast.actors.paxos import leader
 from holdfast.actors.paxos.acceptor import Acceptor
 from holdfast.actors.paxos.commander import Commander
-from holdfast.actors.paxos.config import Config, View, acceptor_of, replica_of
-from holdfast.actors.paxos.event import Adopted, Applied, Decided, Learned, Reign
+from holdfast.actors.paxos.config import Config, View, replica_of
+from holdfast.actors.paxos.event import Adopted, Applied, Learned
 from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.leader import Leader
 from holdfast.actors.paxos.message import (
@@ -24,16 +24,14 @@ from holdfast.actors.paxos.message import (
     Ballot,
     Commit,
     Heartbeat,
-    HeartbeatAck,
     Preempted,
     Prepare,
     Promise,
-    Vote,
 )
-from holdfast.actors.paxos.monitor import Monitor
 from holdfast.actors.paxos.replica import Replica
 from holdfast.actors.paxos.scout import Scout
 from holdfast.actors.role import Role
+from holdfast.cluster.simulation.paxos_plan import Focus, draw_log_plan
 from holdfast.cluster.simulation.paxos_run import Subject, run_log_seed
 
 Change = Callable[[Spawn], Spawn]
@@ -65,15 +63,15 @@ def with_arguments(role: type[Role[Any]], **arguments: Any) -> Change:
 
 def hears(alter: Callable[[Any, Any], Any]) -> Broken:
     """Let a role hear something else."""
-    return lambda sound: lambda role, sender, event, now: sound(
-        role, sender, alter(role, event), now
+    return lambda sound: (
+        lambda role, sender, event, now: sound(role, sender, alter(role, event), now)
     )
 
 
 def says(alter: Callable[[Any, Any, Effects], Sequence[Effect]]) -> Broken:
     """Let a role say something else."""
-    return lambda sound: lambda role, sender, event, now: alter(
-        role, event, sound(role, sender, event, now)
+    return lambda sound: (
+        lambda role, sender, event, now: alter(role, event, sound(role, sender, event, now))
     )
 
 
@@ -220,41 +218,74 @@ def no_holes(scout: Scout, event: Event, effects: Effects) -> Sequence[Effect]:
 
 
 class Mutant(NamedTuple):
-    """A bug, which judge is to see it, and in how many seeds at most."""
+    """A bug, which judge is to see it, in which runs, and in how many of them at most."""
 
     judge: str
     seeds: int
     change: Change = lambda spawn: spawn
     spawned: type[Role[Any]] | None = None
     """What a leader spawns in the place of its scout or commander."""
+    focus: Focus | None = None
 
 
+def scout(broken: Broken) -> type[Role[Any]]:
+    return with_handle(Scout, broken)
+
+
+def gap(sound: Handle) -> Handle:
+    return says(notes_next)(hears(closes_gaps)(sound))
+
+
+DUELS = Focus.DUELS
+PROMISES_LATE = instead(Acceptor, too_late(Prepare))
+VOTES_LATE = instead(Acceptor, too_late(Accept, Prepare))
+LEADS_LATE = instead(Leader, too_late(Event))
+LOWEST = scout(hears(lowest_first))
+ONLY_ROUNDS = instead(Acceptor, hears(only_rounds_count))
 MUTANTS = {
-    "2 promises before it is durable": Mutant("P9", 5, instead(Acceptor, too_late(Prepare))),
-    "2 promises and forgets": Mutant("P5", 60, instead(Acceptor, too_late(Prepare))),
-    "3 accepts before it is durable": Mutant("P9", 5, instead(Acceptor, too_late(Accept))),
-    "3 accepts and forgets": Mutant("P1", 60, instead(Acceptor, too_late(Accept, Prepare))),
-    "4 ignores votes": Mutant("P8", 20, spawned=with_handle(Scout, hears(no_votes))),
-    "4 ignores votes, P1": Mutant("P1", 20, spawned=with_handle(Scout, hears(no_votes))),
-    "5 lowest": Mutant("P8", 60, spawned=with_handle(Scout, hears(lowest_first))),
-    "5 lowest, P1": Mutant("P1", 60, spawned=with_handle(Scout, hears(lowest_first))),
-    "6 half": Mutant("P10", 20, half_is_enough),
-    "6 half P1": Mutant("P1", 60, half_is_enough),
-    "7 below": Mutant("P6", 20, instead(Acceptor, says(heeds_the_past))),
-    "8 rounds": Mutant("P6", 60, instead(Acceptor, hears(only_rounds_count))),
-    "8 rounds5": Mutant("P5", 60, instead(Acceptor, hears(only_rounds_count))),
-    "9 messages": Mutant("P10", 20, spawned=with_handle(Commander, counts_messages(Accepted))),
-    "9 messages scout": Mutant("P10", 20, spawned=with_handle(Scout, counts_messages(Promise))),
-    "10 gap": Mutant(
-        "P12",
-        20,
-        instead(Replica, lambda s: says(notes_next)(hears(closes_gaps)(s))),
+    "promise before it is durable": Mutant("P9", 3, PROMISES_LATE),
+    "promise before it is durable, forgotten": Mutant("P5", 30, PROMISES_LATE, focus=DUELS),
+    "vote before it is durable": Mutant("P9", 3, VOTES_LATE),
+    "vote before it is durable, forgotten": Mutant("P1", 30, VOTES_LATE),
+    "ballot before it is durable": Mutant("P9", 3, LEADS_LATE),
+    "ballot before it is durable, twice": Mutant("P4", 30, LEADS_LATE, focus=DUELS),
+    "votes are ignored": Mutant("P8", 10, spawned=scout(hears(no_votes))),
+    "votes are ignored, two chosen": Mutant("P1", 10, spawned=scout(hears(no_votes))),
+    "the lowest ballot": Mutant("P8", 20, spawned=LOWEST, focus=DUELS),
+    "the lowest ballot, two chosen": Mutant("P1", 40, spawned=LOWEST, focus=DUELS),
+    "half is a majority": Mutant("P10", 20, half_is_enough),
+    "accepts below the promise": Mutant("P6", 20, instead(Acceptor, says(heeds_the_past))),
+    "ballots without a node": Mutant("P6", 20, ONLY_ROUNDS),
+    "ballots without a node, promise": Mutant("P5", 20, ONLY_ROUNDS),
+    "counts votes, not voters": Mutant(
+        "P10", 20, spawned=with_handle(Commander, counts_messages(Accepted))
     ),
-    "12 ballot": Mutant("P9", 5, instead(Leader, too_late(Event))),
-    "12 ballot twice": Mutant("P4", 60, instead(Leader, too_late(Event))),
-    "24 one page": Mutant("P7", 20, instead(Acceptor, says(one_page))),
-    "25 any vote": Mutant("P11", 20, instead(Acceptor, says(any_vote_has_won))),
-    "26 votes are decisions": Mutant("P12", 20, votes_are_decisions),
-    "27 never learns": Mutant("P8", 20, instead(Leader, hears(never_learns))),
-    "28 no holes": Mutant("P8", 60, spawned=with_handle(Scout, says(no_holes))),
+    "counts promises, not acceptors": Mutant("P10", 30, spawned=scout(counts_messages(Promise))),
+    "applies past a gap": Mutant("P12", 20, instead(Replica, gap)),
+    "a promise of one page": Mutant("P7", 10, instead(Acceptor, says(one_page))),
+    "any vote has won": Mutant("P11", 30, instead(Acceptor, says(any_vote_has_won)), focus=DUELS),
+    "votes recovered as decisions": Mutant("P12", 20, votes_are_decisions),
+    "leads without catching up": Mutant(
+        "P8", 20, instead(Leader, hears(never_learns)), focus=DUELS
+    ),
+    "holes are closed": Mutant("P8", 60, spawned=scout(says(no_holes)), focus=DUELS),
 }
+
+
+@pytest.mark.parametrize("bug", MUTANTS)
+def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    judge, seeds, change, spawned, focus = MUTANTS[bug]
+    if spawned is not None:
+        monkeypatch.setattr(leader, spawned.__mro__[1].__name__, spawned)
+    for seed in range(seeds):
+        report = run_log_seed(
+            seed,
+            plan=draw_log_plan(seed, focus),
+            subject=Subject(change=change),
+            judged=frozenset({judge}),
+        )
+        if f": {judge}, " in (report.violation or ""):
+            return
+    pytest.fail(f"not seen by {judge} in {seeds} seeds")

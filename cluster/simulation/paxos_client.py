@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from holdfast.actors.effect import Effect, Effects, Send, Wake
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, Local, Timer, local, node_of, timer
 from holdfast.actors.paxos.config import replica_of
-from holdfast.actors.paxos.event import Consult, Consulted, Follow, Happened
+from holdfast.actors.paxos.event import Consult, Consulted, Follow, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Propose, Proposed
 from holdfast.actors.role import Host, Role
 from holdfast.cluster.simulation.paxos_machine import (
@@ -171,29 +171,26 @@ class Curious(Timer):
     """Read something."""
 
 
-class Reader(Role[Happened | Follow | Consulted | Curious]):
+class Reader(Role[Happened | Follow | Skipped | Consulted | Curious]):
     """Hears what its node's replica applies, and asks it now and then what it has.
 
     Args:
         random: when it asks, and how old the answer may be.
-        asks: whether it asks at all.
 
     """
 
-    def __init__(self, address: Address, host: Host, *, random: Random, asks: bool) -> None:
+    def __init__(self, address: Address, host: Host, *, random: Random) -> None:
         super().__init__(address, host)
         self._random = random
-        self.asks = asks
         self.number = 0
-        self.answers = 0
 
     def begin(self, now: Instant) -> Effects:
         """Ask soon."""
         del now
-        return (self._later(),) if self.asks else ()
+        return (self._later(),)
 
     def handle(
-        self, sender: Address, event: Happened | Follow | Consulted | Curious, now: Instant
+        self, sender: Address, event: Happened | Follow | Skipped | Consulted | Curious, now: Instant
     ) -> Effects:
         """Ask again and again, whether answers come or not."""
         del sender, now
@@ -204,9 +201,9 @@ class Reader(Role[Happened | Follow | Consulted | Curious]):
                 consult = Consult(number=self.number, question=Peek(), age_ms=age_ms)
                 return (Send(replica_of(node_of(self.address)), consult), self._later())
             case Consulted():
-                self.answers += event.answer is not None
-                return ()
-            case Happened() | Follow():
+                what = "refused" if event.answer is None else "answered"
+                return (Observe(f"reader.{what}"),)
+            case Happened() | Follow() | Skipped():
                 return ()
 
     def _later(self) -> Wake:

@@ -12,6 +12,7 @@ from holdfast.actors.paxos.message import (
     Batch,
     Pledge,
     Pledged,
+    Slots,
     SnapshotChunk,
     Vote,
 )
@@ -72,12 +73,12 @@ class Image:
         self.led = 0
         self.votes: dict[int, Vote] = {}
         """The last vote for each slot."""
-        self.snapshot = 1
-        """The state after all slots before it is durable."""
+        self.covered = 1
+        """The replica's own records stand for all slots before it."""
         self._parts: dict[int, set[int]] = {}
 
     def take(self, record: Message) -> None:
-        """Take the next record of any role."""
+        """Take the next record of the acceptor or the leader."""
         match record:
             case Accept():
                 self.promised = max(self.promised, record.ballot)
@@ -86,13 +87,18 @@ class Image:
                 self.promised = max(self.promised, record.ballot)
             case Pledged():
                 self.led = max(self.led, record.ballot.round)
-            case SnapshotChunk():
-                parts = self._parts.setdefault(record.slot, set())
-                parts.add(record.chunk)
-                if len(parts) == record.count:
-                    self.snapshot = max(self.snapshot, record.slot)
             case _:
                 pass
+
+    def cover(self, record: Message) -> None:
+        """Take the next record of the replica: parts of a state, or slots to apply to it."""
+        if isinstance(record, SnapshotChunk):
+            parts = self._parts.setdefault(record.slot, set())
+            parts.add(record.chunk)
+            if len(parts) == record.count:
+                self.covered = max(self.covered, record.slot)
+        elif isinstance(record, Slots) and record.first <= self.covered:
+            self.covered = max(self.covered, record.first + len(record.batches))
 
 
 def image_of(records: Sequence[Message]) -> Image:

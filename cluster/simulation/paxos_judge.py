@@ -138,4 +138,3 @@ class LogJudge:
             left = belief.until - other.now()
             if other is not node and other.boot == belief.boot and left > 0:
                 self.blame("P15", f"{leased} at {node.name}, and {name} believes for {left} ns")
-

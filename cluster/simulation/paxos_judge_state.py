@@ -10,7 +10,13 @@ from holdfast.actors.paxos.event import Consult, Consulted
 from holdfast.actors.paxos.message import Propose
 from holdfast.cluster.simulation.drift import PPM
 from holdfast.cluster.simulation.paxos_image import Blame, Choices
-from holdfast.cluster.simulation.paxos_machine import Appended, Expired, Peeked, Register, request_in
+from holdfast.cluster.simulation.paxos_machine import (
+    Appended,
+    Expired,
+    Peeked,
+    Register,
+    request_in,
+)
 
 ROUNDING_NS = 2 * NS_PER_MS
 """Log time counts whole milliseconds: a stamp and an end are rounded."""

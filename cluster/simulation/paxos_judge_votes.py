@@ -63,31 +63,25 @@ class VotesJudge:
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
         """Judge what became durable."""
         image = self.images[node]
-        if alone:
-            self._replace(image, role, image_of(records))
+        if alone and role == "acceptor":
+            image.promised, image.votes = NO_BALLOT, {}
         for record in records:
-            if type(record) is Accept:
-                self._judge_vote(node, image, record)
+            if role == "replica":
+                image.cover(record)
+                continue
+            if isinstance(record, Accept):
+                if record.ballot < image.promised and not alone:
+                    self.blame("P6", f"{node} promised {image.promised} and wrote {record}")
+                self.choices.accept(node, Vote(record.slot, record.ballot, record.batch))
             image.take(record)
-
-    def _judge_vote(self, node: str, image: Image, record: Accept) -> None:
-        if record.ballot < image.promised:
-            self.blame("P6", f"{node} promised {image.promised} and wrote {record}")
-        self.choices.accept(node, Vote(record.slot, record.ballot, record.batch))
-
-    def _replace(self, image: Image, role: str, left: Image) -> None:
-        if role == "acceptor":
-            image.promised, image.votes = left.promised, {}
-        elif role == "leader":
-            image.led = left.led
 
     def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
         """Judge what a checkpoint leaves out: it must be in a snapshot that is durable now."""
         image, left = self.images[node], image_of(records)
         if role == "acceptor":
             gone = [slot for slot in image.votes if slot not in left.votes]
-            if any(slot >= image.snapshot for slot in gone):
-                self.blame("P16", f"{node} trims {gone}, its snapshot ends at {image.snapshot}")
+            if any(slot >= image.covered for slot in gone):
+                self.blame("P16", f"{node} trims {gone}, what is durable ends at {image.covered}")
             if left.promised < image.promised:
                 self.blame("P5", f"{node} promised {image.promised}, and trims that")
         if role == "leader" and left.led < image.led:

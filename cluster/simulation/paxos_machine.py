@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ class Expired(Message):
 
 @local
 class Peek(Local):
-    """A question: how long is the list?"""
+    """Ask how long the list is."""
 
 
 @local
@@ -147,13 +147,14 @@ class Register:
         del question
         return Peeked(position=self.position, chain=self.chain)
 
-    def snapshot(self) -> tuple[bytes, ...]:
-        """Return the state in small parts."""
-        text = self._text()
-        return tuple(text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES))
+    def photograph(self) -> Iterator[bytes | None]:
+        """Freeze the state, and return it in small parts, with work between them."""
+        text = self.frozen()
+        parts = [text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES)]
+        return iter((None, *parts))
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Take the state of a snapshot."""
+        """Take the state of a photograph."""
         time_ms, position, chain, told, sessions = json.loads(b"".join(chunks))
         self.time_ms, self.position, self.chain = time_ms, position, bytes.fromhex(chain)
         self.told = {
@@ -164,9 +165,12 @@ class Register:
 
     def digest(self) -> bytes:
         """Return a hash of the whole state."""
-        return sha256(self._text()).digest()
+        return sha256(self.frozen()).digest()
 
-    def _text(self) -> bytes:
-        told = [(one.client, one.number, one.position, one.chain.hex()) for one in self.told.values()]
+    def frozen(self) -> bytes:
+        """Return the whole state."""
+        told = [
+            (one.client, one.number, one.position, one.chain.hex()) for one in self.told.values()
+        ]
         state = (self.time_ms, self.position, self.chain.hex(), told, self.sessions)
         return json.dumps(state).encode()

@@ -10,8 +10,6 @@ from typing import Any
 
 from holdfast.actors.effect import Spawn
 from holdfast.actors.message import NS_PER_MS, Address, address_of
-from holdfast.actors.paxos.event import Consult
-from holdfast.actors.paxos.replica import Replica
 from holdfast.actors.paxos.seating import seat_log
 from holdfast.cluster.recipe import Cast, Recipe, Seat
 from holdfast.cluster.simulation.nemesis import Nemesis
@@ -121,6 +119,7 @@ class _Run:
             "election_ms": plan.election_ms,
             "drift_ppm": plan.drift_ppm,
             "log_max": plan.log_max,
+            "journal_bytes": plan.journal_bytes,
         }
         log = seat_log(
             seat.node,
@@ -132,8 +131,8 @@ class _Run:
             opening=(OPENING,),
             **settings,
         )
-        asks = {"random": self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")}
-        reads = Spawn(reader, Reader, {**asks, "asks": Consult in Replica.accepts})
+        arguments = {"random": self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")}
+        reads = Spawn(reader, Reader, arguments)
         return Cast((*(self.subject.change(spawn) for spawn in log), reads))
 
     def _add_client(self, name: str, nodes: tuple[str, ...]) -> None:

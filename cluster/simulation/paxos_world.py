@@ -9,6 +9,7 @@ from holdfast.actors.message import NS_PER_MS, Address, Message
 from holdfast.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
 from holdfast.cluster.recipe import Recipe, Settings
 from holdfast.cluster.simulation.disk import Disk
+from holdfast.cluster.simulation.drift import PPM
 from holdfast.cluster.simulation.ground import Ground
 from holdfast.cluster.simulation.network import Cut
 from holdfast.cluster.simulation.node import SimulatedNode
@@ -184,8 +185,16 @@ class LogWorld(World):
         self.mishap(node.name, f"reaches only {others[:spared]} until {until // NS_PER_MS} ms")
         self._silence(node.name, others[spared:], until)
         self.after(1, self._silence, node.name, others[:spared], until)
+        if plan.wrong_clocks:
+            self._set_clocks_wrong(node.name)
         if chance.random() < plan.partial_crash_share:
             self.after(chance.randrange(CRASH_NS_MAX), self.kill, node.name, node.boot)
+
+    def _set_clocks_wrong(self, slow: str) -> None:
+        for name in self.members:
+            wrong = -self.plan.drift_ppm if name == slow else self.plan.drift_ppm
+            if self.nodes[name].up:
+                self.nodes[name].run_clock_at(PPM + wrong)
 
     def _silence(self, name: str, to: list[str], until: int) -> None:
         if not self.calm:
