@@ -129,7 +129,7 @@ def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_re
 
 
 def test_a_request_that_many_others_overtook_may_be_asked_anew(table: LockTable) -> None:
-    """It was never done, and is told what is true of it too: that it holds nothing."""
+    """Rule 54: it was never done, and is told what is true of it too: that it holds nothing."""
     for i in range(QUIET_MAX + 6):
         play(table, cancel(f"t{i}", i + 6))
     assert reasons(play(table, acquire("late", 5))) == [("late", 5, Denial.FORGOTTEN)]
