@@ -8,6 +8,7 @@ from holdfast.actors.lock.command import (
     AcquireLock,
     CancelWait,
     Command,
+    ExtendSessions,
     KeepSession,
     OpenSession,
     ReleaseLock,
@@ -89,6 +90,17 @@ def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTa
     session = table.sessions.by_id["s.1"]
     assert (session.claimants, session.quiet, session.floor) == ({}, {}, 2)
     assert play(table, acquire("a", 3)) == [held("a", 3, 2)]
+
+
+def test_a_new_master_lets_what_was_asked_before_it_be_asked_again(table: LockTable) -> None:
+    """Rule 53: however long there was no master."""
+    play(table, acquire("a", 1), release("a", 2, 1))
+    table.apply(3 * DAY_MS, ExtendSessions(master="m"))
+    assert play(table, release("a", 2, 1)) == [freed("a", 2)]
+    table.advance(4 * DAY_MS - 1)
+    assert play(table, release("a", 2, 1)) == [freed("a", 2)]
+    table.advance(4 * DAY_MS)
+    assert reasons(play(table, release("a", 2, 1))) == [("a", 2, Denial.FORGOTTEN)]
 
 
 def test_who_holds_or_waits_is_not_forgotten_however_long_ago_it_asked(table: LockTable) -> None:
