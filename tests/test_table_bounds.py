@@ -50,7 +50,7 @@ def table() -> LockTable:
 
 
 def test_two_hundred_thousand_names_leave_nothing_behind(table: LockTable) -> None:
-    """L7, P53, P58: no more than the last outcomes, and after a quiet TTL not even those."""
+    """Rules 42, 54, L7, P53, P58: only the last outcomes, and after a TTL not even those."""
     request = 0
 
     def use(names: range) -> None:

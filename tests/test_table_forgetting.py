@@ -8,6 +8,7 @@ from holdfast.actors.lock.command import (
     AcquireLock,
     CancelWait,
     Command,
+    ExtendSessions,
     KeepSession,
     OpenSession,
     ReleaseLock,
@@ -91,6 +92,17 @@ def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTa
     assert play(table, acquire("a", 3)) == [held("a", 3, 2)]
 
 
+def test_a_new_master_lets_what_was_asked_before_it_be_asked_again(table: LockTable) -> None:
+    """Rule 53: however long there was no master."""
+    play(table, acquire("a", 1), release("a", 2, 1))
+    table.apply(3 * DAY_MS, ExtendSessions(master="m"))
+    assert play(table, release("a", 2, 1)) == [freed("a", 2)]
+    table.advance(4 * DAY_MS - 1)
+    assert play(table, release("a", 2, 1)) == [freed("a", 2)]
+    table.advance(4 * DAY_MS)
+    assert reasons(play(table, release("a", 2, 1))) == [("a", 2, Denial.FORGOTTEN)]
+
+
 def test_who_holds_or_waits_is_not_forgotten_however_long_ago_it_asked(table: LockTable) -> None:
     """Rule 53."""
     play(table, acquire("a", 1), acquire("b", 2))
@@ -129,7 +141,7 @@ def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_re
 
 
 def test_a_request_that_many_others_overtook_may_be_asked_anew(table: LockTable) -> None:
-    """It was never done, and is told what is true of it too: that it holds nothing."""
+    """Rule 54: it was never done, and is told what is true of it too: that it holds nothing."""
     for i in range(QUIET_MAX + 6):
         play(table, cancel(f"t{i}", i + 6))
     assert reasons(play(table, acquire("late", 5))) == [("late", 5, Denial.FORGOTTEN)]

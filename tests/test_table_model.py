@@ -25,7 +25,7 @@ from holdfast.cluster.simulation.table_play import Step, play, steps_of
 @given(st.lists(st.tuples(st.integers(0, 19), *[st.integers(0, 63)] * 5), max_size=60))
 @settings(max_examples=250, deadline=None)
 def test_the_table_does_what_the_model_does(steps: list[Step]) -> None:
-    """L1 to L5, L7 and every rule that the model knows."""
+    """Rule 98: reentrant, not reentrant and limited; and L1 to L5 and L7 on the way."""
     play(steps)
 
 

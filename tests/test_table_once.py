@@ -95,7 +95,7 @@ def test_a_re_entry_asked_again_counts_once(table: LockTable) -> None:
 def test_a_waiting_acquire_asked_again_neither_cancels_nor_doubles(
     table: LockTable, wait_ms: int | None
 ) -> None:
-    """Rule 46."""
+    """Rules 46, 93: a wait that is asked again is told that it lives."""
     play(table, acquire("a", 1), acquire("b", 2, 100))
     assert play(table, acquire("b", 2, wait_ms)) == [queued("b", 2)]
     assert len(table.status("L").waiters) == len(table.timeouts.waits) == 1

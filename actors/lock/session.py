@@ -220,11 +220,16 @@ class Sessions:
         heapq.heappush(self.heap, (session.deadline_ms, session.number, session.id))
 
     def keep(self, session: Session, now_ms: int) -> None:
-        """Note a sign of life, and let the session forget what nobody asks for again."""
+        """Note a sign of life, and let the session forget what nobody asks for again.
+
+        Under a new master it forgets nothing for a TTL: clients ask again for what they
+        asked while there was none.
+        """
         self.signs += 1
         session.version = self.signs
         session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
-        session.forget(now_ms)
+        if now_ms >= self.extended_ms + session.ttl_ms:
+            session.forget(now_ms)
 
     def extend(self, now_ms: int) -> None:
         """Let every session live at least one TTL from ``now_ms`` (rule 83)."""

@@ -36,7 +36,7 @@ class Model:
         self.forced: list[Word] = []
         self.lost: list[Word] = []
         self.out: list[Word] = []
-        self.places = 0
+        self.places = self.extended = 0
 
     def find(self, **wanted: Any) -> list[Claim]:
         """Return the claims whose fields are as wanted."""
@@ -108,6 +108,7 @@ class Model:
         """Apply one command at log time ``at``."""
         if isinstance(command, ExtendSessions):
             self.fences = max(self.fences, command.fence_floor)
+            self.extended = max(self.extended, at, self.now)
             for s in self.sessions:
                 s["due"] = max(s["due"], max(at, self.now) + s["ttl"])
         self.advance(at)
@@ -180,7 +181,7 @@ class Model:
         """Note a sign of life, and forget who was quiet for a TTL."""
         session["due"] = max(session["due"], self.now + session["ttl"])
         for who, past in list(self.done.items()):
-            ended = past[-1].at + session["ttl"]
+            ended = max(past[-1].at, self.extended) + session["ttl"]
             claims = self.find(session=who[0], owner=who[1], lock=who[2])
             lost = [x for x in self.lost if x[:3] == who]
             if who[0] == session["id"] and not claims and not lost and ended <= self.now:

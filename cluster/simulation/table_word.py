@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from holdfast.actors.lock.outcome import Outcome
@@ -14,8 +14,7 @@ Word = tuple[Any, ...]
 def word_of(outcome: Outcome) -> Word:
     """Return an outcome as a tuple, without what only words it or numbers versions."""
     untold = ("detail", "version", "label")
-    names: tuple[str, ...] = type(outcome).__slots__
-    told = [getattr(outcome, name) for name in names if name not in untold]
+    told = [getattr(outcome, one.name) for one in fields(outcome) if one.name not in untold]
     return (type(outcome).__name__, *told)
 
 
