@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.cluster.bench.job import Job, Kind
 from holdfast.cluster.bench.members import BenchFailedError, Members, described, master_of
-from holdfast.cluster.bench.workers import Worker
+from holdfast.cluster.bench.workers import started
 from holdfast.cluster.client import Client
 
 PROCESSES = 2
@@ -64,10 +64,8 @@ def failover(members: Members, watcher: Client, kills: int, say: Callable[[str],
     job = Job(kind=Kind.WATCH, address=members.connect, cluster=members.cluster, at_once=THREADS)
     with ExitStack() as stack:
         clients = [
-            stack.enter_context(
-                Worker(replace(job, lock=f"failover-{number}"), members.folder, f"watch-{number}")
-            )
-            for number in range(PROCESSES)
+            started(stack, replace(job, lock=f"failover-{n}"), members.folder, f"watch-{n}")
+            for n in range(PROCESSES)
         ]
         for client in clients:
             client.wait_until_ready()

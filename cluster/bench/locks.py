@@ -15,7 +15,7 @@ from holdfast.cluster.bench.job import Job, Kind
 from holdfast.cluster.bench.machine import Machine, this_machine
 from holdfast.cluster.bench.members import Members, described, master_of
 from holdfast.cluster.bench.report import Reading
-from holdfast.cluster.bench.workers import Worker, together
+from holdfast.cluster.bench.workers import started, together
 from holdfast.cluster.client import Client, connect
 
 PROCESSES = 2
@@ -186,7 +186,8 @@ class _Bench:
         job = replace(self.job, kind=Kind.TASKS, at_once=TASKS, lock="task")
         rate = _per_s(self._measured(job))
         self.say("a bare ROUTER and DEALER")
-        with Worker(Job(kind=Kind.ECHO), self.members.folder, "echo") as echo:
+        with ExitStack() as stack:
+            echo = started(stack, Job(kind=Kind.ECHO), self.members.folder, "echo")
             echo.wait_until_ready()
             address: str = echo.ready["address"]
             ping = Job(kind=Kind.PING, address=address, seconds=self.plan.seconds, at_once=TASKS)
@@ -265,7 +266,7 @@ class _Bench:
     def _measured(self, *jobs: Job) -> list[dict[str, float]]:
         with ExitStack() as stack:
             workers = [
-                stack.enter_context(Worker(job, self.members.folder, f"{job.kind}-{number}"))
+                started(stack, job, self.members.folder, f"{job.kind}-{number}")
                 for number, job in enumerate(jobs)
             ]
             return together(workers)

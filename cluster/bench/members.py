@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -86,7 +88,7 @@ class Members:
     def start(self, node: str) -> None:
         """Start the process of ``node``; it goes on with what its former life left on disk."""
         command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
-        with self._log_of(node).open("ab") as log:
+        with self._log_of(node).open("ab") as log, uninterrupted():
             self.processes[node] = subprocess.Popen(
                 [*command, "--config", str(self.folder / "cluster.toml")],
                 stdin=subprocess.DEVNULL,
@@ -155,6 +157,28 @@ def master_of(statuses: Sequence[NodeStatus]) -> str:
     """Return the node that most of ``statuses`` call master; empty if none does."""
     told = Counter(status.master for status in statuses if status.master)
     return max(sorted(told), key=lambda node: told[node], default="")
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Generator[None]:
+    """Put off SIGINT and SIGTERM: a process that is being started belongs to nobody yet."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Signals are handled by the main thread alone.
+        return
+    came: list[int] = []
+
+    def later(number: int, frame: object) -> None:
+        del frame
+        came.append(number)
+
+    before = {each: signal.signal(each, later) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, former in before.items():
+            signal.signal(each, former)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 def stop_all(processes: Collection[subprocess.Popen[Any]]) -> None:

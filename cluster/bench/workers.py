@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any, Self
 
 from holdfast.cluster.bench.job import Job
-from holdfast.cluster.bench.members import BenchFailedError, stop_all
+from holdfast.cluster.bench.members import BenchFailedError, stop_all, uninterrupted
 
 READY_S = 60.0
 """To import everything and connect takes a second; a loaded machine needs more."""
@@ -24,7 +25,7 @@ SAID_CHARACTERS = 2_000
 
 
 class Worker:
-    """One process with one job. Ends with the ``with`` block at the latest.
+    """One process with one job, from `started`. Ends with the ``with`` block at the latest.
 
     Args:
         folder: where its log goes.
@@ -111,6 +112,12 @@ class Worker:
     def _why(self, what: str) -> str:
         said = self._log.read_text(encoding="utf-8", errors="replace")[-SAID_CHARACTERS:]
         return f"the client process of job {self.job.kind} {what}\n{said}".rstrip()
+
+
+def started(stack: ExitStack, job: Job, folder: Path, name: str) -> Worker:
+    """Return a process with ``job`` that ends with ``stack``, whenever the interrupt comes."""
+    with uninterrupted():
+        return stack.enter_context(Worker(job, folder, name))
 
 
 def together(workers: Sequence[Worker]) -> list[dict[str, Any]]:
