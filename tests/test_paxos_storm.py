@@ -123,7 +123,7 @@ class Storm:
         """Nothing overlapped, nothing was lost, nobody was told of an error, all can be taken."""
         for number, said in sorted(self.said.items()):
             assert said["wrong"] == {}, f"client {number}: {said['wrong']} {said['details']}"
-        done = sum((Counter(said["updates"]) for said in self.said.values()), Counter[str]())
+        done = sum((Counter[str](said["updates"]) for said in self.said.values()), Counter[str]())
         kept = {lock: self.ledger_of(lock)[1] for lock in LOCKS}
         assert kept == dict(done)
         assert len(self.said) == len(KINDS)

@@ -114,7 +114,9 @@ def _judged(results: Sequence[dict[str, Any]], edges_ms: Sequence[int]) -> Failo
     by_client: list[list[int]] = [result["grants_ms"] for result in results]
     anybody = sorted({grant for grants in by_client for grant in grants})
     spans = list(pairwise(edges_ms))
-    errors: Counter[str] = sum((Counter(result["errors"]) for result in results), Counter[str]())
+    errors: Counter[str] = sum(
+        (Counter[str](result["errors"]) for result in results), Counter[str]()
+    )
     return Failover(
         gaps_ms=tuple(longest_gap_ms(anybody, *span) for span in spans),
         client_gaps_ms=tuple(

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.cluster.bench.failover import failover
 from holdfast.cluster.bench.job import Job, Kind
 from holdfast.cluster.bench.machine import Machine, this_machine
-from holdfast.cluster.bench.members import Members, described, master_of
+from holdfast.cluster.bench.members import BenchFailedError, Members, described, master_of
 from holdfast.cluster.bench.report import Reading
 from holdfast.cluster.bench.workers import started, together
 from holdfast.cluster.client import Client, connect
@@ -102,7 +102,7 @@ def measure(plan: Plan, say: Callable[[str], None]) -> Report:
         say: called with what is measured next.
 
     Raises:
-        holdfast.cluster.bench.members.BenchFailedError: a process failed; the text says why.
+        BenchFailedError: a process failed, or was not served at all; the text says more.
         holdfast.ConfigError: the protocol cannot run so.
 
     """
@@ -273,4 +273,6 @@ class _Bench:
 
 
 def _per_s(measured: Sequence[dict[str, float]]) -> float:
+    if not all(one["times"] for one in measured):
+        raise BenchFailedError("a client process was not served even once: measure longer")
     return sum(one["times"] / one["seconds"] for one in measured)
