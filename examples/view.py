@@ -14,7 +14,7 @@ from holdfast import Contender, LockStatus, NodeStatus
 def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: float) -> Group:
     """Return the live view of a terminal."""
     locks = Table(title="locks", expand=True)
-    for column in ("lock", "held by", "through", "fence", "for", "waiting, node by node"):
+    for column in ("lock", "held by", "through", "fence", "for", "waiting"):
         # A fence that is cut short would be a wrong one.
         locks.add_column(column, min_width=18 if column == "fence" else None)
     for name, parts in by_lock(statuses).items():
@@ -63,11 +63,19 @@ def heard(statuses: tuple[NodeStatus, ...]) -> set[str]:
 
 
 def by_lock(statuses: tuple[NodeStatus, ...]) -> dict[str, list[LockStatus]]:
-    """Return what each node says of each lock, sorted by lock."""
+    """Return what is known of each lock, sorted by lock.
+
+    Where there is a log every node knows all, and the one that is furthest says it; else
+    each node says what it knows of those that wait through it.
+    """
     found: dict[str, list[LockStatus]] = {}
     for status in statuses:
         for lock in status.locks:
             found.setdefault(lock.lock, []).append(lock)
+    for name, parts in found.items():
+        newest = max(parts, key=lambda part: part.slot)
+        if newest.slot:
+            found[name] = [newest]
     return dict(sorted(found.items()))
 
 
