@@ -78,7 +78,7 @@ def target(connect: str | None, cluster: str | None, config: Path = CONFIG) -> T
         ConfigError: neither says where to ask, or one is not usable.
 
     """
-    from holdfast.cluster.client import parse_addresses  # noqa: PLC0415 (sockets: not for --help)
+    from holdfast.cluster.settings import parse_addresses  # noqa: PLC0415 (sockets: not for --help)
 
     if connect is not None:
         return Target(parse_addresses(connect), cluster or DEFAULT_CLUSTER)
