@@ -100,7 +100,7 @@ class Task:
 class Face:
     """One way to the cluster, and users on it."""
 
-    def __init__(self, kind: str, addresses: str, node: Node) -> None:
+    def __init__(self, kind: str, addresses: str, node: Node, ttl: float = 15.0) -> None:
         self.kind = kind
         self.node = node
         self.loop = asyncio.new_event_loop()
@@ -109,12 +109,12 @@ class Face:
         self._users: list[Thread | Task] = []
         self.client: Any = None
         if kind == "threads":
-            self.client = holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S)
+            self.client = holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
         elif kind == "tasks":
-            self.client = self.on_loop(self._connect(addresses))
+            self.client = self.on_loop(self._connect(addresses, ttl))
 
-    async def _connect(self, addresses: str) -> aio.Client:
-        return await aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S)
+    async def _connect(self, addresses: str, ttl: float) -> aio.Client:
+        return await aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
 
     def on_loop(self, work: Any) -> Any:
         if not inspect.isawaitable(work):
@@ -176,3 +176,9 @@ def face(request: pytest.FixtureRequest, paxos_nodes: list[Node]) -> Iterator[Fa
 @pytest.fixture(params=["threads", "tasks"])
 def client_face(request: pytest.FixtureRequest, paxos_nodes: list[Node]) -> Iterator[Face]:
     yield from started(str(request.param), paxos_nodes)
+
+
+@pytest.fixture
+def make_face(paxos_nodes: list[Node]) -> Callable[[str, str, float], Face]:
+    """Return what makes a face of a kind, to addresses, with a TTL (s); who calls it closes it."""
+    return lambda kind, addresses, ttl: Face(kind, addresses, paxos_nodes[0], ttl)

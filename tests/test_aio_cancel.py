@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -17,9 +17,6 @@ from holdfast.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "aio"
-
-STEPS = (*range(24), *range(24, 400, 12), *range(400, 3_000, 100))
-"""After how many passes of the loop a task is cancelled: from before it began to after its end."""
 
 Work = Callable[[aio.Client, str], Awaitable[None]]
 
@@ -36,11 +33,19 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def two_clients(addresses: str) -> AsyncIterator[tuple[aio.Client, aio.Client]]:
+async def two_clients(addresses: str) -> AsyncGenerator[tuple[aio.Client, aio.Client], None]:
     connecting = aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S)
     other = aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S)
     async with asyncio.timeout(PATIENCE_S), connecting as one, other as two:
         yield one, two
+
+
+def every_step() -> Iterator[int]:
+    """After how many passes of the loop to cancel: each of the first, then ever coarser."""
+    steps = 0
+    while True:
+        yield steps
+        steps += 1 + steps // 12
 
 
 async def cancelled_after(steps: int, work: Awaitable[None]) -> bool:
@@ -95,28 +100,26 @@ async def limited(client: aio.Client, name: str) -> None:
 
 @pytest.mark.parametrize("work", [acquire_and_release, inside_with, nested, limited])
 def test_a_task_that_is_cancelled_anywhere_leaves_nothing_held(addresses: str, work: Work) -> None:
-    async def run() -> list[bool]:
-        hits: list[bool] = []
+    async def run() -> int:
         async with two_clients(addresses) as (client, other):
-            for steps in STEPS:
+            for count, steps in enumerate(every_step()):
                 name = f"{work.__name__}-{steps}"
-                hits.append(await cancelled_after(steps, work(client, name)))
+                hit = await cancelled_after(steps, work(client, name))
                 await assert_free(other, name)
-        return hits
+                if not hit:  # It had ended: every point before that was tried.
+                    return count
+        raise AssertionError
 
-    hits = asyncio.run(run())
-    assert hits[0]
-    assert not hits[-1]  # Every point between the first and the last was tried.
+    assert asyncio.run(run()) > 10
 
 
 @pytest.mark.parametrize("work", [acquire_and_release, inside_with])
 def test_a_cancellation_that_races_with_the_grant_leaves_nothing_held(
     addresses: str, work: Work
 ) -> None:
-    async def run() -> set[bool]:
-        hits: set[bool] = set()
+    async def run() -> int:
         async with two_clients(addresses) as (client, other):
-            for steps in STEPS:
+            for count, steps in enumerate(every_step()):
                 name = f"race-{work.__name__}-{steps}"
                 held = other.lock(name)
                 await held.acquire()
@@ -129,12 +132,13 @@ def test_a_cancellation_that_races_with_the_grant_leaves_nothing_held(
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-                hits.add(task.cancelled())
                 await letting_go
                 await assert_free(client, name)
-        return hits
+                if not task.cancelled():
+                    return count
+        raise AssertionError
 
-    assert asyncio.run(run()) == {True, False}
+    assert asyncio.run(run()) > 10
 
 
 async def other_releases(client: aio.Client, name: str, owner: str) -> None:
@@ -146,17 +150,16 @@ def test_a_cancelled_release_happens_all_the_same_and_the_owner_may_acquire_agai
 ) -> None:
     async def run() -> None:
         async with two_clients(addresses) as (client, other):
-            for steps in range(12):
+            for steps in range(1, 12):  # Without a single pass the release has not begun.
                 lock = client.lock(f"release-{steps}", owner="job")
                 fence = await lock.acquire()
                 assert fence is not None
                 assert await cancelled_after(steps, lock.release()) or not lock.held
                 again = await lock.acquire()
                 assert again is not None
-                if steps:  # Without a single pass the release had not begun.
-                    assert again > fence
-                    await lock.release()
-                    await assert_free(other, lock.name)
+                assert again > fence
+                await lock.release()
+                await assert_free(other, lock.name)
 
     asyncio.run(run())
 

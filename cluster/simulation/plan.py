@@ -38,6 +38,8 @@ class Plan:
     """How long a session outlives the last word of its client, where there are such."""
     deaths_ms: tuple[int, ...] = ()
     """When clients die, the first, the second and so on; others come in their place."""
+    strikes_every_ms: int = 0
+    """Mean interval at which a client that holds a lock is cut off or paused (ms), 0 for never."""
     misfortune: Misfortune = CALM
     audit: bool = True
     """Whether gates are asked to describe themselves when all is over."""
@@ -84,6 +86,7 @@ def _with_sessions(plan: Plan, random: Random, promise: Promise) -> Plan:
     return replace(
         plan,
         ttl_ms=ttl_ms,
+        strikes_every_ms=random.choice((0, ttl_ms, 2 * ttl_ms)),
         deaths_ms=tuple(random.randrange(plan.chaos_ms) for _ in range(deaths)),
         misfortune=misfortune,
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from holdfast.actors.effect import Spawn
 from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
 from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings
+from holdfast.cluster.simulation.adversary import Adversary
 from holdfast.cluster.simulation.audit import Auditor
 from holdfast.cluster.simulation.ground import Judge
 from holdfast.cluster.simulation.judge import LockJudge, judge_drain, judge_progress
@@ -143,6 +145,13 @@ class _Run:
         )
         self.world.judges.append(self.judge)
         self.nemesis = Nemesis(self.world, crashing)
+        self.adversary = Adversary(
+            self.world,
+            self.judge,
+            Random(f"{seed}/adversary"),
+            plan.strikes_every_ms,
+            plan.ttl_ms,
+        )
         self.world.may_die_in_sync = frozenset(crashing)
 
     def _add_clients(self, door: Door) -> tuple[Address, ...]:
@@ -185,6 +194,7 @@ class _Run:
         for name, at_ms in zip(self.dying, self.plan.deaths_ms, strict=True):
             self.world.at(max(late, at_ms * NS_PER_MS), self._die, name)
         self.nemesis.begin()
+        self.adversary.begin()
         self.world.run(self.plan.chaos_ms * NS_PER_MS)
         self.nemesis.heal()
         for user in self.contenders():

@@ -37,7 +37,7 @@ WAIT_MS_MAX = 2_000
 LEVELS = 2
 """How often a contender that enters again holds a lock at most."""
 REENTRY_SHARE = 0.3
-LONG_SHARE = 0.4
+LONG_SHARE = 0.5
 """How often a lock is held for so long that its session may end meanwhile."""
 
 
