@@ -48,6 +48,8 @@ def drive(operation: Operation[T]) -> T:
     except StopIteration as end:
         value: T = end.value
         return value
+    finally:
+        operation.close()  # An interrupt between two lines of this function ends it, too.
 
 
 def _answer(wait: Wait) -> Any:

@@ -2,13 +2,15 @@
 
     python examples/embedded.py
 
-Two nodes run in this process, as they would in two processes of a service, and
-find each other over loopback. A lock is taken through one and waited for through the other.
+Three nodes run in this process, as they would in three processes of a service, and
+find each other over loopback. A lock is taken through one and waited for through another.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from holdfast import Acquire, Granted, Inspect, LockStatus, LockTimeoutError, Node, Release
 from holdfast.cluster.config import parse
@@ -16,28 +18,32 @@ from holdfast.cluster.ports import free_ports
 
 CONFIG = """
 cluster = "embedded"
-protocol = "lamport"
+protocol = "paxos"
+data = "journals"
 [nodes.n1]
 address = "tcp://127.0.0.1:{}"
 [nodes.n2]
 address = "tcp://127.0.0.1:{}"
+[nodes.n3]
+address = "tcp://127.0.0.1:{}"
 """
 
 
-def main() -> None:
-    config = parse(CONFIG.format(*free_ports(2)), Path())
-    with Node.start(config, "n1") as one, Node.start(config, "n2") as two:
+def main(folder: Path) -> None:
+    config = parse(CONFIG.format(*free_ports(3)), folder)
+    with ExitStack() as nodes:
+        one, two, _ = (nodes.enter_context(Node.start(config, node)) for node in config.nodes)
         first: Granted = one.proxy.ask(Acquire(lock="orders/42"), timeout=30)
         print(f"n1 granted orders/42 under fence {first.fence}")
 
-        waiting = two.proxy.ask(Acquire(lock="orders/42", owner="two"), block=False)
+        waiting = two.proxy.ask(Acquire(lock="orders/42", label="two"), block=False)
         try:
-            two.proxy.ask(Acquire(lock="orders/42", owner="impatient", wait_ms=200))
+            two.proxy.ask(Acquire(lock="orders/42", label="impatient", wait_ms=200))
         except LockTimeoutError as error:
             print(f"refused: {error}")
         status: LockStatus = one.proxy.ask(Inspect(lock="orders/42"), timeout=30)
         print(f"as n1 sees it: held on {status.holder and status.holder.node}, ", end="")
-        print(f"waited for on {', '.join(waiter.node for waiter in status.waiters)}")
+        print(f"waited for by {', '.join(waiter.label for waiter in status.waiters)}")
 
         one.proxy.ask(Release(lock="orders/42", fence=first.fence), timeout=30)
         second: Granted = waiting.get(timeout=30)
@@ -47,4 +53,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with TemporaryDirectory() as folder:
+        main(Path(folder))

@@ -1,14 +1,17 @@
 """A holdfast client from the description of the wire alone: pyzmq, cbor2, nothing else.
 
-Takes a lock at one node, prints its fence, gives it back. `transport/README.md` explains
-every byte that is sent here; this file is meant to be translated into other languages.
+Opens a session at one node, takes a lock, prints its fence, keeps the session while it holds,
+gives the lock back. `transport/README.md` explains every byte that is sent here; this file is
+meant to be translated into other languages.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import secrets
+import socket
 import sys
 import time
 from typing import Any
@@ -17,9 +20,18 @@ import cbor2
 import zmq
 
 VERSION = 1
-ACQUIRE, RELEASE, GRANTED, RELEASED, REFUSED, REJECTED = 0x10, 0x11, 0x18, 0x19, 0x1B, 0x70
+ACQUIRE, RELEASE, KEEP_ALIVE, ALIVE = 0x10, 0x11, 0x15, 0x16
+GRANTED, RELEASED, REFUSED, REJECTED = 0x18, 0x19, 0x1B, 0x70
+OPEN, OPENED, END, ENDED, HOLD_LOST = 0x60, 0x61, 0x62, 0x63, 0x64
+NUMBER_AT = {ALIVE: 3, GRANTED: 5, RELEASED: 4, REFUSED: 6, OPENED: 5, ENDED: 3}
+"""Where an answer has the number of its request; the tag is item 0."""
+SESSION_EXPIRED = 12
 RESEND_S = 1.0
 """A request without an answer is sent again this often, under the same request number."""
+TTL_S = 15.0
+"""How long the session, and all it holds, outlives the last word of this client."""
+DRIFT = 0.001
+"""What the session is believed to live less, because clocks do not run at the same rate."""
 
 
 class Client:
@@ -27,11 +39,16 @@ class Client:
 
     def __init__(self, node: str, cluster: str) -> None:
         self.cluster = cluster
-        self.session = "raw-" + secrets.token_hex(8)
-        self.request = 0
+        self.name = "raw-" + secrets.token_hex(8)
+        self.session = self.name
+        self.ttl_s = 0.0
+        self.number = 0
+        self.sent_at: dict[int, float] = {}
+        self.confirmed_at = 0.0
+        self.kept_at = 0.0
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.ROUTING_ID, f"{self.session}#{secrets.token_hex(8)}".encode())
+        self.socket.setsockopt(zmq.ROUTING_ID, f"{self.name}#{secrets.token_hex(8)}".encode())
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.IMMEDIATE, 1)
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
@@ -41,16 +58,22 @@ class Client:
         except zmq.ZMQError as error:
             sys.exit(f"{node!r} is no endpoint like tcp://127.0.0.1:4041: {error}")
 
-    def send(self, message: list[Any]) -> None:
+    def next(self) -> int:
+        """Return the number of the next request: it only ever rises."""
+        self.number += 1
+        return self.number
+
+    def send(self, number: int, message: list[Any]) -> None:
         """Send one message to the proxy of whichever node is connected; drop it if none is."""
-        envelope = ["*/proxy", f"{self.session}/session", *message]
+        envelope = ["*/proxy", f"{self.name}/session", *message]
         frame = [VERSION, self.cluster, 0, 0, [envelope]]
+        self.sent_at.setdefault(number, time.monotonic())
         with contextlib.suppress(zmq.Again):  # Not connected: it is sent again in a moment.
             self.socket.send(cbor2.dumps(frame), zmq.NOBLOCK)
 
     def receive(self, wait_s: float) -> list[list[Any]]:
         """Return the messages of the next frame, nothing if none comes in time."""
-        if not self.socket.poll(int(wait_s * 1000)):
+        if not self.socket.poll(max(0, int(wait_s * 1000))):
             return []
         version, cluster, _view, _stamp, envelopes = cbor2.loads(self.socket.recv())
         messages = [envelope[2:] for envelope in envelopes]  # Less to and from.
@@ -59,33 +82,80 @@ class Client:
                 sys.exit(f"the node does not take our frames: {message[2]}")
         return messages if (version, cluster) == (VERSION, self.cluster) else []
 
-    def ask(self, message: list[Any], answers: tuple[int, ...], patience_s: float) -> list[Any]:
-        """Send ``message`` until an answer to it comes; give up after ``patience_s``.
+    def judge(self, message: list[Any]) -> int:
+        """Return the number of the request that ``message`` answers; stop if all is lost."""
+        tag = message[0]
+        number = message[NUMBER_AT[tag]] if tag in NUMBER_AT else 0
+        lost = tag == REFUSED and message[2] == SESSION_EXPIRED
+        if lost or tag == HOLD_LOST or (tag == ENDED and number == 0):
+            sys.exit(f"lost: {message[3] if lost else message[-2 if tag == ENDED else -1]}")
+        # What is answered was done after it was sent: the session lived then.
+        self.confirmed_at = max(self.confirmed_at, self.sent_at.pop(number, 0.0))
+        return int(number)
 
-        A request's last fields are session, owner and its number, an answer ends with them.
-        """
+    def keep(self) -> None:
+        """Say that we are here, a few times a TTL; stop once the session may be over."""
+        now = time.monotonic()
+        if not self.ttl_s:
+            return  # This cluster keeps no sessions.
+        if now >= self.confirmed_at + self.ttl_s * (1 - DRIFT):
+            sys.exit("lost: the session was not confirmed in time, others may hold the lock")
+        if now >= self.kept_at + self.ttl_s / 5:
+            self.kept_at = now
+            number = self.next()
+            self.send(number, [KEEP_ALIVE, self.session, number])
+
+    def ask(
+        self, number: int, message: list[Any], answers: tuple[int, ...], patience_s: float = 10.0
+    ) -> list[Any]:
+        """Send ``message`` until an answer to it comes; give up after ``patience_s``."""
         deadline = time.monotonic() + patience_s
         again = 0.0
         while (now := time.monotonic()) < deadline:
             if now >= again:
-                self.send(message)
+                self.send(number, message)
                 again = now + (RESEND_S if again else RESEND_S / 10)  # Soon, while connecting.
+            self.keep()
             for answer in self.receive(again - now):
-                if answer[0] in answers and answer[-1] == self.request:
+                if self.judge(answer) == number and answer[0] in answers:
                     return answer
         sys.exit(f"no answer within {patience_s:g} s")
 
+    def open(self) -> None:
+        """Open a session, and use the name that is assigned from then on."""
+        label = f"{socket.gethostname()}:{os.getpid()}"
+        number = self.next()
+        opening = [OPEN, self.name, int(TTL_S * 1000), label, number]
+        tag, *rest = self.ask(number, opening, (OPENED, REFUSED))
+        if tag == REFUSED:
+            sys.exit(f"no session, for reason {rest[1]}: {rest[2]}")
+        self.session, self.ttl_s = rest[1], rest[2] / 1000
+
     def acquire(self, lock: str, wait_ms: int) -> list[Any]:
         """Return the Granted or Refused that answers."""
-        self.request += 1
-        message = [ACQUIRE, lock, self.session, "main", self.request, wait_ms]
-        return self.ask(message, (GRANTED, REFUSED), wait_ms / 1000 + 10)
+        number = self.next()
+        message = [ACQUIRE, lock, self.session, "main", number, wait_ms, 1, ""]
+        return self.ask(number, message, (GRANTED, REFUSED), wait_ms / 1000 + 10)
+
+    def hold(self, seconds: float) -> None:
+        """Keep the session for so long, and hear whether anything is lost."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.keep()
+            for message in self.receive(min(left, RESEND_S)):
+                self.judge(message)
 
     def release(self, lock: str, fence: int) -> list[Any]:
         """Return the Released or Refused that answers."""
-        self.request += 1
-        message = [RELEASE, lock, fence, self.session, "main", self.request]
-        return self.ask(message, (RELEASED, REFUSED), 10)
+        number = self.next()
+        message = [RELEASE, lock, fence, self.session, "main", number]
+        return self.ask(number, message, (RELEASED, REFUSED))
+
+    def close(self) -> None:
+        """End the session, and with it all it holds."""
+        number = self.next()
+        self.ask(number, [END, self.session, number], (ENDED,))
+        self.context.destroy(linger=0)
 
 
 def main() -> None:
@@ -99,17 +169,18 @@ def main() -> None:
     arguments = parser.parse_args()
 
     client = Client(arguments.node, arguments.cluster)
+    client.open()
     tag, lock, *rest = client.acquire(arguments.lock, arguments.wait_ms)
     if tag == REFUSED:
         sys.exit(f"refused for reason {rest[0]}: {rest[1]}")
     fence = rest[0]
     print(f"granted {lock} under fence {fence}", flush=True)
-    time.sleep(arguments.hold_s)
+    client.hold(arguments.hold_s)
     tag, lock, *rest = client.release(arguments.lock, fence)
     if tag == REFUSED:
         sys.exit(f"release refused for reason {rest[0]}: {rest[1]}")
     print(f"released {lock}")
-    client.context.destroy(linger=0)
+    client.close()
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,57 @@ class Face:
         self.loop.close()
 
 
+class Cable:
+    """A way to a node that can be cut: then what is sent is swallowed, in both directions."""
+
+    def __init__(self, target: str) -> None:
+        self.whole = True
+        host, _, port = target.removeprefix("tcp://").partition(":")
+        self._target = host, int(port)
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._door.getsockname()[1]}"
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._door.accept()
+                far = socket.create_connection(self._target)
+                self._ends += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while bytes_read := source.recv(65_536):
+                if not self.whole:
+                    break  # A stream with a hole is of no use: it ends when the cable is mended.
+                sink.sendall(bytes_read)
+            while not self.whole and source.recv(65_536):
+                pass
+        self.drop()
+
+    def cut(self) -> None:
+        self.whole = False
+
+    def mend(self) -> None:
+        self.whole = True
+        self.drop()
+
+    def drop(self) -> None:
+        """End every stream, as a mended network would make both sides do."""
+        ends, self._ends = self._ends, []
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        self._door.close()
+        self.drop()
+
+
 async def _awaited(work: Any) -> Any:
     return await work
 
@@ -182,3 +235,11 @@ def client_face(request: pytest.FixtureRequest, paxos_nodes: list[Node]) -> Iter
 def make_face(paxos_nodes: list[Node]) -> Callable[[str, str, float], Face]:
     """Return what makes a face of a kind, to addresses, with a TTL (s); who calls it closes it."""
     return lambda kind, addresses, ttl: Face(kind, addresses, paxos_nodes[0], ttl)
+
+
+@pytest.fixture
+def cables(paxos_nodes: list[Node]) -> Iterator[list[Cable]]:
+    cables = [Cable(node.address) for node in paxos_nodes]
+    yield cables
+    for cable in cables:
+        cable.close()

@@ -213,3 +213,16 @@ def test_a_lock_that_nobody_uses_is_forgotten(addresses: str) -> None:
             return kept
 
     assert asyncio.run(run())() is None
+
+
+def test_the_example_for_tasks_does_what_it_says(addresses: str) -> None:
+    example = Path(__file__).resolve().parent.parent / "examples" / "aio.py"
+    ended = subprocess.run(
+        [sys.executable, str(example), addresses, CLUSTER],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "5 tasks held the lock, one after the other" in ended.stdout

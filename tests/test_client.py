@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -33,9 +34,9 @@ CLUSTER = "test"
 class Cluster:
     """Nodes in this process that can be stopped and started again."""
 
-    def __init__(self, protocol: str, nodes: int) -> None:
+    def __init__(self, protocol: str, nodes: int, data: Path) -> None:
         at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(nodes), 1)}
-        self.config = Config(cluster=CLUSTER, protocol=protocol, nodes=at)
+        self.config = Config(cluster=CLUSTER, protocol=protocol, nodes=at, data=data)
         self.running: dict[str, Node] = {}
         self.clients = ExitStack()
 
@@ -59,9 +60,9 @@ class Cluster:
             self.stop(node)
 
 
-@pytest.fixture(params=["central", "lamport"])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    yield from started(Cluster(str(request.param), 2))
+@pytest.fixture(params=["central", "lamport", "paxos"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    yield from started(Cluster(str(request.param), 2, tmp_path))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
@@ -31,9 +32,9 @@ CLUSTER = "test"
 class Cluster:
     """Nodes in this process that can be stopped and started again."""
 
-    def __init__(self, protocol: str, nodes: int) -> None:
+    def __init__(self, protocol: str, nodes: int, data: Path) -> None:
         at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(nodes), 1)}
-        self.config = Config(cluster=CLUSTER, protocol=protocol, nodes=at)
+        self.config = Config(cluster=CLUSTER, protocol=protocol, nodes=at, data=data)
         self.running: dict[str, Node] = {}
         self.clients = ExitStack()
 
@@ -57,14 +58,14 @@ class Cluster:
             self.stop(node)
 
 
-@pytest.fixture(params=["central", "lamport"])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    yield from started(Cluster(str(request.param), 2))
+@pytest.fixture(params=["central", "lamport", "paxos"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    yield from started(Cluster(str(request.param), 2, tmp_path))
 
 
 @pytest.fixture
-def central() -> Iterator[Cluster]:
-    yield from started(Cluster("central", 3))
+def central(tmp_path: Path) -> Iterator[Cluster]:
+    yield from started(Cluster("central", 3, tmp_path))
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def denied(reason: Denial, detail: str = "", request: int = 2, lock: str = "a") 
         (denied(Denial.LIMIT_REACHED, "held 3 times"), Reason.LIMIT_REACHED, "held 3 times"),
         (denied(Denial.SESSION_EXPIRED), Reason.SESSION_EXPIRED, f"session '{ME}'"),
         (denied(Denial.SUPERSEDED), Reason.CANCELLED, "something else"),
-        (denied(Denial.FORGOTTEN), Reason.UNAVAILABLE, "nothing is done now"),
+        (denied(Denial.FORGOTTEN), Reason.CANCELLED, "nothing is done now"),
         (denied(Denial.OVERLOADED, "9 holds"), Reason.OVERLOADED, "9 holds"),
         (denied(Denial.INVALID, "owner is"), Reason.INVALID, "owner is"),
         (denied(Denial.OWNERSHIP_LOST, "taken by 'eve'"), Reason.OWNERSHIP_LOST, "eve"),

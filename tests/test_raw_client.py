@@ -8,12 +8,26 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from holdfast.actors.lock.message import Acquire, Granted, Reason, Refused, Release, Released
+from holdfast.actors.lock.message import (
+    Acquire,
+    Alive,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.lock.session_message import End, Ended, HoldLost, Open, Opened
 from holdfast.actors.message import Address, Message
+from holdfast.cluster.config import parse, starting_config
+from holdfast.cluster.node import Node as RealNode
+from holdfast.cluster.ports import free_ports
 from holdfast.transport.bridge import Bridge
 from holdfast.transport.frame import Envelope, Frame, encode_frame
 from holdfast.transport.refusal import Mismatch, Rejected
@@ -25,10 +39,17 @@ PATIENCE_S = 60
 
 
 class Node:
-    """A bridge on a thread that answers as a proxy would, but for the first ``deaf`` requests."""
+    """A bridge on a thread that answers as a proxy would.
 
-    def __init__(self, deaf: int = 0) -> None:
+    But for the first ``deaf`` requests, and those after ``deaf_after``.
+    """
+
+    def __init__(self, deaf: int = 0, ttl_ms: int = 15_000, deaf_after: int = 10_000) -> None:
         self.deaf = deaf
+        self.deaf_after = deaf_after
+        self.ttl_ms = ttl_ms
+        self.lost: Message | None = None
+        """What is said unasked to whoever keeps alive."""
         self.heard: list[Message] = []
         self.counters: Counter[str] = Counter()
         self.bridge = Bridge(
@@ -50,17 +71,43 @@ class Node:
                 for to, sender, message in arrival.frame.envelopes:
                     assert to == "n1/proxy"
                     self.heard.append(message)
-                    if len(self.heard) > self.deaf:
-                        envelope = Envelope(sender, to, self._answer(message))
-                        self.bridge.send(arrival.link, Frame("test", 0, 1, (envelope,)))
+                    if self.deaf < len(self.heard) <= self.deaf_after:
+                        answers = [self._answer(message)]
+                        if self.lost is not None and isinstance(message, KeepAlive):
+                            answers.append(self.lost)
+                        envelopes = tuple(Envelope(sender, to, answer) for answer in answers)
+                        self.bridge.send(arrival.link, Frame("test", 0, 1, envelopes))
         self.bridge.close()
 
     def _answer(self, message: Message) -> Message:
+        match message:
+            case Open():
+                assigned = f"{message.session}.7"
+                return Opened(
+                    session=message.session,
+                    assigned=assigned,
+                    ttl_ms=self.ttl_ms,
+                    node="n1",
+                    request=message.request,
+                )
+            case KeepAlive():
+                return Alive(session=message.session, node="n1", request=message.request)
+            case End():
+                return Ended(session=message.session, detail="", request=message.request)
+            case _:
+                return self._about_a_lock(message)
+
+    def _about_a_lock(self, message: Message) -> Message:
         assert isinstance(message, Acquire | Release)
+        assert message.session.endswith(".7")
         who = {"session": message.session, "owner": message.owner}
         if message.lock == "busy":
             return Refused(
-                lock="busy", reason=Reason.TIMED_OUT, detail="n2 holds it", request=1, **who
+                lock="busy",
+                reason=Reason.TIMED_OUT,
+                detail="n2 holds it",
+                request=message.request,
+                **who,
             )
         if isinstance(message, Acquire):
             return Granted(lock=message.lock, fence=77, request=message.request, **who)
@@ -95,7 +142,7 @@ def test_the_client_locks_and_unlocks(node: Node) -> None:
         "",
     )
     assert done.returncode == 0
-    assert {type(message) for message in node.heard} == {Acquire, Release}
+    assert [type(message) for message in dict.fromkeys(node.heard)] == [Open, Acquire, Release, End]
 
 
 def test_a_request_that_is_not_answered_is_sent_again_under_its_number() -> None:
@@ -105,9 +152,50 @@ def test_a_request_that_is_not_answered_is_sent_again_under_its_number() -> None
     finally:
         node.close()
     assert done.returncode == 0, done.stderr
-    acquires = [message for message in node.heard if isinstance(message, Acquire)]
-    assert len(acquires) > 2
-    assert len(set(acquires)) == 1
+    opens = [message for message in node.heard if isinstance(message, Open)]
+    assert len(opens) > 2
+    assert len(set(opens)) == 1
+
+
+def test_the_session_is_kept_while_the_lock_is_held() -> None:
+    node = Node(ttl_ms=1_000)
+    try:
+        done = run(node, "--cluster", "test", "--hold-s", "1.5")
+    finally:
+        node.close()
+    assert done.returncode == 0, done.stderr
+    keeps = [message.request for message in node.heard if isinstance(message, KeepAlive)]
+    assert len(keeps) > 2
+    assert keeps == sorted(set(keeps))
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        HoldLost(lock="a", fence=77, session="s", owner="main", detail="eve took it"),
+        Ended(session="s", detail="eve took it"),
+        Refused(lock="", reason=Reason.SESSION_EXPIRED, detail="eve took it"),
+    ],
+    ids=lambda lost: type(lost).__name__,
+)
+def test_a_loss_is_noticed_while_the_lock_is_held(lost: Message) -> None:
+    node = Node(ttl_ms=1_000)
+    node.lost = lost
+    try:
+        done = run(node, "--cluster", "test", "--hold-s", "30")
+    finally:
+        node.close()
+    assert (done.returncode, done.stderr) == (1, "lost: eve took it\n")
+
+
+def test_a_session_that_nobody_confirms_is_given_up_in_time() -> None:
+    silent = Node(ttl_ms=700, deaf_after=3)
+    try:
+        done = run(silent, "--cluster", "test", "--hold-s", "30")
+    finally:
+        silent.close()
+    assert done.returncode == 1
+    assert "not confirmed in time" in done.stderr
 
 
 def test_a_refusal_is_told_in_the_nodes_words(node: Node) -> None:
@@ -139,6 +227,24 @@ def test_the_client_needs_nothing_of_holdfast_and_explains_itself() -> None:
         assert word in done.stdout
 
 
+@pytest.mark.parametrize(("protocol", "names"), [("paxos", 3), ("central", 1), ("lamport", 2)])
+def test_the_client_works_with_every_protocol(tmp_path: Path, protocol: str, names: int) -> None:
+    addresses = {
+        f"n{number}": f"tcp://127.0.0.1:{port}"
+        for number, port in enumerate(free_ports(names), start=1)
+    }
+    config = parse(starting_config(addresses, protocol=protocol), tmp_path)
+    with ExitStack() as running:
+        for node in addresses:
+            running.enter_context(RealNode.start(config, node))
+        command = [sys.executable, str(CLIENT), "--node", addresses["n1"], "--cluster", "holdfast"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"granted orders/42 under fence \d+\nreleased orders/42\n", done.stdout)
+
+
 @pytest.mark.parametrize(
     ("to", "sender", "stamp", "message"),
     [
@@ -146,13 +252,13 @@ def test_the_client_needs_nothing_of_holdfast_and_explains_itself() -> None:
             "*/proxy",
             "s-1/session",
             0,
-            Acquire(lock="orders/42", session="s-1", owner="main", request=1, wait_ms=5000),
+            Acquire(lock="orders/42", session="s-1.17", owner="main", request=2, wait_ms=5000),
         ),
         (
             "s-1/session",
             "n1/proxy",
             9,
-            Granted(lock="orders/42", fence=77, session="s-1", owner="main", request=1),
+            Granted(lock="orders/42", fence=77, session="s-1.17", owner="main", request=2),
         ),
         (
             "s-1/link",

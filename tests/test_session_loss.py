@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from holdfast.actors.client import holding
-from holdfast.actors.client.message import HoldsLost, Loss, Suspected, Trusted
+from holdfast.actors.client.message import Close, HoldsLost, Loss, Suspected, Trusted
 from holdfast.actors.client.tenure import DRIFT_PPM, Tenure
 from holdfast.actors.effect import Send
 from holdfast.actors.link import LinkDown
 from holdfast.actors.lock.message import (
+    Abandon,
     Acquire,
     Granted,
     KeepAlive,
     Reason,
     Refused,
     Release,
+    Released,
 )
 from holdfast.actors.lock.session_message import End, HoldLost, Open
 from holdfast.actors.message import NS_PER_MS, Instant
@@ -231,3 +233,28 @@ def test_the_session_is_confirmed_at_once_through_another_gate_when_a_link_break
     parley.run(100)
     (keep,) = of(KeepAlive, parley.hear(parley.role.address, LinkDown(node="a")), B)
     assert keep.session == "c.1"
+
+
+def test_a_release_that_was_done_before_an_eviction_is_confirmed_after_it(parley: Parley) -> None:
+    parley.hold(limit=0)
+    parley.hold(limit=0, count=2)
+    leaving = parley.release(token=3)
+    parley.hear(A, HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops"))
+    assert one(Released, parley.free(leaving, count=1), ANN).request == 3
+    assert one(Refused, parley.release(), ANN).reason is Reason.OWNERSHIP_LOST
+
+
+def test_a_session_that_nobody_waits_for_any_more_is_not_opened_for_ever(parley: Parley) -> None:
+    parley.acquire()
+    parley.hear(ANN, Abandon())
+    assert of(Open, parley.run(60_000))
+    assert parley.run(60_000) == []
+    assert parley.alarms == []
+
+
+def test_a_session_whose_end_was_not_confirmed_is_not_kept_alive(parley: Parley) -> None:
+    parley.hold()
+    parley.hear(BEN, Close())
+    parley.run(2_500)
+    assert parley.run(60_000) == []
+    assert parley.alarms == []

@@ -1,25 +1,22 @@
-"""Rules 55 to 79 and 90 of fenced locks as the client's session keeps them; see ``rules.md``."""
+"""Rules of holding and waiting as the client's session keeps them; see ``rules.md``."""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.client.message import Close, Closed, HoldsLost, Loss
+from holdfast.actors.client.message import HoldsLost, Loss
 from holdfast.actors.lock.message import (
     Abandon,
     Acquire,
     Cancel,
     Cancelled,
-    Describe,
     Granted,
-    Inspect,
-    KeepAlive,
     Reason,
     Refused,
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import End, Ended, Evict, ListLocks, Open
+from holdfast.actors.lock.session_message import Ended, Open
 from holdfast.cluster.simulation.parley import ANN, BEN, WATCHER, A, Parley, of, one
 
 
@@ -180,105 +177,6 @@ def test_rule_66_a_loss_is_remembered_apart_from_a_later_hold_of_the_same_owner(
     parley.hold(fence=9)
     assert one(Refused, parley.release(fence=7), ANN).reason is Reason.OWNERSHIP_LOST
     assert one(Released, parley.free(parley.release(fence=9)), ANN)
-
-
-def test_rule_71_no_session_is_opened_by_questions_that_need_none(parley: Parley) -> None:
-    for question in (
-        Describe(),
-        Inspect(lock="x"),
-        ListLocks(),
-        Evict(lock="x", fence=1, operator="me"),
-    ):
-        (sent,) = parley.hear(ANN, question)
-        assert getattr(sent.message, "session", None) == "c"
-    assert of(Open, parley.run(5_000)) == []
-
-
-def test_rule_72_73_later_needs_find_the_session_that_the_first_one_opened(
-    parley: Parley,
-) -> None:
-    parley.hold()
-    said = parley.acquire(BEN, lock="y")
-    assert of(Open, said) == []
-    assert one(Acquire, said).session == "c.1"
-
-
-def test_rule_74_needs_at_the_same_time_share_one_open(parley: Parley) -> None:
-    said = [*parley.acquire(ANN), *parley.acquire(BEN), *parley.acquire(BEN, lock="y")]
-    assert len(of(Open, said)) == 1
-    asked = of(Acquire, parley.open(said))
-    assert [(a.lock, a.owner, a.session) for a in asked] == [
-        ("x", "ann", "c.1"),
-        ("x", "ben", "c.1"),
-        ("y", "ben", "c.1"),
-    ]
-
-
-def test_rule_75_to_close_what_never_was_opened_does_nothing(parley: Parley) -> None:
-    said = parley.hear(ANN, Close())
-    assert [send.message for send in said] == [Closed(unanswered=0)]
-
-
-def test_rule_76_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
-    parley: Parley,
-) -> None:
-    parley.run(1_000)
-    assert of(KeepAlive, parley.run(60_000)) == []
-    parley.hold()
-    said = parley.run_kept(60_000, A)
-    assert {alive.session for alive in of(KeepAlive, said)} == {"c.1"}
-    assert 19 <= len(of(KeepAlive, said)) <= 21
-    parley.free(parley.release())
-    assert 9 <= len(of(KeepAlive, parley.run_kept(31_000, A))) <= 11
-    assert of(KeepAlive, parley.run(60_000)) == []
-    assert parley.alarms == []
-
-
-def test_rule_77_those_who_held_hear_of_the_loss_and_others_get_a_new_session(
-    parley: Parley,
-) -> None:
-    parley.hold()
-    said = parley.hear(A, Ended(session="c.1", detail="expired"))
-    assert of(HoldsLost, said, WATCHER)
-    assert of(Open, said) == []
-    assert one(Open, parley.acquire(BEN)).session == "c~2"
-
-
-def test_rule_78_an_unused_session_that_may_have_expired_is_left_without_a_word(
-    parley: Parley,
-) -> None:
-    parley.hold()
-    parley.free(parley.release())
-    said = parley.run_kept(60_000, A)
-    assert of(HoldsLost, said) == []
-    assert of(End, said) == []
-    assert one(Open, parley.acquire()).session == "c~2"
-
-
-def test_rule_79_90_to_close_ends_the_session_with_all_that_is_in_it(parley: Parley) -> None:
-    parley.hold()
-    parley.acquire(BEN)
-    said = parley.hear(ANN, Close())
-    assert one(End, said, A).session == "c.1"
-    assert one(Refused, said, BEN).reason is Reason.CANCELLED
-    assert of(Closed, said) == []
-    done = parley.end(said)
-    assert [send.message for send in done if send.to == ANN] == [Closed(unanswered=0)]
-    assert one(Refused, parley.acquire(), ANN).reason is Reason.CANCELLED
-
-
-def test_rule_79_a_close_that_nobody_confirms_ends_all_the_same(parley: Parley) -> None:
-    parley.hold()
-    said = [*parley.hear(ANN, Close()), *parley.run(2_200)]
-    assert len(of(End, said)) > 1
-    assert one(Closed, said, ANN).unanswered == 1
-
-
-def test_rule_79_a_release_under_way_at_the_close_is_done_by_it(parley: Parley) -> None:
-    parley.hold()
-    parley.release(token=5)
-    done = parley.end(parley.hear(BEN, Close()))
-    assert one(Released, done, ANN).request == 5
 
 
 def test_rule_33_a_limit_that_is_reached_is_told_and_changes_nothing(parley: Parley) -> None:

@@ -216,10 +216,11 @@ def _on_released(
 ) -> list[Effect]:
     claim = Claim(released.lock, released.owner)
     ledger.outstanding.drop(pending)
-    hold = ledger.holds[claim]
-    hold.freed(released.count, owed=pending.owed)
+    hold = ledger.holds.get(claim)  # None if what was left was taken away meanwhile.
+    if hold is not None:
+        hold.freed(released.count, owed=pending.owed)
     if released.count <= 0:
-        del ledger.holds[claim]
+        ledger.holds.pop(claim, None)
     effects = [*ledger.confirm(pending.said_at, now), *ledger.reply(pending, released)]
     if claim in ledger.holds:
         effects += ledger.release_owed(claim, now)

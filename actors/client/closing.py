@@ -91,6 +91,9 @@ class Closing:
         if now < self.due_at and any(ledger.gates.table[gate].usable for gate in left):
             return []
         closers, self.closers, self.due_at = self.closers, (), None
+        if ledger.tenure.kept:  # Nobody keeps it alive any more: it ends by its TTL.
+            ledger.tenure.drop()
+            ledger.holds.clear()
         return [Send(user, Closed(unanswered=len(left))) for user in closers]
 
 

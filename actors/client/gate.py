@@ -59,9 +59,10 @@ class Gates:
 
     def choose(self) -> Gate:
         """Return the gate for a new request; the current one if none is usable."""
-        following = self.after(self.current)
-        if not self.table[self.current].usable and following is not None:
-            self.current = following.address
+        if not self.table[self.current].usable:
+            following = self.after(self.current)
+            if following is not None:
+                self.current = following.address
         return self.table[self.current]
 
     def after(self, address: Address) -> Gate | None:

@@ -36,6 +36,9 @@ def open_session(ledger: Ledger, now: Instant) -> list[Effect]:
     tenure, outstanding = ledger.tenure, ledger.outstanding
     if tenure.stage is not Stage.OPENING or tenure.due_at > now:
         return []
+    if not ledger.session_used(now):
+        tenure.drop()  # Whoever wanted it has given up.
+        return []
     tenure.due_at = paused(outstanding.random, tenure.step_ms, now)
     tenure.step_ms = min(2 * tenure.step_ms, OPEN_MS_MAX)
     outstanding.number += 1

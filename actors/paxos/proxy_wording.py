@@ -41,7 +41,7 @@ _REASONS: dict[Denial, Reason] = {
     Denial.CANCELLED: Reason.CANCELLED,
     Denial.SESSION_EXPIRED: Reason.SESSION_EXPIRED,
     Denial.SUPERSEDED: Reason.CANCELLED,
-    Denial.FORGOTTEN: Reason.UNAVAILABLE,
+    Denial.FORGOTTEN: Reason.CANCELLED,
     Denial.OVERLOADED: Reason.OVERLOADED,
     Denial.INVALID: Reason.INVALID,
 }

@@ -34,6 +34,8 @@ async def drive(operation: Operation[T]) -> T:
     except StopIteration as end:
         value: T = end.value
         return value
+    finally:
+        operation.close()  # An interrupt between two lines of this function ends it, too.
 
 
 async def _answer(wait: Wait) -> Any:

@@ -55,7 +55,7 @@ class Adversary:
         links = [
             link for member in self.world.members for link in ((client, member), (member, client))
         ]
-        cut = Cut(self.world.time + length, holds=self._random.random() < 0.5)
+        cut = Cut(self.world.time + length, holds=self._random.choice((True, False)))
         self.world.faults["a holder was cut off"] += 1
         self.world.mishap(client, f"is cut off for {length // NS_PER_MS} ms")
         self.world.network.cut(links, cut)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.actors.client.session import TTL_MS, ClientSession
 from holdfast.actors.effect import Send
@@ -144,10 +144,9 @@ class Parley(Rehearsal[ClientSession]):
 
     def refuse(self, said: list[Send], reason: Reason) -> list[Send]:
         """Refuse the last `Acquire`, `Release`, `Open` or `KeepAlive` in ``said``."""
-        kinds = Acquire | Release | Open | KeepAlive
+        kinds = (Acquire, Release, Open, KeepAlive)
         asked = [send for send in said if isinstance(send.message, kinds)][-1]
-        question = asked.message
-        assert isinstance(question, kinds)
+        question: Any = asked.message
         refused = Refused(
             lock=getattr(question, "lock", ""),
             reason=reason,

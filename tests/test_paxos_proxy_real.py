@@ -1,0 +1,157 @@
+"""Three nodes of the log in one process, on loopback: callers inside it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from holdfast.actors.error import (
+    LockTimeoutError,
+    NotHeldError,
+    StaleError,
+    UnavailableError,
+)
+from holdfast.actors.lock.message import (
+    Acquire,
+    Describe,
+    Granted,
+    Inspect,
+    LockStatus,
+    NodeStatus,
+    Release,
+)
+from holdfast.actors.message import Message
+from holdfast.cluster.config import Config, parse, starting_config
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+
+LONG_S = 30.0
+NODES = ("n1", "n2", "n3")
+K = TypeVar("K", bound=Message)
+
+
+def configure(folder: Path) -> Config:
+    addresses = {
+        node: f"tcp://127.0.0.1:{port}"
+        for node, port in zip(NODES, free_ports(len(NODES)), strict=True)
+    }
+    return parse(starting_config(addresses, protocol="paxos"), folder)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]:
+    config = configure(tmp_path_factory.mktemp("cluster"))
+    nodes = {node: Node.start(config, node) for node in NODES}
+    yield nodes
+    for node in nodes.values():
+        assert node.failure is None
+        node.stop()
+
+
+def test_a_lock_goes_from_node_to_node_under_rising_fences(nodes: dict[str, Node]) -> None:
+    fences: list[int] = []
+    for _ in range(3):
+        for node in nodes.values():
+            granted: Granted = node.proxy.ask(Acquire(lock="turns"), timeout=LONG_S)
+            fences.append(granted.fence)
+            node.proxy.ask(Release(lock="turns", fence=granted.fence), timeout=LONG_S)
+    assert fences == sorted(set(fences))
+
+
+def test_waits_of_all_nodes_are_served_in_the_order_of_the_log(nodes: dict[str, Node]) -> None:
+    first: Granted = nodes["n1"].proxy.ask(Acquire(lock="queue"), timeout=LONG_S)
+    order: list[str] = []
+    turns = threading.Lock()
+
+    def wait_for_turn(node: str) -> None:
+        granted: Granted = nodes[node].proxy.ask(
+            Acquire(lock="queue", owner=f"at-{node}"), timeout=LONG_S
+        )
+        with turns:
+            order.append(node)
+        nodes[node].proxy.ask(Release(lock="queue", fence=granted.fence), timeout=LONG_S)
+
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(wait_for_turn, node) for node in NODES]
+        status = seen_waiting(nodes["n2"], "queue", 3)
+        nodes["n1"].proxy.ask(Release(lock="queue", fence=first.fence), timeout=LONG_S)
+        for one in asked:
+            one.result(LONG_S)
+    assert order == [waiter.node for waiter in status.waiters]
+    assert [waiter.owner for waiter in status.waiters] == [f"at-{node}" for node in order]
+
+
+def seen_waiting(node: Node, lock: str, waiters: int) -> LockStatus:
+    deadline = time.monotonic() + LONG_S
+    while time.monotonic() < deadline:
+        status: LockStatus = node.proxy.ask(Inspect(lock=lock), timeout=LONG_S)
+        if len(status.waiters) == waiters:
+            return status
+    raise AssertionError(f"{lock} has no {waiters} waiters")
+
+
+def test_a_try_and_a_limited_wait_say_who_holds(nodes: dict[str, Node]) -> None:
+    held: Granted = nodes["n1"].proxy.ask(Acquire(lock="busy", label="deploy"), timeout=LONG_S)
+    for wait_ms in (0, 50):
+        with pytest.raises(LockTimeoutError, match=f"deploy.* under fence {held.fence}"):
+            nodes["n2"].proxy.ask(Acquire(lock="busy", wait_ms=wait_ms), timeout=LONG_S)
+    nodes["n1"].proxy.ask(Release(lock="busy", fence=held.fence), timeout=LONG_S)
+    with pytest.raises(NotHeldError, match=f"fence {held.fence}"):
+        nodes["n1"].proxy.ask(Release(lock="busy", fence=held.fence), timeout=LONG_S)
+
+
+def test_every_node_reads_what_was_decided_and_says_how_old_it_may_be(
+    nodes: dict[str, Node],
+) -> None:
+    held: Granted = nodes["n1"].proxy.ask(Acquire(lock="read"), timeout=LONG_S)
+    for node in nodes.values():
+        status: LockStatus = node.proxy.ask(Inspect(lock="read"), timeout=LONG_S)
+        assert status.holder is not None
+        assert (status.holder.fence, status.age_ms) == (held.fence, 0)
+        local: LockStatus = node.proxy.ask(Inspect(lock="read", age_ms=60_000), timeout=LONG_S)
+        assert local.age_ms is not None
+        assert 0 <= local.age_ms <= 60_000
+    nodes["n1"].proxy.ask(Release(lock="read", fence=held.fence), timeout=LONG_S)
+    status = nodes["n3"].proxy.ask(Inspect(lock="read"), timeout=LONG_S)
+    assert status.holder is None
+
+
+def test_every_node_says_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) -> None:
+    statuses: list[NodeStatus] = [
+        node.proxy.ask(Describe(), timeout=LONG_S) for node in nodes.values()
+    ]
+    assert [status.ready for status in statuses] == [True] * 3
+    (master,) = {status.master for status in statuses}
+    assert [status.node for status in statuses if "leads" in status.detail] == [master]
+
+
+def test_the_others_serve_on_when_the_master_goes_and_nobody_without_a_majority(
+    tmp_path: Path,
+) -> None:
+    config = configure(tmp_path)
+    nodes = {node: Node.start(config, node) for node in NODES}
+    try:
+        status: NodeStatus = nodes["n1"].proxy.ask(Describe(), timeout=LONG_S)
+        first: Granted = nodes["n1"].proxy.ask(Acquire(lock="a"), timeout=LONG_S)
+        status = nodes["n1"].proxy.ask(Describe(), timeout=LONG_S)
+        nodes.pop(status.master).stop()
+        one, two = nodes.values()
+        granted: Granted = one.proxy.ask(Acquire(lock="b"), timeout=LONG_S)
+        assert granted.fence > first.fence
+        two.stop()
+        with pytest.raises(UnavailableError, match=r"a majority of n1, n2, n3 has not answered"):
+            one.proxy.ask(Acquire(lock="c", wait_ms=0), timeout=LONG_S)
+        with pytest.raises(StaleError, match="100 ms were allowed"):
+            one.proxy.ask(Inspect(lock="c", age_ms=100), timeout=LONG_S)
+        status = one.proxy.ask(Describe(), timeout=LONG_S)
+        assert not status.ready
+        assert "a majority of n1, n2, n3" in status.detail
+    finally:
+        for node in nodes.values():
+            node.stop()

@@ -1,0 +1,185 @@
+"""Sessions under misfortune that aims at holders, and bugs of a client that the judges catch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.actors.client.holding import Hold
+from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.message import HoldsLost, Loss, Trusted
+from holdfast.actors.client.tenure import Tenure
+from holdfast.actors.effect import Effect, Send
+from holdfast.actors.lock.message import Acquire, Granted, Release
+from holdfast.actors.message import Address, Event, Instant, node_of
+from holdfast.cluster.recipe import Settings
+from holdfast.cluster.simulation.judge import LockJudge
+from holdfast.cluster.simulation.misfortune import Kind, Misfortune
+from holdfast.cluster.simulation.plan import Plan, draw_plan
+from holdfast.cluster.simulation.promise import promise_of
+from holdfast.cluster.simulation.run import Report, run_seed
+from holdfast.cluster.simulation.trace import Delivered
+from holdfast.cluster.simulation.violation import ViolationError
+from holdfast.cluster.simulation.workload import Rested
+
+SEEDS = 10
+SEEDS_FOR_A_MUTANT = 20
+PLAN = Plan(
+    clients=3,
+    owners=2,
+    locks=1,
+    chaos_ms=6_000,
+    served_ms=20_000,
+    ttl_ms=500,
+    strikes_every_ms=400,
+    deaths_ms=(2_000,),
+    misfortune=Misfortune(late_per_mille=100, late_ms=1_500, reordering=True),
+)
+ANN, BEN = Address("c1/ann"), Address("c2/ben")
+
+
+def run(seed: int) -> Report:
+    return run_seed("paxos", seed, plan=PLAN)
+
+
+def test_no_holder_believes_too_long_and_a_dead_clients_locks_are_granted_to_others() -> None:
+    marks: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        report = run(seed)
+        assert report.violation is None, (seed, report.violation)
+        marks.update(report.marks)
+        faults.update(report.faults)
+    for mark in ("client.holds_lost", "contender.bereft", "contender.enters_again"):
+        assert marks[mark], mark
+    for fault in ("death of a client", "a holder was cut off", "a holder was paused"):
+        assert faults[fault], fault
+
+
+def believes_for_three_ttls(patch: pytest.MonkeyPatch) -> None:
+    until = Tenure.trusted_until
+
+    def thrice(sent_at: Instant, ttl_ms: int) -> Instant:
+        return until(sent_at, 3 * ttl_ms)
+
+    patch.setattr(Tenure, "trusted_until", staticmethod(thrice))
+
+
+def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+    confirm = Ledger.confirm
+
+    def late(self: Ledger, sent_at: Instant | None, now: Instant) -> list[Effect]:
+        return confirm(self, sent_at and now, now)
+
+    patch.setattr(Ledger, "confirm", late)
+
+
+def leaves_only_once(patch: pytest.MonkeyPatch) -> None:
+    def freed(self: Hold, count: int, *, owed: bool) -> None:
+        del count, owed
+        self.levels.clear()
+
+    patch.setattr(Hold, "freed", freed)
+
+
+@pytest.mark.parametrize(
+    ("plant", "judge"),
+    [
+        (believes_for_three_ttls, "mutual exclusion"),
+        (counts_from_the_answer, "mutual exclusion"),
+        (leaves_only_once, "progress"),
+    ],
+)
+def test_a_planted_bug_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], judge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert any(judge in (run(seed).violation or "") for seed in range(SEEDS_FOR_A_MUTANT))
+
+
+class Bench:
+    """A judge of two contenders, whose clients' clocks show what they are set to."""
+
+    def __init__(self, *, clocks_true: bool = True) -> None:
+        self.clocks = {"c1": 0, "c2": 0}
+        self.judge = LockJudge(
+            ("n1",),
+            (ANN, BEN),
+            sessions=lambda client: Instant(self.clocks[client]),
+            clocks_true=clocks_true,
+        )
+        for node in self.clocks:
+            self.tell(Address(f"{node}/watcher"), Trusted(suspect_at=Instant(50), until=UNTIL))
+
+    def tell(self, to: Address, event: Event, *effects: Effect) -> None:
+        sender = Address(f"{node_of(to)}/session")
+        self.judge.handled(Delivered(0, node_of(to), sender, to, event, 1), effects)
+
+    def enter(self, user: Address, fence: int, count: int = 1) -> None:
+        self.tell(user, Rested(turn=1), Send(Address("s/s"), Acquire(lock="x")))
+        self.tell(user, Granted(lock="x", fence=fence, count=count))
+
+
+UNTIL = Instant(100)
+
+
+def test_a_holder_counts_as_inside_until_its_own_clock_has_passed_what_it_may_rely_on() -> None:
+    bench = Bench()
+    bench.enter(ANN, 1)
+    bench.clocks["c1"] = 99
+    with pytest.raises(ViolationError, match="mutual exclusion"):
+        bench.enter(BEN, 2)
+    bench = Bench()
+    bench.enter(ANN, 1)
+    bench.clocks["c1"] = 100
+    bench.enter(BEN, 2)
+    assert bench.judge.inside["x"].contender == BEN
+
+
+def test_a_holder_is_outside_once_its_session_said_so_or_its_client_died() -> None:
+    bench = Bench()
+    bench.enter(ANN, 1)
+    lost = HoldsLost(losses=(Loss("x", "ann", 1),), detail="")
+    bench.tell(Address("c1/watcher"), lost)
+    bench.enter(BEN, 2)
+    bench.judge.crashed("c2", 1)
+    bench.enter(ANN, 3)
+    assert (bench.judge.losses, bench.judge.inside["x"].fence) == (1, 3)
+
+
+def test_nobody_may_enter_what_it_cannot_rely_on() -> None:
+    bench = Bench()
+    bench.clocks["c1"] = 100
+    with pytest.raises(ViolationError, match="belief"):
+        bench.enter(ANN, 1)
+
+
+def test_to_enter_again_is_no_new_hold_and_shows_the_same_fence() -> None:
+    bench = Bench()
+    bench.enter(ANN, 1)
+    bench.enter(ANN, 1, count=2)
+    bench.tell(ANN, Rested(turn=2), Send(Address("s/s"), Release(lock="x", fence=1)))
+    bench.enter(BEN, 2)
+    with pytest.raises(ViolationError, match="fences"):
+        bench.enter(ANN, 2, count=2)
+
+
+def test_when_clocks_are_further_off_than_declared_fences_are_judged_alone() -> None:
+    bench = Bench(clocks_true=False)
+    bench.enter(ANN, 3)
+    bench.enter(BEN, 4)
+    bench.enter(ANN, 2)
+    with pytest.raises(ViolationError, match="had before"):
+        bench.enter(BEN, 3)
+
+
+def test_most_plans_have_clocks_that_keep_to_what_is_declared() -> None:
+    promise = promise_of("paxos", Settings())
+    plans = [draw_plan(seed, promise) for seed in range(200)]
+    true = sum(promise.clocks_true(plan.misfortune) for plan in plans)
+    assert 120 <= true < 200
+    assert any(plan.deaths_ms for plan in plans)
+    assert any(plan.strikes_every_ms for plan in plans)
+    assert Kind.DRIFT in promise.survives
