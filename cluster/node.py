@@ -19,7 +19,7 @@ from holdfast.cluster.config import Config
 from holdfast.cluster.host.dispatcher import Dispatcher
 from holdfast.cluster.host.ref import RoleRef
 from holdfast.cluster.recipe import Seat, keeps_journal, recipe_of
-from holdfast.cluster.storage.journal import Journal
+from holdfast.cluster.storage.journal import SEGMENT_BYTES_MAX, Journal
 from holdfast.transport.bridge import Bridge
 from holdfast.transport.wire import decode
 
@@ -160,7 +160,10 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
     folder = config.folder_of(node_id)
     if folder is None:
         raise ConfigError("data: missing; a folder is needed where the journal is kept")
-    return Journal.open(folder)
+    if config.protocol != "paxos":
+        return Journal.open(folder)
+    segment = min(SEGMENT_BYTES_MAX, config.settings.paxos_journal_bytes)
+    return Journal.open(folder, segment_bytes_max=segment)
 
 
 def _records_of(journal: Journal | None) -> dict[str, tuple[Message, ...]]:

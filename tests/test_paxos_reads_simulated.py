@@ -20,7 +20,7 @@ from holdfast.cluster.simulation.nemesis import Nemesis
 from holdfast.cluster.simulation.violation import ViolationError
 from holdfast.cluster.simulation.world import World
 
-SEEDS = 12
+SEEDS = 8
 SEEDS_FOR_A_MUTANT = 25
 
 
@@ -42,10 +42,10 @@ def play(world: World, members: int, every_ms: int) -> None:
     world.may_die_in_sync = frozenset(names)
     world.power_on_all()
     nemesis.begin()
-    world.run(4_000 * NS_PER_MS)
+    world.run(3_000 * NS_PER_MS)
     nemesis.heal()
     before = world.marks["logbook.read"]
-    world.run(7_000 * NS_PER_MS)
+    world.run(5_000 * NS_PER_MS)
     assert world.marks["logbook.read"] > before + 10 * members, "reads come again after the end"
 
 

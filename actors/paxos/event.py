@@ -248,7 +248,8 @@ class Consulted(Local):
     answer: Local | None
     slot: int
     age_ms: int
-    """How old it may be: 0 for linearizable; without an answer, what could have been had."""
+    """How old it may be when it is given: 0 for linearizable. Without an answer, what could have
+    been had; -1 if nothing could."""
 
 
 @local

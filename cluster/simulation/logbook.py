@@ -186,10 +186,14 @@ class LogJudge:
             case Consult(number=number, age_ms=age_ms):
                 last = self.known[-1][1] if self.known else 0
                 self.asked[delivered.sender, number] = (last, age_ms is None)
-            case Consulted() if delivered.event.answer is not None:
-                self._on_consulted(delivered.to, delivered.event, delivered.time)
             case _:
                 pass
+        for effect in effects:  # An answer is judged when it is given: a disk may hold it back.
+            match effect:
+                case Send(to, Consulted() as told) if told.answer is not None:
+                    self._on_consulted(to, told, delivered.time)
+                case _:
+                    pass
 
     def crashed(self, node: str, boot: int) -> None:
         """Forget what the scribe of ``node`` asked: its next life begins to count anew."""

@@ -1,0 +1,221 @@
+"""The monitor: suspicion, heartbeats, the lease, and what heartbeats tell of answers."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
+from holdfast.actors.link import LinkDown
+from holdfast.actors.message import NS_PER_MS, Instant, address_of
+from holdfast.actors.paxos.config import (
+    BEAT_MS,
+    ELECTION_MS,
+    LEASE_MS,
+    Config,
+    View,
+    acceptor_of,
+    leader_of,
+    monitor_of,
+    replica_of,
+)
+from holdfast.actors.paxos.event import (
+    Confirm,
+    Deposed,
+    Follow,
+    Heard,
+    Leased,
+    Pulse,
+    Reigning,
+    Standing,
+    Suspect,
+    Withdraw,
+)
+from holdfast.actors.paxos.lease import LeasePromise, MasterLease
+from holdfast.actors.paxos.message import Ballot, HeartbeatAck
+from holdfast.actors.paxos.monitor import ASKED_MAX, SPREAD_MS, STARTUP_MS, Monitor
+from holdfast.actors.paxos.timer import Beat, Watch
+from holdfast.cluster.simulation.machine import HOST
+
+BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
+COMMANDER, HERE = address_of("a", "commander-3"), monitor_of("a")
+LEADER, REPLICA = leader_of("a"), replica_of("a")
+REIGNING = Reigning(ballot=BALLOT, commander=COMMANDER)
+PPM = 1_000_000
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def monitor_of_a(members: str = "abc") -> Monitor:
+    config = Config(View(0, tuple(members)))
+    return Monitor(HERE, HOST, node="a", config=config, random=Random(1))
+
+
+@pytest.fixture
+def monitor() -> Monitor:
+    role = monitor_of_a()
+    role.begin(at(0))
+    return role
+
+
+def watch(monitor: Monitor, now: Instant) -> Effects:
+    """Let the timer that runs ring."""
+    return monitor.handle(HERE, Watch(deadline=monitor.watching), now)
+
+
+def heard(ballot: Ballot = OTHERS, *, leads: bool = True) -> Heard:
+    return Heard(ballot=ballot, leads=leads)
+
+
+def ack(number: int, applied: int = 1) -> HeartbeatAck:
+    return HeartbeatAck(ballot=BALLOT, number=number, applied=applied)
+
+
+def pulse(number: int, *heard: int, everywhere: int = 0, confirmed: int = 0) -> Send:
+    word = Pulse(number=number, everywhere=everywhere, heard=heard, confirmed=confirmed)
+    return Send(COMMANDER, word)
+
+
+def follow(master: str) -> list[Effect]:
+    return [Send(REPLICA, Follow(master=master)), Send(LEADER, Follow(master=master))]
+
+
+def test_a_node_alone_stands_at_once_and_others_listen_for_a_moment() -> None:
+    assert monitor_of_a("a").begin(at(0)) == [Wake(0, Watch(deadline=at(0)))]
+    (wake,) = monitor_of_a().begin(at(0))
+    assert isinstance(wake, Wake)
+    assert STARTUP_MS <= wake.after_ms < STARTUP_MS + SPREAD_MS
+
+
+def test_silence_is_suspicious_and_a_heartbeat_puts_it_off(monitor: Monitor) -> None:
+    monitor.handle(acceptor_of("a"), heard(), at(90))
+    early = watch(monitor, at(STARTUP_MS + SPREAD_MS))
+    assert [effect for effect in early if isinstance(effect, Send)] == []
+
+    late = watch(monitor, at(90 + ELECTION_MS + SPREAD_MS))
+
+    assert late[0] == Send(LEADER, Suspect())
+
+
+def test_replica_and_leader_hear_who_leads_when_it_is_news(monitor: Monitor) -> None:
+    assert monitor.handle(acceptor_of("a"), heard(), at(1))[-2:] == follow("b")
+    again = monitor.handle(acceptor_of("a"), heard(), at(2))
+    assert [effect for effect in again if isinstance(effect, Send)] == []
+
+
+def test_who_only_stands_is_waited_for_and_not_followed(monitor: Monitor) -> None:
+    effects = monitor.handle(acceptor_of("a"), heard(leads=False), at(1))
+
+    assert [effect for effect in effects if isinstance(effect, Send)] == []
+    assert monitor.deadline >= at(1 + ELECTION_MS)
+
+
+def test_it_withdraws_from_standing_when_somebody_leads(monitor: Monitor) -> None:
+    monitor.handle(LEADER, Standing(ballot=BALLOT), at(1))
+
+    assert monitor.handle(acceptor_of("a"), heard(), at(2))[-1] == Send(LEADER, Withdraw())
+
+
+def test_a_broken_link_to_the_master_is_suspicious_at_once_another_is_not(
+    monitor: Monitor,
+) -> None:
+    monitor.handle(acceptor_of("a"), heard(), at(1))
+
+    assert monitor.handle(HERE, LinkDown(node="c"), at(2)) == ()
+    effects = monitor.handle(HERE, LinkDown(node="b"), at(2))
+
+    assert effects[-1] == Observe("paxos.link_suspected")
+    assert monitor.deadline < at(2 + SPREAD_MS)
+
+
+def test_a_reign_begins_with_a_heartbeat_and_goes_on_with_them(monitor: Monitor) -> None:
+    begun = monitor.handle(LEADER, REIGNING, at(0))
+    next_beat = Wake(BEAT_MS, Beat(ballot=BALLOT))
+    assert list(begun) == [*follow("a"), pulse(1, 0, 0, 0), next_beat]
+
+    assert list(monitor.handle(HERE, Beat(ballot=BALLOT), at(50))) == [pulse(2, 0, 0, 0), next_beat]
+    assert monitor.handle(HERE, Beat(ballot=OTHERS), at(100)) == ()
+
+
+def test_a_heartbeat_tells_whose_answers_were_heard_and_what_a_majority_answered(
+    monitor: Monitor,
+) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+    monitor.handle(acceptor_of("a"), ack(1, applied=9), at(1))
+    monitor.handle(acceptor_of("c"), ack(1, applied=7), at(1))
+
+    second = monitor.handle(HERE, Beat(ballot=BALLOT), at(50))
+    monitor.handle(acceptor_of("b"), ack(2, applied=5), at(51))
+    third = monitor.handle(HERE, Beat(ballot=BALLOT), at(100))
+
+    assert second[0] == pulse(2, 1, 0, 1, confirmed=1)
+    assert third[0] == pulse(3, 1, 2, 1, confirmed=1, everywhere=5)
+
+
+def test_a_round_can_be_had_at_once(monitor: Monitor) -> None:
+    assert monitor.handle(REPLICA, Confirm(), at(1)) == ()
+    monitor.handle(LEADER, REIGNING, at(2))
+
+    assert monitor.handle(REPLICA, Confirm(), at(3)) == [pulse(2, 0, 0, 0)]
+
+
+def test_the_lease_counts_from_when_a_majority_was_asked(monitor: Monitor) -> None:
+    monitor.handle(LEADER, REIGNING, at(10))
+    assert monitor.handle(acceptor_of("a"), ack(1), at(11)) == ()
+
+    effects = monitor.handle(acceptor_of("c"), ack(1), at(30))
+
+    length = LEASE_MS * NS_PER_MS * (PPM - 1_000) // (PPM + 1_000)
+    until = Instant(at(10) + length)
+    assert effects == (Send(REPLICA, Leased(ballot=BALLOT, until=until, confirmed=at(10))),)
+    assert monitor.handle(acceptor_of("c"), ack(1), at(31)) == ()
+
+
+def test_the_masters_lease_ends_before_the_promise_under_any_drift_within_bounds() -> None:
+    lease, promise = MasterLease(1, LEASE_MS, 1_000), LeasePromise()
+    lease.acknowledge("b", at(0))
+    promise.give(LEADER, at(0), LEASE_MS)
+    until = lease.until()
+    assert until is not None
+
+    true_end_of_belief = until * PPM // (PPM - 1_000)  # By a master's clock that is slow.
+    true_end_of_promise = promise.until * PPM // (PPM + 1_000)  # By an acceptor's that is fast.
+
+    assert true_end_of_belief <= true_end_of_promise  # P15
+
+
+def test_answers_of_strangers_or_to_old_heartbeats_do_not_count(monitor: Monitor) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+    stranger = (Observe("paxos.stranger_follows"),)
+    assert monitor.handle(acceptor_of("z"), ack(1), at(1)) == stranger
+    impossible = (Observe("paxos.impossible_slot"),)
+    assert monitor.handle(acceptor_of("b"), ack(1, applied=-1), at(1)) == impossible
+    for round_ in range(ASKED_MAX):
+        monitor.handle(acceptor_of("a"), ack(round_ + 1), at(50 * round_))
+        monitor.handle(acceptor_of("b"), ack(round_ + 1), at(50 * round_))
+        monitor.handle(HERE, Beat(ballot=BALLOT), at(50 * round_))
+
+    assert monitor.handle(acceptor_of("c"), ack(1), at(60 * ASKED_MAX)) == ()
+    assert monitor.answered["c"] == 0
+
+
+def test_a_master_that_no_majority_answers_gives_up(monitor: Monitor) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+    monitor.handle(acceptor_of("a"), ack(1), at(1))
+
+    assert pulse(2, 1, 0, 0) in monitor.handle(HERE, Beat(ballot=BALLOT), at(ELECTION_MS))
+    late = monitor.handle(HERE, Beat(ballot=BALLOT), at(ELECTION_MS + 1))
+    assert late[0] == Send(LEADER, Withdraw())
+
+
+def test_who_was_deposed_pauses_before_it_stands_again(monitor: Monitor) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+
+    deposed = Deposed(ballot=BALLOT, by=OTHERS, pause_ms=400)
+    assert list(monitor.handle(LEADER, deposed, at(10)))[:2] == follow("")
+
+    assert monitor.deadline >= at(10 + ELECTION_MS + 400)
+    assert monitor.handle(HERE, Beat(ballot=BALLOT), at(60)) == ()

@@ -1,0 +1,300 @@
+"""The replica: slots, log time, answers, what its listener hears, and what it passes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
+from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
+from holdfast.actors.paxos.config import (
+    WINDOW,
+    Config,
+    View,
+    acceptor_of,
+    catchup_of,
+    leader_of,
+    replica_of,
+)
+from holdfast.actors.paxos.event import (
+    Applied,
+    Consult,
+    Consulted,
+    Decided,
+    Deposed,
+    Follow,
+    Happened,
+    Idle,
+    Lacking,
+    Learned,
+    Leased,
+    Order,
+    Reign,
+)
+from holdfast.actors.paxos.handover_event import Yield, Yielded
+from holdfast.actors.paxos.journal import Recovered
+from holdfast.actors.paxos.message import (
+    BATCH_COMMANDS_MAX,
+    COMMAND_BYTES_MAX,
+    NO_BALLOT,
+    Ballot,
+    Batch,
+    Decline,
+    Declined,
+    Propose,
+    Proposed,
+)
+from holdfast.actors.paxos.replica import GAP_MS, Replica
+from holdfast.actors.paxos.timer import GapCheck, Tick
+from holdfast.cluster.simulation.logbook import HowMany, SoMany, Tally
+from holdfast.cluster.simulation.machine import HOST
+
+T0 = Instant(0)
+CONFIG = Config(View(0, ("a", "b", "c")))
+BALLOT = Ballot(3, leader_of("a"))
+COMMANDER = address_of("a", "commander-3")
+HERE, LISTENER, OTHER = replica_of("a"), address_of("a", "proxy"), address_of("b", "proxy")
+OPENING = b"opening"
+
+
+class Alarm(Tally):
+    """A tally of which something is due at log time 50, once."""
+
+    def due_ms(self) -> int | None:
+        return None if self.rung else 50
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rung = False
+
+    def advance(self, time_ms: int) -> tuple[Proposed, ...]:
+        if self.rung or time_ms < 50:
+            return ()
+        self.rung = True
+        return (Proposed(number=50, slot=50),)
+
+
+def replica_of_a(listener: Address | None = LISTENER, machine: Tally | None = None) -> Replica:
+    return Replica(
+        HERE,
+        HOST,
+        node="a",
+        config=CONFIG,
+        machine=machine or Tally(),
+        recovered=Recovered(),
+        listener=listener,
+        opening=(OPENING,),
+    )
+
+
+@pytest.fixture
+def replica() -> Replica:
+    return replica_of_a()
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def reign(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:
+    word = Reign(ballot=BALLOT, commander=COMMANDER, first=first, time_ms=time_ms)
+    return list(replica.handle(leader_of("a"), word, T0))
+
+
+def propose(number: int = 1, client: Address = LISTENER, command: bytes = b"x") -> Propose:
+    return Propose(client=client, number=number, command=command)
+
+
+def order(slot: int, *commands: bytes, time_ms: int = 0) -> Send:
+    return Send(COMMANDER, Order(slot=slot, batch=Batch(time_ms=time_ms, commands=commands)))
+
+
+def decide(replica: Replica, slot: int, *commands: bytes, time_ms: int = 0) -> list[Effect]:
+    decided = Decided(slot=slot, batch=Batch(time_ms=time_ms, commands=commands))
+    return list(replica.handle(COMMANDER, decided, T0))
+
+
+def happened(slot: int, *counts: int, time_ms: int = 0) -> Send:
+    outcomes = tuple(Proposed(number=count, slot=0) for count in counts)
+    return Send(LISTENER, Happened(slot=slot, time_ms=time_ms, outcomes=outcomes))
+
+
+def applied(slot: int) -> list[Effect]:
+    word = Applied(slot=slot)
+    return [Send(acceptor_of("a"), word), Send(leader_of("a"), word)]
+
+
+def orders(effects: Effects) -> list[Order]:
+    sent = (effect.message for effect in effects if isinstance(effect, Send))
+    return [message for message in sent if isinstance(message, Order)]
+
+
+def test_a_listener_hears_first_that_no_master_is_known(replica: Replica) -> None:
+    assert replica.begin(T0) == [Send(LISTENER, Follow(master=""))]
+
+
+def test_a_reign_begins_with_a_batch_of_its_own_and_is_told(replica: Replica) -> None:
+    assert reign(replica) == [order(1, OPENING), Send(LISTENER, Follow(master="a"))]
+
+
+def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
+    replica: Replica,
+) -> None:
+    reign(replica)
+    for number in range(1, WINDOW):
+        (only,) = orders(replica.handle(LISTENER, propose(number), T0))
+        assert only.slot == number + 1
+    for number in range(WINDOW, WINDOW + BATCH_COMMANDS_MAX + 1):
+        assert orders(replica.handle(LISTENER, propose(number), T0)) == []
+
+    (full,) = orders(decide(replica, 1, OPENING))
+    (rest,) = orders(decide(replica, 2, b"x"))
+
+    assert len(full.batch.commands) == BATCH_COMMANDS_MAX
+    assert len(rest.batch.commands) == 1
+
+
+def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
+    replica: Replica,
+) -> None:
+    reign(replica)
+    decide(replica, 1, OPENING)
+    replica.handle(LISTENER, propose(7), T0)
+    replica.handle(OTHER, propose(8, OTHER), T0)
+
+    own, others = decide(replica, 2, b"x"), decide(replica, 3, b"x")
+
+    idle = Send(COMMANDER, Idle())
+    assert own == [happened(2, 2), *applied(3), idle]
+    told = [Send(OTHER, Proposed(number=3, slot=0)), Send(OTHER, Proposed(number=8, slot=3))]
+    assert others == [*told, happened(3, 3), *applied(4), idle]
+
+
+def test_without_a_listener_whoever_asked_on_this_node_is_told() -> None:
+    replica = replica_of_a(listener=None)
+    reign(replica)
+    decide(replica, 1, OPENING)
+    replica.handle(LISTENER, propose(7), T0)
+
+    assert decide(replica, 2, b"x")[:2] == [
+        Send(LISTENER, Proposed(number=2, slot=0)),
+        Send(LISTENER, Proposed(number=7, slot=2)),
+    ]
+
+
+def test_what_falls_due_by_a_tick_is_told_too() -> None:
+    replica = replica_of_a(machine=Alarm())
+    reign(replica)
+    armed = decide(replica, 1, OPENING)
+    assert armed[-1] == Wake(50, Tick(ballot=BALLOT))
+
+    ticked = replica.handle(HERE, Tick(ballot=BALLOT), at(50))
+    assert replica.handle(HERE, Tick(ballot=BALLOT), at(50)) == []  # That one is under way.
+    due = decide(replica, 2, time_ms=50)
+
+    assert list(ticked) == [order(2, time_ms=50), Observe("paxos.ticked")]
+    outcome = Proposed(number=50, slot=50)
+    assert due[0] == Send(LISTENER, Happened(slot=2, time_ms=50, outcomes=(outcome,)))
+
+
+def test_log_time_does_not_go_back_from_one_reign_to_the_next(replica: Replica) -> None:
+    replica.handle(
+        acceptor_of("a"),
+        Learned(slots=((1, Batch(time_ms=70, commands=())),), committed=2),
+        at(1_000),
+    )
+    (first,) = orders(reign(replica, first=2, time_ms=90))
+
+    assert first.batch.time_ms == 90
+
+
+def test_slots_are_applied_in_order_and_a_gap_is_asked_for(replica: Replica) -> None:
+    replica.handle(leader_of("a"), Follow(master="c"), T0)
+    later = Learned(slots=((2, Batch(time_ms=2, commands=(b"2",))),), committed=3)
+
+    assert replica.handle(acceptor_of("a"), later, T0) == [Wake(GAP_MS, GapCheck(slot=1))]
+    asked = replica.handle(HERE, GapCheck(slot=1), T0)
+    assert asked[0] == Send(catchup_of("a"), Lacking(first=1, target=3, source="c"))
+    both = replica.handle(
+        catchup_of("a"), Learned(slots=((1, Batch(time_ms=1, commands=(b"1",))),), committed=0), T0
+    )
+    assert list(both) == [happened(1, 1, time_ms=1), happened(2, 2, time_ms=2), *applied(3)]
+
+
+def test_a_command_goes_to_the_master_and_waits_while_none_is_known(replica: Replica) -> None:
+    mine, forwarded = propose(1), Propose(client=OTHER, number=2, command=b"y", forwarded=True)
+    assert replica.handle(LISTENER, mine, T0) == ()
+    assert replica.handle(replica_of("b"), forwarded, T0) == ()
+
+    followed = replica.handle(leader_of("a"), Follow(master="c"), T0)
+
+    passed = Propose(client=LISTENER, number=1, command=b"x", forwarded=True)
+    assert list(followed) == [
+        Send(LISTENER, Follow(master="c")),
+        Send(replica_of("c"), passed),
+        Send(replica_of("c"), forwarded),
+    ]
+    declined = Declined(number=2, why=Decline.NOT_MASTER, master="c")
+    assert replica.handle(replica_of("b"), forwarded, T0) == (Send(OTHER, declined),)
+
+
+def test_what_is_no_command_is_declined_or_dropped(replica: Replica) -> None:
+    large = propose(command=b"x" * (COMMAND_BYTES_MAX + 1))
+    invalid = Declined(number=1, why=Decline.INVALID, master="")
+
+    assert replica.handle(LISTENER, large, T0) == (Send(LISTENER, invalid),)
+    nobody = propose(client=Address("nobody"))
+    assert replica.handle(LISTENER, nobody, T0) == (Observe("paxos.impossible_client"),)
+
+
+def test_who_waits_when_a_reign_ends_is_told_to_propose_again(replica: Replica) -> None:
+    reign(replica)
+    replica.handle(LISTENER, propose(7), T0)
+
+    deposed = Deposed(ballot=BALLOT, by=Ballot(4, leader_of("b")), pause_ms=0)
+    effects = replica.handle(leader_of("a"), deposed, T0)
+
+    declined = Declined(number=7, why=Decline.NOT_MASTER, master="")
+    assert list(effects) == [Send(LISTENER, Follow(master="")), Send(LISTENER, declined)]
+
+
+def test_a_master_that_yields_finishes_what_has_a_slot_and_keeps_the_rest_for_the_next(
+    replica: Replica,
+) -> None:
+    reign(replica)
+    decide(replica, 1, OPENING)
+    replica.handle(LISTENER, propose(7), T0)
+    assert replica.handle(leader_of("a"), Yield(ballot=BALLOT), T0) == []
+    assert replica.handle(LISTENER, propose(8), T0) == ()
+
+    done = decide(replica, 2, b"x")
+
+    assert done[-1] == Send(leader_of("a"), Yielded(ballot=BALLOT))
+    replica.handle(leader_of("a"), Deposed(ballot=BALLOT, by=BALLOT, pause_ms=0), T0)
+    followed = replica.handle(leader_of("a"), Follow(master="c"), T0)
+    passed = Propose(client=LISTENER, number=8, command=b"x", forwarded=True)
+    assert Send(replica_of("c"), passed) in followed
+
+
+def test_a_master_that_yields_or_a_lease_of_another_reign_answers_no_read(
+    replica: Replica,
+) -> None:
+    reign(replica)
+    decide(replica, 1, OPENING)
+    lease = Leased(ballot=BALLOT, until=at(250), confirmed=at(0))
+    question = Consult(number=1, question=HowMany(), age_ms=None)
+    answer = Send(LISTENER, Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0))
+    replica.handle(leader_of("a"), Leased(ballot=NO_BALLOT, until=at(250), confirmed=at(0)), T0)
+    assert answer not in replica.handle(LISTENER, question, at(10))
+    assert answer in replica.handle(leader_of("a"), lease, at(10))
+
+    replica.handle(leader_of("a"), Yield(ballot=BALLOT), at(11))
+
+    assert answer not in replica.handle(leader_of("a"), lease, at(12))
+    assert answer not in replica.handle(LISTENER, question, at(12))
+
+
+def test_two_batches_for_one_slot_end_the_node(replica: Replica) -> None:
+    decide(replica, 1, b"x")
+
+    with pytest.raises(AssertionError):
+        decide(replica, 1, b"y")

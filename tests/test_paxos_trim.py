@@ -1,0 +1,281 @@
+"""A journal that stays small: photographs, what they stand for, and crashes around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
+from holdfast.actors.message import Address, Instant, address_of
+from holdfast.actors.paxos.acceptor import STREAM_BYTES, Acceptor
+from holdfast.actors.paxos.catchup import FADE_MS, CatchUp
+from holdfast.actors.paxos.config import Config, View, acceptor_of, catchup_of, replica_of
+from holdfast.actors.paxos.event import (
+    Applied,
+    Excerpt,
+    Lacking,
+    Learned,
+    Photographed,
+    Reprint,
+    Restore,
+    Skipped,
+    Swollen,
+    Trimmed,
+)
+from holdfast.actors.paxos.journal import Base, Recovered, recover
+from holdfast.actors.paxos.message import (
+    NO_OP,
+    PAGE,
+    Accept,
+    Ballot,
+    Batch,
+    Fetch,
+    Pledge,
+    Pledged,
+    Slots,
+    SnapshotChunk,
+    Vote,
+)
+from holdfast.actors.paxos.photography import DEVELOP_MS, Photography
+from holdfast.actors.paxos.replica import Replica
+from holdfast.actors.paxos.timer import Develop, Fade
+from holdfast.cluster.bench.growth import grow
+from holdfast.cluster.simulation.logbook import Tally
+from holdfast.cluster.simulation.machine import HOST
+
+T0 = Instant(0)
+CONFIG = Config(View(0, ("a", "b", "c")))
+LOW = Ballot(1, address_of("b", "leader"))
+COMMANDER = address_of("b", "commander-1")
+ACCEPTOR, CATCHUP, REPLICA = acceptor_of("a"), catchup_of("a"), replica_of("a")
+LISTENER = address_of("a", "proxy")
+
+
+def batch(number: int) -> Batch:
+    return Batch(time_ms=number, commands=(b"%d" % number,))
+
+
+def replica_of_a(recovered: Recovered | None = None, journal_bytes: int = 1_000) -> Replica:
+    return Replica(
+        REPLICA,
+        HOST,
+        node="a",
+        config=CONFIG,
+        machine=Tally(),
+        recovered=recovered or Recovered(),
+        listener=LISTENER,
+        journal_bytes=journal_bytes,
+    )
+
+
+def learn(replica: Replica, first: int, count: int) -> Effects:
+    slots = tuple((slot, batch(slot)) for slot in range(first, first + count))
+    return replica.handle(ACCEPTOR, Learned(slots=slots, committed=first + count), T0)
+
+
+def develop(replica: Replica) -> list[object]:
+    """Let the photograph under way be finished; return what is done then."""
+    for _ in range(20):
+        effects = replica.handle(REPLICA, Develop(), T0)
+        if effects != (Wake(DEVELOP_MS, Develop()),):
+            return list(effects)
+    raise AssertionError("the photograph is never finished")
+
+
+def tally_of(count: int) -> Tally:
+    tally = Tally()
+    for slot in range(1, count + 1):
+        tally.apply(slot, batch(slot).commands[0])
+    return tally
+
+
+def chunks_of(tally: Tally) -> tuple[bytes, ...]:
+    return tuple(part for part in tally.photograph() if part is not None)
+
+
+def test_when_enough_was_applied_the_state_is_photographed_step_by_step() -> None:
+    replica = replica_of_a(journal_bytes=10 * batch(1).size())
+    assert Wake(DEVELOP_MS, Develop()) not in learn(replica, 1, 9)
+    assert Wake(DEVELOP_MS, Develop()) in learn(replica, 10, 1)
+    learn(replica, 11, 2)  # What comes meanwhile is not in the photograph, but behind it.
+
+    effects = develop(replica)
+
+    chunks = chunks_of(tally_of(10))
+    assert effects[0] == Send(CATCHUP, Photographed(askers=(), slot=11, time_ms=10, chunks=chunks))
+    written = effects[1]
+    assert isinstance(written, Checkpoint)
+    assert written.records[-1] == Slots(first=11, batches=(batch(11), batch(12)))
+    trimmed = Trimmed(slot=13)
+    assert effects[2:4] == [Send(ACCEPTOR, trimmed), Send(CATCHUP, trimmed)]
+    base = Base(11, 10, chunks)
+    assert recover(written.records) == Recovered(base=base, decided=(batch(11), batch(12)))
+
+
+def test_a_restart_goes_on_from_the_photograph() -> None:
+    recovered = Recovered(
+        base=Base(11, 10, chunks_of(tally_of(10))),
+        decided=(batch(11),),
+        later={14: batch(14)},
+    )
+    replica = replica_of_a(recovered)
+    replica.begin(T0)
+
+    assert replica.past.next == 12
+    assert replica.past.machine.digest() == tally_of(11).digest()
+    learn(replica, 12, 2)
+    assert replica.past.next == 15
+
+
+def test_a_journal_cut_in_one_stream_and_not_yet_in_the_other_is_read_right() -> None:
+    chunks = chunks_of(tally_of(3))
+    cut = [
+        SnapshotChunk(slot=4, time_ms=3, chunk=index, count=len(chunks), content=chunk)
+        for index, chunk in enumerate(chunks)
+    ]
+    votes = [
+        Accept(ballot=LOW, slot=slot, batch=batch(slot), committed=slot) for slot in range(1, 7)
+    ]
+
+    recovered = recover([*votes, *cut])
+
+    assert recovered.base == Base(4, 3, chunks)
+    assert recovered.decided == (batch(4), batch(5))
+    assert recovered.votes == {6: Vote(6, LOW, batch(6))}
+
+
+def acceptor_of_a() -> Acceptor:
+    return Acceptor(ACCEPTOR, HOST, node="a", config=CONFIG, recovered=Recovered())
+
+
+def test_the_acceptor_writes_anew_its_promise_and_the_votes_that_still_count() -> None:
+    role = acceptor_of_a()
+    for slot in range(1, 5):
+        role.handle(COMMANDER, Accept(ballot=LOW, slot=slot, batch=NO_OP, committed=1), T0)
+    role.handle(REPLICA, Applied(slot=4), T0)
+
+    effects = role.handle(REPLICA, Trimmed(slot=4), T0)
+
+    vote = Accept(ballot=LOW, slot=4, batch=NO_OP, committed=4)
+    assert effects == (Checkpoint((vote, Pledged(pledge=Pledge.PROMISED, ballot=LOW))),)
+    again = recover([vote, Pledged(pledge=Pledge.PROMISED, ballot=LOW)])
+    assert (again.promised, list(again.votes)) == (LOW, [4])
+
+
+def test_an_acceptor_that_writes_much_although_nothing_is_decided_says_so() -> None:
+    role = acceptor_of_a()
+    large = Batch(time_ms=1, commands=(b"x" * (16 << 10),) * 2)
+    said: list[object] = []
+    for number in range(1, STREAM_BYTES // large.size() + 2):
+        ballot = Ballot(number, LOW.leader)
+        word = Accept(ballot=ballot, slot=1, batch=large, committed=1)
+        said += [e for e in role.handle(COMMANDER, word, T0) if isinstance(e, Send)]
+
+    assert said.count(Send(REPLICA, Swollen())) == 1
+
+
+def test_a_photograph_is_made_when_the_acceptor_needs_it() -> None:
+    replica = replica_of_a(journal_bytes=1 << 20)
+    learn(replica, 1, 2)
+
+    assert Wake(DEVELOP_MS, Develop()) in replica.handle(ACCEPTOR, Swollen(), T0)
+
+
+def test_a_state_taken_over_is_written_and_its_listener_is_told() -> None:
+    replica = replica_of_a()
+    chunks = chunks_of(tally_of(10))
+
+    effects = list(replica.handle(CATCHUP, Restore(slot=11, time_ms=10, chunks=chunks), T0))
+
+    assert replica.past.machine.digest() == tally_of(10).digest()
+    assert Send(ACCEPTOR, Applied(slot=11)) in effects
+    records = next(e.records for e in effects if isinstance(e, Checkpoint))
+    assert recover(records).base == Base(11, 10, chunks)
+    assert Send(LISTENER, Skipped(slot=11)) in effects
+
+
+def test_what_is_no_state_is_not_taken_over() -> None:
+    replica = replica_of_a()
+    unusable = (Observe("paxos.snapshot_unusable"),)
+
+    assert replica.handle(CATCHUP, Restore(slot=9, time_ms=1, chunks=(b"?",)), T0) == unusable
+    assert replica.past.next == 1
+
+
+def test_a_node_without_a_journal_photographs_only_for_others() -> None:
+    replica = replica_of_a(journal_bytes=0)
+    learn(replica, 1, 50)
+
+    assert not replica.past.photography.is_under_way()
+
+
+def test_followers_are_staggered_and_a_master_waits_longest() -> None:
+    plans = [Photography(8_000, place, 3) for place in range(3)]
+    for plan in plans:
+        plan.grown = 9_000
+
+    assert [plan.is_due(reigning=False) for plan in plans] == [True, True, False]
+    assert [plan.is_due(reigning=True) for plan in plans] == [False, False, False]
+
+
+def test_a_large_state_is_photographed_less_often() -> None:
+    plan = Photography(1_000, 0, 1)
+    plan.replace(9, (b"x" * 5_000,))
+    plan.grown = 9_999
+    assert not plan.is_due(reigning=False)
+    plan.grown = 10_000
+    assert plan.is_due(reigning=False)
+
+
+def catchup_of_a() -> CatchUp:
+    return CatchUp(CATCHUP, HOST, node="a", config=CONFIG)
+
+
+def test_fetched_slots_are_forgotten_only_when_all_are_covered() -> None:
+    role = catchup_of_a()
+    role.handle(REPLICA, Lacking(first=1, target=9, source="b"), T0)
+    slots = Slots(first=1, batches=(NO_OP,) * 8)
+    assert Persist(slots) in role.handle(catchup_of("b"), slots, T0)
+
+    assert role.handle(REPLICA, Trimmed(slot=8), T0) == ()
+    assert role.handle(REPLICA, Trimmed(slot=9), T0) == (Checkpoint(()),)
+    assert role.handle(REPLICA, Trimmed(slot=9), T0) == ()
+
+
+def test_a_photograph_serves_whoever_comes_later_and_fades() -> None:
+    role, asker = catchup_of_a(), catchup_of("b")
+    shot = Photographed(askers=(asker,), slot=5, time_ms=4, chunks=(b"1", b"2"))
+    first = SnapshotChunk(slot=5, time_ms=4, chunk=0, count=2, content=b"1")
+    given = role.handle(REPLICA, shot, T0)
+    assert given == [Send(asker, first), Wake(FADE_MS, Fade(use=1))]
+    other = catchup_of("c")
+    assert role.handle(REPLICA, Reprint(asker=other), T0) == (Send(other, first),)
+
+    assert role.handle(CATCHUP, Fade(use=1), T0) == [Wake(FADE_MS, Fade(use=2))]
+    assert role.handle(CATCHUP, Fade(use=2), T0) == ()
+    assert role.handle(other, Fetch(first=1, slot=5, chunk=1), T0) == ()
+
+
+def test_a_replica_gives_slots_an_old_photograph_or_a_new_one() -> None:
+    asker: Address = catchup_of("b")
+    replica = replica_of_a(journal_bytes=1 << 20)
+    learn(replica, 1, PAGE + 4)
+    excerpt = Excerpt(asker=asker, first=1, slot=0)
+    page = replica.handle(CATCHUP, excerpt, T0)
+    assert page == (Send(asker, Slots(first=1, batches=tuple(map(batch, range(1, PAGE + 1))))),)
+    replica.past.ledger.trim(10)
+
+    assert Wake(DEVELOP_MS, Develop()) in replica.handle(CATCHUP, excerpt, T0)
+    shot = develop(replica)[0]
+    assert isinstance(shot, Send)
+    assert isinstance(shot.message, Photographed)
+    assert shot.message.askers == (asker,)
+    again = Excerpt(asker=asker, first=1, slot=PAGE + 5)
+    assert replica.handle(CATCHUP, again, T0) == (Send(CATCHUP, Reprint(asker=asker)),)
+
+
+def test_the_journal_of_real_members_stays_small_and_is_read_fast(tmp_path: Path) -> None:
+    journal_bytes = 100_000
+    growth = grow(10_000, journal_bytes, tmp_path, kept=50)
+
+    assert growth.bytes_max < 8 * journal_bytes
+    assert growth.restart_s < 3

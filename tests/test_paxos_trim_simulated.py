@@ -1,0 +1,96 @@
+"""Journals that are cut all the time, while nodes crash; planted bugs are caught."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from holdfast.actors.effect import Effects
+from holdfast.actors.message import NS_PER_MS, Message
+from holdfast.actors.paxos.config import replica_of
+from holdfast.actors.paxos.message import SnapshotChunk
+from holdfast.actors.paxos.state import State
+from holdfast.cluster.simulation.logbook import LogJudge, logbook
+from holdfast.cluster.simulation.misfortune import Misfortune
+from holdfast.cluster.simulation.nemesis import Nemesis
+from holdfast.cluster.simulation.violation import ViolationError
+from holdfast.cluster.simulation.world import World
+
+SEEDS = 6
+SEEDS_FOR_A_MUTANT = 10
+
+
+def play(seed: int, marks: Counter[str], every_ms: int = 15) -> None:
+    """Cut journals all the time, with crashes that lose what is not synced, in the sync too."""
+    random = Random(f"{seed}/trim")
+    fate = Misfortune(
+        crash_every_ms=random.choice((300, 1_000)),
+        crash_in_sync_per_mille=random.choice((10, 50)),
+        tail_lost=True,
+        down_ms=random.choice((5, 200)),
+        sync_us=random.choice((500, 10_000)),
+        cut_every_ms=random.choice((0, 1_500)),
+    )
+    world = World(seed, fate)
+    names = ("n1", "n2", "n3")
+    for name in names:
+        world.add(name, logbook(every_ms=every_ms, journal_bytes=1_500, log_max=30), member=True)
+    world.judges.append(LogJudge())
+    nemesis = Nemesis(world, names)
+    world.may_die_in_sync = frozenset(names)
+    world.power_on_all()
+    nemesis.begin()
+    world.run(3_000 * NS_PER_MS)
+    nemesis.heal()
+    world.run(4_500 * NS_PER_MS)
+    digests = {world.role_at(replica_of(name)).past.machine.digest() for name in names}
+    ends = {world.role_at(replica_of(name)).past.next for name in names}
+    if len(ends) == 1 and len(digests) > 1:
+        raise ViolationError("P4: replicas that applied as much differ")
+    marks.update(world.marks)
+    for node in world.nodes.values():
+        marks["longest"] = max(marks["longest"], sum(map(len, node.disk.durable)))
+
+
+def test_crashes_around_the_cut_lose_nothing_and_the_journal_stays_small() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        play(seed, marks)
+    assert marks["paxos.trimmed"] > 20 * SEEDS
+    assert marks["paxos.restored"] > 0
+    assert marks["longest"] < 30_000
+
+
+def is_caught() -> bool:
+    for seed in range(SEEDS_FOR_A_MUTANT):
+        try:
+            play(seed, Counter(), every_ms=5)
+        except ViolationError:
+            return True
+    return False
+
+
+def test_a_cut_without_a_durable_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = State._keep  # pyright: ignore[reportPrivateUsage]
+
+    def without_state(self: State, records: tuple[Message, ...]) -> Effects:
+        return keep(self, records)[1:]
+
+    monkeypatch.setattr(State, "_keep", without_state)
+
+    assert is_caught()
+
+
+def test_what_came_since_the_photograph_and_is_not_kept_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keep = State._keep  # pyright: ignore[reportPrivateUsage]
+
+    def without_since(self: State, records: tuple[Message, ...]) -> Effects:
+        return keep(self, tuple(one for one in records if isinstance(one, SnapshotChunk)))
+
+    monkeypatch.setattr(State, "_keep", without_since)
+
+    assert is_caught()
