@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.actors.effect import Effects, Spawn
+from holdfast.actors.effect import Checkpoint, Effects, Send, Spawn
 from holdfast.actors.message import NS_PER_MS, Address, Instant, Message
+from holdfast.actors.paxos import leader
 from holdfast.actors.paxos.acceptor import Acceptor
-from holdfast.actors.paxos.event import Decided
-from holdfast.actors.paxos.message import Accept, HeartbeatAck
+from holdfast.actors.paxos.commander import Commander
+from holdfast.actors.paxos.event import Consult, Consulted, Decided, Leased, Order
+from holdfast.actors.paxos.message import Accept, HeartbeatAck, Pledged
 from holdfast.actors.paxos.monitor import Monitor
 from holdfast.actors.paxos.replica import Replica
+from holdfast.actors.paxos.timer import CommanderResend, GapCheck
 from holdfast.actors.role import Role
 from holdfast.cluster.simulation.paxos_machine import Appended, Register, Request
 from holdfast.cluster.simulation.paxos_plan import Focus, draw_log_plan
@@ -118,6 +121,85 @@ class CountsFromTheAnswer(Monitor):
         return super().handle(sender, event, now)
 
 
+class NeverAsksAgain(Commander):
+    """Takes it that every proposal arrives."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        return () if isinstance(event, CommanderResend) else super().handle(sender, event, now)
+
+
+class Embellishes(Commander):
+    """Proposes more than was asked for."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        if isinstance(event, Order) and event.batch.commands:
+            more = replace(event.batch, commands=(*event.batch.commands, b"extend it"))
+            event = replace(event, batch=more)
+        return super().handle(sender, event, now)
+
+
+class NeverMissesAnything(Replica):
+    """Takes it that what is decided is heard of."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        return () if isinstance(event, GapCheck) else super().handle(sender, event, now)
+
+
+class ReadsOnAndOn(Replica):
+    """Reads under a lease that ended."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        if isinstance(event, Leased):
+            event = replace(event, until=Instant(event.until + 10**10))
+        return super().handle(sender, event, now)
+
+
+class ReadsWhatItHas(Replica):
+    """Reads its own state and calls that linearizable."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        if isinstance(event, Consult) and event.age_ms is None:
+            answer = self.machine.read(event.question)
+            told = Consulted(number=event.number, answer=answer, slot=1, age_ms=0)
+            return (Send(sender, told),)
+        return super().handle(sender, event, now)
+
+
+class CallsItNew(Replica):
+    """Says that its state is not old at all."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        return [
+            Send(one.to, replace(one.message, age_ms=0))
+            if isinstance(one, Send) and isinstance(one.message, Consulted)
+            else one
+            for one in super().handle(sender, event, now)
+        ]
+
+
+class TrimsTooEarly(Replica):
+    """Lets others forget what its own records do not stand for yet."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        effects = super().handle(sender, event, now)
+        return sorted(effects, key=lambda effect: isinstance(effect, Checkpoint))
+
+
+def leaves_out(kind: type[Message]) -> type[Role[Any]]:
+    """Return an acceptor that leaves records out when it trims."""
+
+    class LeavesOut(Acceptor):
+        def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+            return [
+                Checkpoint(tuple(r for r in one.records if not isinstance(r, kind)))
+                if isinstance(one, Checkpoint)
+                else one
+                for one in super().handle(sender, event, now)
+            ]
+
+    return LeavesOut
+
+
 def instead(role: type[Role[Any]], planted: type[Role[Any]]) -> Subject:
     return Subject(change=lambda s: replace(s, role=planted) if s.role is role else s)
 
@@ -138,6 +220,7 @@ class Mutant(NamedTuple):
     seeds: int
     subject: Subject
     focus: Focus | None = None
+    spawned: type[Commander] = Commander
 
 
 LEASES = Focus.LEASES
@@ -155,12 +238,24 @@ MUTANTS = {
     "a restart forgets the lease": Mutant("P15", 60, instead(Acceptor, ForgetsItsLease), LEASES),
     "a lease from the answer on": Mutant("P15", 30, instead(Monitor, CountsFromTheAnswer), LEASES),
     "a lease without drift": Mutant("P15", 30, with_drift(0), LEASES),
+    "reads after the lease": Mutant("P14", 30, instead(Replica, ReadsOnAndOn)),
+    "reads what is there": Mutant("P14", 10, instead(Replica, ReadsWhatItHas)),
+    "an age that is too low": Mutant("P14", 10, instead(Replica, CallsItNew)),
+    "trims before it is durable": Mutant("P16", 20, instead(Replica, TrimsTooEarly)),
+    "trims votes": Mutant("P16", 20, instead(Acceptor, leaves_out(Accept))),
+    "trims the promise": Mutant("P5", 20, instead(Acceptor, leaves_out(Pledged))),
+    "a command nobody proposed": Mutant("P2", 10, Subject(), spawned=Embellishes),
+    "proposals are made once": Mutant("P19", 20, Subject(), spawned=NeverAsksAgain),
+    "gaps stay": Mutant("P19", 20, instead(Replica, NeverMissesAnything)),
 }
 
 
 @pytest.mark.parametrize("bug", MUTANTS)
-def test_every_planted_bug_is_seen_by_the_judge_named_for_it(bug: str) -> None:
-    judge, seeds, subject, focus = MUTANTS[bug]
+def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    judge, seeds, subject, focus, spawned = MUTANTS[bug]
+    monkeypatch.setattr(leader, "Commander", spawned)
     for seed in range(seeds):
         plan = draw_log_plan(seed, focus)
         report = run_log_seed(seed, plan=plan, subject=subject, judged=frozenset({judge}))

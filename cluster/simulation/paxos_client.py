@@ -31,7 +31,7 @@ LARGE_SHARE = 0.02
 LARGE_BYTES = 12_000
 """A few commands are so large that not many fit into one slot."""
 
-READ_MS_MAX = 200
+READ_MS_MAX = 80
 AGES_MS = (None, None, 100, 1_000)
 """How old an answer may be; None for a linearizable one."""
 
@@ -190,7 +190,10 @@ class Reader(Role[Happened | Follow | Skipped | Consulted | Curious]):
         return (self._later(),)
 
     def handle(
-        self, sender: Address, event: Happened | Follow | Skipped | Consulted | Curious, now: Instant
+        self,
+        sender: Address,
+        event: Happened | Follow | Skipped | Consulted | Curious,
+        now: Instant,
     ) -> Effects:
         """Ask again and again, whether answers come or not."""
         del sender, now

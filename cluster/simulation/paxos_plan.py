@@ -67,6 +67,8 @@ class LogPlan:
     """Whether the clock of such a leader is as slow as may be from then on, and all others fast."""
     partial_crash_share: float = 0.0
     """How often a leader that this happens to crashes, too."""
+    others_crash_share: float = 0.0
+    """How often all others crash then, and come back while it still believes that it leads."""
     crash_at_ballot_per_mille: int = 0
     """How often a node dies while it makes a ballot, a promise or a snapshot durable."""
     misfortune: Misfortune = CALM
@@ -159,7 +161,7 @@ def _leases(random: Random, plan: LogPlan) -> LogPlan:
         plan,
         nodes=random.choice((3, 3, 4)),
         lease_ms=lease_ms,
-        election_ms=lease_ms,
+        election_ms=lease_ms * random.choice((1, 1, 2)),
         proposers=1,
         rest_ms=50,
         drift_ppm=drift_ppm,
@@ -167,6 +169,7 @@ def _leases(random: Random, plan: LogPlan) -> LogPlan:
         partial_per_mille=50,
         partial_reign_per_mille=0,
         partial_crash_share=0.0,
+        others_crash_share=random.choice((0.0, 0.5)),
         wrong_clocks=True,
         misfortune=replace(
             plan.misfortune,
@@ -175,7 +178,7 @@ def _leases(random: Random, plan: LogPlan) -> LogPlan:
             delay_us=100,
             drift_every_ms=0,
             drift_ppm=drift_ppm,
-            crash_every_ms=random.choice((0, 200)),
+            crash_every_ms=0,
             crash_in_sync_per_mille=0,
             down_ms=5,
             late_per_mille=late_per_mille,

@@ -189,6 +189,10 @@ class LogWorld(World):
             self._set_clocks_wrong(node.name)
         if chance.random() < plan.partial_crash_share:
             self.after(chance.randrange(CRASH_NS_MAX), self.kill, node.name, node.boot)
+        if chance.random() < plan.others_crash_share:
+            for other in others:
+                wait = chance.randrange(CRASH_NS_MAX)
+                self.after(wait, self.kill, other, self.nodes[other].boot)
 
     def _set_clocks_wrong(self, slow: str) -> None:
         for name in self.members:
