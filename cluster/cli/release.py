@@ -63,16 +63,22 @@ def release(
       [cyan]holdfast release orders/42 --fence 17 --operator alice[/cyan]
 
     """
-    if not yes and not sys.stdin.isatty():
+    if not yes and not at_terminal():
         raise ConfigError("nobody is here to confirm: look with `holdfast who`, then add --yes")
     with asking(target(connect, cluster), timeout) as asked:
         if not yes:
             _confirm(asked.status(name), fence)
-        done = asked.evict(name, fence, operator)
+        former = asked.evict(name, fence, operator)
     if as_json:
-        typer.echo(json.dumps(as_plain(done), indent=2))
+        done = {"lock": name, "fence": fence, "holder": as_plain(former)}
+        typer.echo(json.dumps(done, indent=2))
         return
-    typer.echo(f"{name} was taken from {in_full(done.holder)}, who held it under fence {fence}.")
+    typer.echo(f"{name} was taken from {in_full(former)}, who held it under fence {fence}.")
+
+
+def at_terminal() -> bool:
+    """Return whether somebody can be asked."""
+    return sys.stdin.isatty()
 
 
 def _confirm(status: LockStatus, fence: int) -> None:
