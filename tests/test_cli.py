@@ -196,7 +196,7 @@ def test_an_operator_finds_a_holder_and_frees_its_lock(tmp_path: Path) -> None:
             assert f"under fence {fence}" in who.stdout
             (listed,) = json.loads(holdfast(tmp_path, "locks", "--json").stdout)
             assert (listed["lock"], listed["holder"]["fence"]) == ("orders/42", fence)
-            wrong = holdfast(tmp_path, "release", "orders/42", "--fence", "1", "--yes")
+            wrong = holdfast(tmp_path, "release", "orders/42", "--fence", "99", "--yes")
             assert (wrong.returncode, wrong.stdout) == (2, "")
             freed = holdfast(tmp_path, "release", "orders/42", "--fence", str(fence), "--yes")
             assert (freed.returncode, freed.stderr) == (0, "")
