@@ -79,7 +79,7 @@ def test_the_tables_show_who_holds_who_waits_and_who_is_missed() -> None:
 def test_locks_that_every_node_knows_are_shown_once_and_as_the_freshest_knows_them() -> None:
     nodes = [member("n1", "n2", slot=6), member("n2", "n2", slot=8), member("n3", "n2")]
     ((node, lock),) = locks_seen(nodes)
-    assert (node, lock.slot) == ("n2", 8)
+    assert (node, lock.slot) == ("", 8)
     own = dataclasses.replace(NODE, node="n2")
     assert [node for node, _ in locks_seen([NODE, own])] == ["n1", "n2"]
 
@@ -91,6 +91,7 @@ def test_eighty_columns_are_enough_and_cut_nothing() -> None:
         assert part in table
     assert "…" not in table
     assert "needs" not in table  # No column for what nobody has.
+    assert " at " not in table
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,9 @@ def release(
 ) -> None:
     """Take a lock [bold]by force[/bold] from whoever holds it, and give it to who is next.
 
-    A lock whose holder is dead is freed by itself when the holder's session ends; this is
-    for a holder that lives and does not let go. It is written down in the cluster's log.
+    A lock whose holder died is freed by itself, when the holder's session
+    ends. This is for a holder that lives and does not let go. The cluster's
+    log says who did it.
 
     For example:
 

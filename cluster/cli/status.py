@@ -100,15 +100,18 @@ def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Table:
 
 
 def locks_seen(nodes: Sequence[NodeStatus]) -> list[tuple[str, LockStatus]]:
-    """Return each lock with the node that speaks of it; once, if all speak of the same table."""
-    seen: dict[tuple[str, str], tuple[str, LockStatus]] = {}
+    """Return each lock with the node that speaks of it.
+
+    Where all nodes speak of the same table, each lock is returned once and without a node,
+    as the one knows it that has heard most.
+    """
+    seen: dict[tuple[str, str], LockStatus] = {}
     for node in nodes:
         for lock in node.locks:
             key = lock.lock, "" if node.protocol in TABLED else node.node
-            known = seen.get(key)
-            if known is None or lock.slot > known[1].slot:
-                seen[key] = node.node, lock
-    return [seen[key] for key in sorted(seen)]
+            if key not in seen or lock.slot > seen[key].slot:
+                seen[key] = lock
+    return [(node, seen[name, node]) for name, node in sorted(seen)]
 
 
 def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Table:
