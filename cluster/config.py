@@ -98,7 +98,7 @@ def parse(text: str, folder: Path) -> Config:
 
 
 def starting_config(
-    addresses: Mapping[str, str], *, cluster: str = "holdfast", protocol: str = "lamport"
+    addresses: Mapping[str, str], *, cluster: str = "holdfast", protocol: str = "paxos"
 ) -> str:
     """Return a configuration with comments, to begin from.
 

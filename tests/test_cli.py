@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import __version__
+from holdfast import __version__, connect
 from holdfast.actors.error import ConfigError
 from holdfast.cluster.cli.main import app
 from holdfast.cluster.config import load, loopback, starting_config
@@ -63,7 +63,8 @@ def serving(folder: Path, node: str) -> Generator[tuple[subprocess.Popen[str], s
 
 def test_help_names_every_command_and_teaches_by_example() -> None:
     out = run(app, ["--help"]).output
-    for command in ("init", "serve", "status", "simulate", "bench"):
+    commands = ("init", "serve", "status", "locks", "who", "release", "simulate", "bench")
+    for command in commands:
         assert command in out
     assert "holdfast init --nodes 3" in out
 
@@ -77,7 +78,9 @@ def test_init_writes_a_usable_file_and_says_what_to_do_next(tmp_path: Path) -> N
     done = run(app, ["init", "--nodes", "2", "--cluster", "shop", "--config", str(path)])
     assert done.exit_code == 0
     config = load(path)
-    assert (config.cluster, config.protocol, config.nodes) == ("shop", "lamport", loopback(2))
+    assert (config.cluster, config.protocol, config.nodes) == ("shop", "paxos", loopback(2))
+    assert config.data is not None
+    assert "all must be up; with 3 nodes one may die" in done.output
     assert f"holdfast serve --config {path} --id n2" in done.output
     assert "--connect tcp://127.0.0.1:4041,tcp://127.0.0.1:4042 --cluster shop" in done.output
 
@@ -96,7 +99,7 @@ def test_init_writes_nothing_that_would_not_be_usable(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     for wrong in (
         ["--protocol", "raft"],
-        ["--nodes", "1"],
+        ["--nodes", "1", "--protocol", "lamport"],
         ["--nodes", "65"],
         ["--port", "65534"],
         ["--port", "-1"],
@@ -158,7 +161,7 @@ def test_an_address_of_another_machine_is_told_with_what_to_do(tmp_path: Path) -
     assert "the host in the file must be this machine's own" in done.stderr
 
 
-@pytest.mark.parametrize("protocol", ["lamport", "central"])
+@pytest.mark.parametrize("protocol", ["paxos", "lamport", "central"])
 def test_nodes_serve_tell_their_status_and_stop_when_told(tmp_path: Path, protocol: str) -> None:
     addresses = write_config(tmp_path, protocol)
     with serving(tmp_path, "n1") as (first, greeting), serving(tmp_path, "n2") as (second, _):
@@ -169,8 +172,10 @@ def test_nodes_serve_tell_their_status_and_stop_when_told(tmp_path: Path, protoc
             ("n1", protocol),
             ("n2", protocol),
         ]
-        table = holdfast(tmp_path, "status", "--connect", ",".join(addresses.values()))
+        table = holdfast(tmp_path, "status")  # It finds them in cluster.toml.
         assert table.returncode == 0
+        assert max(map(len, table.stdout.splitlines())) <= 80
+        assert f"{protocol} on 2 nodes" in table.stdout
         assert table.stdout.count("ready") == 2
         other = holdfast(tmp_path, "status", "--connect", addresses["n1"], "--cluster", "other")
         assert other.returncode == 2
@@ -178,6 +183,25 @@ def test_nodes_serve_tell_their_status_and_stop_when_told(tmp_path: Path, protoc
         first.send_signal(signal.SIGTERM)
         second.send_signal(signal.SIGINT)
         assert (first.wait(PATIENCE_S), second.wait(PATIENCE_S)) == (0, 0)
+
+
+def test_an_operator_finds_a_holder_and_frees_its_lock(tmp_path: Path) -> None:
+    addresses = write_config(tmp_path, "paxos")
+    with serving(tmp_path, "n1"), serving(tmp_path, "n2"):
+        status_when_ready(tmp_path, addresses)
+        with connect(",".join(addresses.values()), label="web-3:7") as client:
+            fence = client.lock("orders/42", label="nightly").acquire(timeout=PATIENCE_S)
+            who = holdfast(tmp_path, "who", "orders/42")
+            assert "orders/42 is held by web-3:7, nightly" in who.stdout
+            assert f"under fence {fence}" in who.stdout
+            (listed,) = json.loads(holdfast(tmp_path, "locks", "--json").stdout)
+            assert (listed["lock"], listed["holder"]["fence"]) == ("orders/42", fence)
+            wrong = holdfast(tmp_path, "release", "orders/42", "--fence", "99", "--yes")
+            assert (wrong.returncode, wrong.stdout) == (2, "")
+            freed = holdfast(tmp_path, "release", "orders/42", "--fence", str(fence), "--yes")
+            assert (freed.returncode, freed.stderr) == (0, "")
+            assert "was taken from web-3:7, nightly" in freed.stdout
+        assert holdfast(tmp_path, "locks").stdout == "No lock is held.\n"
 
 
 def test_a_bug_in_a_role_stops_the_node_with_status_70(tmp_path: Path) -> None:

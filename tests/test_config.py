@@ -238,6 +238,6 @@ def test_a_starting_configuration_that_would_not_be_usable_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"cluster: .*Bad Name"):
         starting_config(loopback(3), cluster='Bad Name"')
     with pytest.raises(ConfigError, match="at least 2"):
-        starting_config(loopback(1))
+        starting_config(loopback(1), protocol="lamport")
     with pytest.raises(ConfigError, match="nodes: "):
         starting_config({})

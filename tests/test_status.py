@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.actors.lock.message import Absence, Contender, Counted, LockStatus, NodeStatus
-from holdfast.cluster.cli.status import as_plain, duration, locks_table, nodes_table
+from holdfast.cluster.cli.status import headline, locks_seen, locks_table, nodes_table
+from holdfast.cluster.cli.wording import as_plain, duration, in_full, person
 
 NODE = NodeStatus(
     node="n1",
@@ -30,10 +31,37 @@ NODE = NodeStatus(
     session="asker",
     request=5,
 )
+FENCE = 1_763_724_000_123_456_789
 
 
-def shown(table: Table) -> str:
-    console = Console(file=StringIO(), width=200)
+def member(node: str, master: str, slot: int = 7) -> NodeStatus:
+    holder = Contender(
+        "", f"client-{'1f' * 8}.17", "host-4711-thread-1", FENCE, 65_000, "web-3:4711, nightly", 2
+    )
+    waiter = Contender("", f"client-{'2a' * 8}.18", "task-9", None, 1_500, "web-4:99")
+    lock = LockStatus(
+        lock="orders/a-rather-long-name/42",
+        holder=holder,
+        waiters=(waiter,),
+        waits_for=(),
+        slot=slot,
+        age_ms=0,
+    )
+    return NodeStatus(
+        node=node,
+        protocol="paxos",
+        nodes=("n1", "n2", "n3"),
+        ready=True,
+        detail="ready, leads" if node == master else f"ready, follows {master}",
+        uptime_ms=3_605_000,
+        counters=(),
+        locks=(lock,),
+        master=master,
+    )
+
+
+def shown(table: Table, width: int = 200) -> str:
+    console = Console(file=StringIO(), width=width)
     console.print(table)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
@@ -43,18 +71,57 @@ def test_the_tables_show_who_holds_who_waits_and_who_is_missed() -> None:
     nodes = shown(nodes_table([NODE], asked=1))
     assert "not ready: n2 is silent" in nodes
     assert "1m 1s" in nodes
-    locks = shown(locks_table([NODE]))
+    locks = shown(locks_table(locks_seen([NODE])))
     for part in ("orders/[42]", "n1/s-1/thread-7", "9001", "2s", "n2 40ms", "n2 (silent 7s)"):
         assert part in locks
 
 
+def test_locks_that_every_node_knows_are_shown_once_and_as_the_freshest_knows_them() -> None:
+    nodes = [member("n1", "n2", slot=6), member("n2", "n2", slot=8), member("n3", "n2")]
+    ((node, lock),) = locks_seen(nodes)
+    assert (node, lock.slot) == ("", 8)
+    own = dataclasses.replace(NODE, node="n2")
+    assert [node for node, _ in locks_seen([NODE, own])] == ["n1", "n2"]
+
+
+def test_eighty_columns_are_enough_and_cut_nothing() -> None:
+    nodes = [member(node, "n2") for node in ("n1", "n2", "n3")]
+    table = shown(nodes_table(nodes, asked=3), 80) + shown(locks_table(locks_seen(nodes)), 80)
+    for part in ("ready, leads", "ready, follows n2", "1h", str(FENCE), "1m 5s"):
+        assert part in table
+    assert "…" not in table
+    assert "needs" not in table  # No column for what nobody has.
+    assert " at " not in table
+
+
 @pytest.mark.parametrize(
-    ("asked", "why"), [(1, "not asked"), (2, "not asked, or no answer"), (3, "no answer")]
+    ("masters", "text"),
+    [
+        (("n2", "n2", "n2"), "paxos on 3 nodes; n2 leads"),
+        (("n2", "", ""), "paxos on 3 nodes; n2 leads"),
+        (("n1", "n2", "n2"), "paxos on 3 nodes; n1 or n2 leads: an election is under way"),
+        (("", "", ""), "paxos on 3 nodes; nobody leads that these nodes know of"),
+    ],
+)
+def test_the_headline_says_who_leads_as_far_as_they_agree(
+    masters: tuple[str, ...], text: str
+) -> None:
+    assert headline([member(f"n{i}", master) for i, master in enumerate(masters, 1)]) == text
+
+
+def test_the_headline_of_a_protocol_without_a_leader_names_none() -> None:
+    assert headline([NODE]) == "lamport on 2 nodes"
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"), [(1, "not asked"), (2, "not asked, or no answer"), (3, "no answer: ")]
 )
 def test_a_node_that_is_missing_was_silent_if_every_address_was_asked(asked: int, why: str) -> None:
     node = dataclasses.replace(NODE, nodes=("n1", "n2", "n3"))
-    cells = [cell.strip() for cell in shown(nodes_table([node], asked=asked)).split("│")]
-    assert cells.count(why) == 2
+    rows = shown(nodes_table([node], asked=asked)).splitlines()
+    told = [row.split(None, 1)[1].strip() for row in rows if row.split()[:1] in (["n2"], ["n3"])]
+    assert [text.startswith(why) for text in told] == [True, True]
+    assert all(text == why for text in told) or asked == 3
 
 
 def test_a_status_as_json_has_names_for_every_part() -> None:
@@ -67,16 +134,22 @@ def test_a_status_as_json_has_names_for_every_part() -> None:
         "owner": "thread-7",
         "fence": 9001,
         "since_ms": 2500,
+        "label": "",
+        "times": 1,
     }
     assert lock["waits_for"] == [{"node": "n2", "silent_ms": 7000}]
     assert not {"session", "request"} & plain.keys()
 
 
 def test_a_fence_is_never_cut_short() -> None:
-    console = Console(file=StringIO(), width=60)
-    console.print(locks_table([NODE]))
-    assert isinstance(console.file, StringIO)
-    assert "…" not in console.file.getvalue()
+    table = shown(locks_table(locks_seen([member("n1", "n1")])), 50)
+    assert str(FENCE) in table
+
+
+def test_people_are_called_by_their_label_and_known_by_their_ids() -> None:
+    named, nameless = Contender("n1", "s", "t", 1, 0, "web-3:7"), Contender("n1", "s", "t", 1, 0)
+    assert (person(named), in_full(named)) == ("web-3:7", "web-3:7 (n1/s/t)")
+    assert person(nameless) == in_full(nameless) == "n1/s/t"
 
 
 @pytest.mark.parametrize(

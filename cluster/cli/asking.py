@@ -6,13 +6,13 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Protocol, cast
+from typing import Annotated, Protocol
 
 import typer
 
 from holdfast.actors.error import ConfigError, UnavailableError, WrongClusterError
-from holdfast.actors.lock.message import LockStatus, NodeStatus
-from holdfast.actors.lock.session_message import Evicted, ListedLock
+from holdfast.actors.lock.message import Contender, LockStatus, NodeStatus
+from holdfast.actors.lock.session_message import ListedLock
 
 EXIT_NO_ANSWER = 1
 
@@ -58,8 +58,8 @@ class Operator(Protocol):
         """Return the held locks whose names begin with ``prefix``, by name."""
         ...
 
-    def evict(self, name: str, fence: int, operator: str | None = None) -> Evicted:
-        """Take a lock from whoever holds it under ``fence``."""
+    def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
+        """Take a lock from whoever holds it under ``fence``, and return who did."""
         ...
 
 
@@ -109,7 +109,7 @@ def asking(where: Target, timeout: float) -> Generator[Operator]:
     addresses = ",".join(where.addresses)
     try:
         with client.connect(addresses, cluster=where.cluster, timeout=timeout) as session:
-            yield cast("Operator", session)
+            yield session
     except WrongClusterError:
         raise
     except UnavailableError as error:

@@ -12,10 +12,15 @@ from holdfast.cluster.guarantee import PROMISES
 
 PROTOCOLS = " or ".join(PROMISES)
 
+SAFE_FROM = 3
+"""The fewest members of which one may die."""
+
 
 def init(
-    nodes: Annotated[int, typer.Option(help="How many nodes, n1, n2 and so on.", min=1)] = 3,
-    protocol: Annotated[str, typer.Option(help=f"Who grants the locks: {PROTOCOLS}.")] = "lamport",
+    nodes: Annotated[
+        int, typer.Option(help="How many nodes, n1, n2 and so on; 3 survive one, 5 two.", min=1)
+    ] = 3,
+    protocol: Annotated[str, typer.Option(help=f"Who grants the locks: {PROTOCOLS}.")] = "paxos",
     cluster: Annotated[
         str, typer.Option(help="The cluster's name; nodes and clients of another are refused.")
     ] = "holdfast",
@@ -29,7 +34,7 @@ def init(
 
     For example:
 
-      [cyan]holdfast init --nodes 3[/cyan]
+      [cyan]holdfast init[/cyan]
 
       [cyan]holdfast init --nodes 5 --protocol central --cluster orders --config orders.toml[/cyan]
 
@@ -55,8 +60,21 @@ def init(
     except OSError as error:
         raise ConfigError(f"{config} cannot be written: {error.strerror}") from error
     typer.echo(f"Wrote {config}: {nodes} nodes of {protocol} on this machine.")
+    if protocol == "paxos":
+        typer.echo(_losses(nodes))
     typer.echo("Change the addresses for other machines. Then, each in a terminal of its own:\n")
     for node in addresses:
         typer.echo(f"  holdfast serve --config {config} --id {node}")
     connect = f"--connect {','.join(addresses.values())}"
-    typer.echo(f"\nand, to see who holds what:\n\n  holdfast status {connect} --cluster {cluster}")
+    typer.echo("\nand, to see who leads and who holds what:\n")
+    typer.echo(f"  holdfast status {connect} --cluster {cluster}")
+
+
+def _losses(nodes: int) -> str:
+    """Return how many of ``nodes`` members may die, and what would be better."""
+    spare = (nodes - 1) // 2
+    if nodes < SAFE_FROM:
+        return f"Mind: all must be up; with {SAFE_FROM} nodes one may die."
+    more = "" if nodes % 2 else f", as with {nodes - 1}: the last one adds nothing"
+    down = "one of them is" if spare == 1 else f"{spare} of them are"
+    return f"Locks are granted while at most {down} down{more}."

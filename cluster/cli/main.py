@@ -14,6 +14,8 @@ from typer.main import get_group
 from holdfast import __version__
 from holdfast.actors.error import HoldfastError
 from holdfast.cluster.cli.init import init
+from holdfast.cluster.cli.locks import locks, who
+from holdfast.cluster.cli.release import release
 from holdfast.cluster.cli.serve import serve
 from holdfast.cluster.cli.status import status
 
@@ -91,9 +93,11 @@ def holdfast(
 
       [cyan]holdfast init --nodes 3[/cyan]
 
-      [cyan]holdfast serve --config cluster.toml --id n1[/cyan] (and n2, n3, each in a terminal)
+      [cyan]holdfast serve --id n1[/cyan] (and n2, n3, each in a terminal of its own)
 
-      [cyan]holdfast status --connect tcp://127.0.0.1:4041[/cyan]
+      [cyan]holdfast status[/cyan]
+
+    Commands that ask find the nodes in ./cluster.toml, or where --connect says.
 
     """
     del version
@@ -102,6 +106,9 @@ def holdfast(
 app.command()(init)
 app.command()(serve)
 app.command()(status)
+app.command()(locks)
+app.command()(who)
+app.command()(release)
 for _name, (_help, _) in LATE.items():
     app.command(_name, help=_help)(_stand_in)
 

@@ -53,8 +53,9 @@ def release(
 ) -> None:
     """Take a lock [bold]by force[/bold] from whoever holds it, and give it to who is next.
 
-    A lock whose holder is dead is freed by itself when the holder's session ends; this is
-    for a holder that lives and does not let go. It is written down in the cluster's log.
+    A lock whose holder died is freed by itself, when the holder's session
+    ends. This is for a holder that lives and does not let go. The cluster's
+    log says who did it.
 
     For example:
 
@@ -63,16 +64,22 @@ def release(
       [cyan]holdfast release orders/42 --fence 17 --operator alice[/cyan]
 
     """
-    if not yes and not sys.stdin.isatty():
+    if not yes and not at_terminal():
         raise ConfigError("nobody is here to confirm: look with `holdfast who`, then add --yes")
     with asking(target(connect, cluster), timeout) as asked:
         if not yes:
             _confirm(asked.status(name), fence)
-        done = asked.evict(name, fence, operator)
+        former = asked.evict(name, fence, operator)
     if as_json:
-        typer.echo(json.dumps(as_plain(done), indent=2))
+        done = {"lock": name, "fence": fence, "holder": as_plain(former)}
+        typer.echo(json.dumps(done, indent=2))
         return
-    typer.echo(f"{name} was taken from {in_full(done.holder)}, who held it under fence {fence}.")
+    typer.echo(f"{name} was taken from {in_full(former)}, who held it under fence {fence}.")
+
+
+def at_terminal() -> bool:
+    """Return whether somebody can be asked."""
+    return sys.stdin.isatty()
 
 
 def _confirm(status: LockStatus, fence: int) -> None:

@@ -81,12 +81,16 @@ def serve(
 
 
 def _start(config: Config, node_id: str) -> Node:
+    import pykka  # noqa: PLC0415 (as the next)
     import zmq  # noqa: PLC0415 (sockets: not for --help)
 
     from holdfast.cluster.node import Node  # noqa: PLC0415
 
     try:
         return Node.start(config, node_id)
+    except pykka.ActorDeadError as error:  # It failed before anybody could wait for it.
+        typer.echo(f"{node_id} stopped after a fatal error: {error.__cause__!r}", err=True)
+        raise typer.Exit(EXIT_BUG) from error
     except ConfigError as error:
         if not isinstance(error.__cause__, zmq.ZMQError):
             raise

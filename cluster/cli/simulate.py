@@ -13,6 +13,7 @@ from rich.progress import track
 from rich.table import Table
 
 from holdfast.actors.error import ConfigError
+from holdfast.cluster.cli.init import PROTOCOLS
 from holdfast.cluster.recipe import Settings
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ SHOWN_MAX = 40
 
 def simulate(
     protocol: Annotated[
-        str, typer.Option("--protocol", "-p", help="Which protocol: lamport or central.")
-    ],
+        str, typer.Option("--protocol", "-p", help=f"Which protocol: {PROTOCOLS}.")
+    ] = "paxos",
     seeds: Annotated[
         str, typer.Option(help="Which seeds, both ends included.", metavar="A..B")
     ] = "0..99",
@@ -57,7 +58,7 @@ def simulate(
 
     For example:
 
-      [cyan]holdfast simulate --protocol lamport --seeds 0..1999 --workers 2[/cyan]
+      [cyan]holdfast simulate --seeds 0..1999 --workers 2[/cyan]
 
       [cyan]holdfast simulate --protocol central --seed 7 --trace[/cyan]
 

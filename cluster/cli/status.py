@@ -2,137 +2,149 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, cast
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.actors.error import UnavailableError, WrongClusterError
-from holdfast.actors.lock.message import Contender, LockStatus, NodeStatus
+from holdfast.actors.lock.message import LockStatus, NodeStatus
+from holdfast.cluster.cli.asking import (
+    ClusterOption,
+    ConnectOption,
+    TimeoutOption,
+    asking,
+    target,
+)
+from holdfast.cluster.cli.wording import as_plain, duration, person
 
-EXIT_NO_ANSWER = 1
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
+TABLED = frozenset({"paxos"})
+"""Protocols whose nodes all keep the same table of locks: each lock is shown once."""
+
+NODE_WIDTH_MAX = 20
+"""A longer id is folded (columns): the state must fit beside it."""
 
 
 def status(
-    connect: Annotated[
-        str, typer.Option(help="Addresses of nodes, with commas between.", metavar="ADDRESSES")
-    ],
-    cluster: Annotated[str, typer.Option(help="The cluster's name.")] = "holdfast",
-    timeout: Annotated[float, typer.Option(help="How long to wait for a first answer (s).")] = 5.0,
+    connect: ConnectOption = None,
+    cluster: ClusterOption = None,
+    timeout: TimeoutOption = 5.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON array, with an object for each node.")
     ] = False,
 ) -> None:
-    """Show [bold]who holds what[/bold], who waits, and for whom.
+    """Show [bold]which nodes are ready[/bold], who leads, and who holds what.
 
     Exits with 1 when no node answers.
 
     For example:
 
-      [cyan]holdfast status --connect tcp://127.0.0.1:4041[/cyan]
+      [cyan]holdfast status[/cyan] (where cluster.toml is)
 
       [cyan]holdfast status --connect tcp://127.0.0.1:4041,tcp://127.0.0.1:4042 --json[/cyan]
 
     """
-    from holdfast.cluster import client, settings  # noqa: PLC0415 (sockets: not for --help)
-
-    try:
-        with client.connect(connect, cluster=cluster, timeout=timeout) as session:
-            nodes = sorted(session.describe(), key=lambda node: node.node)
-    except WrongClusterError:
-        raise  # Somebody answers; it is the question that must change.
-    except UnavailableError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(EXIT_NO_ANSWER) from error
+    where = target(connect, cluster)
+    with asking(where, timeout) as operator:
+        nodes = sorted(operator.describe(), key=lambda node: node.node)
     if as_json:
         typer.echo(json.dumps([as_plain(node) for node in nodes], indent=2))
         return
     console = Console()
-    console.print(nodes_table(nodes, asked=len(settings.parse_addresses(connect))))
-    if any(node.locks for node in nodes):
-        console.print(locks_table(nodes))
-    else:
-        console.print("No lock is held or waited for.")
+    console.print(Text(headline(nodes), "bold"))
+    console.print(nodes_table(nodes, asked=len(where.addresses)))
+    seen = locks_seen(nodes)
+    console.print(locks_table(seen) if seen else "No lock is held or waited for.")
+    if seen and TABLED & {node.protocol for node in nodes}:
+        console.print("All held locks: holdfast locks. One with its queue: holdfast who NAME.")
 
 
-def as_plain(value: Any) -> Any:
-    """Return a message, with all that is in it, as what JSON knows: fields become keys."""
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
-        return {name: as_plain(getattr(value, name)) for name in names if name not in _ENVELOPE}
-    if hasattr(value, "_asdict"):
-        return {name: as_plain(part) for name, part in value._asdict().items()}
-    if isinstance(value, tuple):
-        return [as_plain(part) for part in cast("Sequence[object]", value)]
-    return value
-
-
-_ENVELOPE = frozenset({"session", "request"})
-"""Fields of an answer that say whose question it answers: of no use to who reads it."""
+def headline(nodes: Sequence[NodeStatus]) -> str:
+    """Return which protocol runs, on how many nodes, and which leads, as far as they agree."""
+    protocols = " and ".join(sorted({node.protocol for node in nodes}))
+    count = len({name for node in nodes for name in node.nodes})
+    masters = sorted({node.master for node in nodes if node.master})
+    parts = [f"{protocols} on {count} node{'' if count == 1 else 's'}"]
+    if len(masters) > 1:
+        parts.append(f"{' or '.join(masters)} leads: an election is under way")
+    elif masters:
+        parts.append(f"{masters[0]} leads")
+    elif TABLED & {node.protocol for node in nodes}:
+        parts.append("nobody leads that these nodes know of")
+    return "; ".join(parts)
 
 
 def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Table:
     """Return a row for each node that answered of those ``asked``, and for each that they name."""
-    table = Table("node", "protocol", "state", "up for", "locks", title="Nodes")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("node", max_width=NODE_WIDTH_MAX, overflow="fold")
+    table.add_column("state", overflow="fold")
+    table.add_column("up for", justify="right", no_wrap=True)
+    table.add_column("locks", justify="right", no_wrap=True)
     for node in nodes:
-        state = Text("ready", "green") if node.ready else Text("not ready", "red")
-        if node.detail != state.plain:
-            state.append(f": {node.detail}")
-        up_for = duration(node.uptime_ms)
-        table.add_row(node.node, node.protocol, state, up_for, str(len(node.locks)))
+        state = _state(node)
+        table.add_row(node.node, state, duration(node.uptime_ms), str(len(node.locks)))
     missing = sorted({name for node in nodes for name in node.nodes} - {n.node for n in nodes})
     # An address does not say whose it is: only when all were asked, each missing one was.
     if asked >= len(nodes) + len(missing):
-        why = Text("no answer", "red")
+        why = Text("no answer: is it running?", "red")
     else:
         why = Text("not asked, or no answer" if asked > len(nodes) else "not asked", "yellow")
     for name in missing:
-        table.add_row(name, "", why, "", "")
+        table.add_row(name, why, "", "")
     return table
 
 
-def locks_table(nodes: Sequence[NodeStatus]) -> Table:
-    """Return a row for each lock and node through which it is held or waited for."""
-    table = Table(title="Locks")
-    for name in ("lock", "asked at", "held by", "fence", "for", "waiting", "needs"):
-        table.add_column(name, overflow="fold")  # A fence that is cut short would be a wrong one.
+def locks_seen(nodes: Sequence[NodeStatus]) -> list[tuple[str, LockStatus]]:
+    """Return each lock with the node that speaks of it.
+
+    Where all nodes speak of the same table, each lock is returned once and without a node,
+    as the one knows it that has heard most.
+    """
+    seen: dict[tuple[str, str], LockStatus] = {}
     for node in nodes:
         for lock in node.locks:
-            table.add_row(*(Text(cell) for cell in _cells(node.node, lock)))
+            key = lock.lock, "" if node.protocol in TABLED else node.node
+            if key not in seen or lock.slot > seen[key].slot:
+                seen[key] = lock
+    return [(node, seen[name, node]) for name, node in sorted(seen)]
+
+
+def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Table:
+    """Return a row for each lock and node that speaks of it; without columns that are empty."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    rows = [_cells(node, lock) for node, lock in seen]
+    for place, name in enumerate(("lock", "at", "held by", "fence", "for", "waiting", "needs")):
+        if not any(row[place] for row in rows):
+            continue
+        whole = name in ("fence", "for")  # A fence that is cut short would be a wrong one.
+        table.add_column(name, no_wrap=whole, overflow="fold")
+    for row in rows:
+        kept = [cell for place, cell in enumerate(row) if any(other[place] for other in rows)]
+        table.add_row(*(Text(cell) for cell in kept))
     return table
 
 
-def duration(ms: int) -> str:
-    """Return ``ms`` milliseconds in the two largest units that fit, like ``2h 5m``."""
-    if ms < 1_000:  # noqa: PLR2004 (a second)
-        return f"{ms}ms"
-    parts: list[str] = []
-    for unit, size in _UNITS:
-        count, ms = divmod(ms, size)
-        if count or parts:
-            parts.append(f"{count}{unit}")
-        if len(parts) == 2:  # noqa: PLR2004 (as the docstring says)
-            break
-    return " ".join(part for part in parts if part[0] != "0")
+def _state(node: NodeStatus) -> Text:
+    state = Text("ready", "green") if node.ready else Text("not ready", "red")
+    more = node.detail.removeprefix(state.plain)
+    if more.startswith(","):
+        state.append(more)
+    elif more:
+        state.append(f": {node.detail}")
+    return state
 
 
-def _cells(node: str, lock: LockStatus) -> Iterator[str]:
-    holder = lock.holder
-    yield lock.lock
-    yield node
-    yield "-" if holder is None else _name(holder)  # Nobody, or nobody this node knows of.
-    yield "" if holder is None or holder.fence is None else str(holder.fence)
-    yield "" if holder is None else duration(holder.since_ms)
-    yield "\n".join(f"{_name(waiter)} {duration(waiter.since_ms)}" for waiter in lock.waiters)
-    yield "\n".join(f"{who.node} (silent {duration(who.silent_ms)})" for who in lock.waits_for)
-
-
-def _name(contender: Contender) -> str:
-    parts = (contender.node, contender.session, contender.owner)
-    return "/".join(part for part in parts if part)
+def _cells(node: str, lock: LockStatus) -> tuple[str, ...]:
+    holder, fence, held_for = "-", "", ""  # Nobody, or nobody this node knows of.
+    if lock.holder is not None:
+        holder, held_for = person(lock.holder), duration(lock.holder.since_ms)
+        fence = "" if lock.holder.fence is None else str(lock.holder.fence)
+    waiting = "\n".join(f"{person(one)} {duration(one.since_ms)}" for one in lock.waiters)
+    needs = "\n".join(f"{one.node} (silent {duration(one.silent_ms)})" for one in lock.waits_for)
+    at = node if lock.holder is None or lock.holder.node != node else ""
+    return lock.lock, at, holder, fence, held_for, waiting, needs

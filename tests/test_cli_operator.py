@@ -1,0 +1,255 @@
+"""What operators ask and do, with a client that is made up: `locks`, `who` and `release`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast.actors.error import (
+    ConfigError,
+    NotHeldError,
+    UnavailableError,
+    UnsupportedError,
+    WrongClusterError,
+)
+from holdfast.actors.lock.message import Absence, Contender, LockStatus, NodeStatus
+from holdfast.actors.lock.session_message import ListedLock
+from holdfast.cluster.cli.main import app
+from holdfast.cluster.config import loopback, starting_config
+
+FENCE = 1_763_724_000_123_456_789
+HOLDER = Contender("", "client-1f.17", "thread-7", FENCE, 125_000, "web-3:4711, nightly", 2)
+WAITERS = (
+    Contender("", "client-2a.18", "task-9", None, 40_000, "web-4:99"),
+    Contender("", "client-2b.19", "", None, 900),
+)
+HELD = LockStatus(lock="orders/42", holder=HOLDER, waiters=WAITERS, waits_for=())
+FREE = LockStatus(lock="orders/42", holder=None, waiters=(), waits_for=(Absence("n2", 7_000),))
+
+
+@dataclass
+class Made:
+    """A client that answers as it is told, and remembers what it was asked."""
+
+    state: LockStatus = HELD
+    listed: tuple[ListedLock, ...] = ()
+    error: Exception | None = None
+    asked: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
+
+    def connect(self, addresses: str, *, cluster: str, timeout: float) -> Self:
+        self.asked.append(("connect", addresses, cluster, timeout))
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.asked.append(("close",))
+
+    def _check(self, *asked: object) -> None:
+        self.asked.append(asked)
+        if self.error is not None:
+            raise self.error
+
+    def describe(self) -> tuple[NodeStatus, ...]:
+        raise NotImplementedError
+
+    def status(self, name: str) -> LockStatus:
+        self._check("status", name)
+        return self.state
+
+    def locks(self, prefix: str = "") -> Iterator[ListedLock]:
+        self._check("locks", prefix)
+        return iter(self.listed)
+
+    def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
+        self._check("evict", name, fence, operator)
+        return HOLDER
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Made:
+    made = Made()
+    monkeypatch.setattr("holdfast.cluster.client.connect", made.connect)
+    monkeypatch.setenv("HOLDFAST_CONNECT", "tcp://127.0.0.1:4041")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cluster.cli.release.at_terminal", lambda: True)
+
+
+def run(*arguments: str, says: str = "") -> Result:
+    return CliRunner().invoke(app, arguments, input=says)
+
+
+def plain(result: Result) -> Any:
+    assert result.exit_code == 0
+    return json.loads(result.stdout)
+
+
+def test_locks_are_listed_by_name_within_eighty_columns(client: Made) -> None:
+    client.listed = tuple(ListedLock(f"orders/[{i}]", HOLDER, i) for i in range(3))
+    done = run("locks", "--prefix", "orders/")
+    assert ("locks", "orders/") in client.asked
+    assert client.asked[-1] == ("close",)
+    assert max(map(len, done.output.splitlines())) <= 80
+    rows = [row.split() for row in done.output.splitlines() if "orders/" in row]
+    assert [row[0] for row in rows] == ["orders/[0]", "orders/[1]", "orders/[2]"]
+    assert rows[2][1:] == ["web-3:4711,", "nightly", str(FENCE), "2m", "5s", "2"]
+
+
+def test_locks_as_json_are_all_in_one_array(client: Made) -> None:
+    client.listed = (ListedLock("a", HOLDER, 0), ListedLock("b", HOLDER, 4))
+    listed = plain(run("locks", "--json"))
+    assert [(lock["lock"], lock["waiting"]) for lock in listed] == [("a", 0), ("b", 4)]
+    assert listed[0]["holder"]["fence"] == FENCE
+    client.listed = ()
+    assert plain(run("locks", "--json")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [((), "No lock is held."), (("--prefix", "x"), "No lock under 'x' is held.")],
+)
+def test_an_empty_list_is_said_in_words(
+    client: Made, arguments: tuple[str, ...], text: str
+) -> None:
+    assert client.listed == ()
+    assert run("locks", *arguments).output == f"{text}\n"
+
+
+def test_who_shows_the_holder_and_the_queue_in_order(client: Made) -> None:
+    assert client.state is HELD
+    lines = run("who", "orders/42").output.splitlines()
+    assert lines[0] == "orders/42 is held by web-3:4711, nightly (client-1f.17/thread-7)"
+    assert lines[1] == f"for 2m 5s, 2 times at once, under fence {FENCE}."
+    queue = [line.split() for line in lines if line.split()[:1] in (["1"], ["2"])]
+    assert queue == [
+        ["1", "40s", "web-4:99", "client-2a.18/task-9"],
+        ["2", "900ms", "client-2b.19", "client-2b.19"],
+    ]
+    assert plain(run("who", "orders/42", "--json"))["waiters"][0]["since_ms"] == 40_000
+
+
+def test_who_of_a_free_lock_names_whom_the_next_grant_needs(client: Made) -> None:
+    client.state = FREE
+    said = run("who", "orders/42").output
+    assert "orders/42 is free" in said
+    assert "Nobody waits for it." in said
+    assert "needs n2, which has been silent for 7s" in said
+
+
+def test_a_release_needs_the_fence(client: Made) -> None:
+    done = run("release", "orders/42", "--yes")
+    assert done.exit_code == 2
+    assert "--fence" in done.output
+    assert client.asked == []
+
+
+def test_a_release_is_confirmed_after_its_consequences_were_told(
+    client: Made, terminal: None
+) -> None:
+    del terminal
+    done = run("release", "orders/42", "--fence", str(FENCE), says="y\n")
+    assert done.exit_code == 0
+    assert ("evict", "orders/42", FENCE, None) in client.asked
+    for part in ("nightly (client-1f.17/thread-7)", "2 wait for it", "only storage that checks"):
+        assert part in done.stderr
+    assert done.stdout.endswith(
+        "orders/42 was taken from web-3:4711, nightly (client-1f.17/thread-7), who held it under "
+        f"fence {FENCE}.\n"
+    )
+
+
+@pytest.mark.parametrize("says", ["n\n", "\n", ""])
+def test_without_a_yes_nothing_is_released(client: Made, terminal: None, says: str) -> None:
+    del terminal
+    assert run("release", "orders/42", "--fence", str(FENCE), says=says).exit_code == 1
+    assert [asked for asked in client.asked if asked[0] == "evict"] == []
+
+
+def test_yes_asks_nobody_and_says_who_did_it(client: Made) -> None:
+    arguments = ("release", "orders/42", "--fence", str(FENCE), "--operator", "alice", "-y")
+    done = plain(run(*arguments, "--json"))
+    assert client.asked[1:] == [("evict", "orders/42", FENCE, "alice"), ("close",)]
+    assert (done["lock"], done["fence"], done["holder"]["owner"]) == (
+        "orders/42", FENCE, "thread-7"
+    )  # fmt: skip
+
+
+def test_where_nobody_can_be_asked_yes_must_be_said_before(client: Made) -> None:
+    error = run("release", "orders/42", "--fence", "7").exception
+    assert isinstance(error, ConfigError)
+    assert "--yes" in str(error)
+    assert client.asked == []
+
+
+@pytest.mark.parametrize(
+    ("state", "advice"), [(HELD, f"say --fence {FENCE}"), (FREE, "nothing to release")]
+)
+def test_a_hold_that_is_not_there_is_told_with_what_is(
+    client: Made, terminal: None, state: LockStatus, advice: str
+) -> None:
+    del terminal
+    client.state = state
+    error = run("release", "orders/42", "--fence", "7", says="y\n").exception
+    assert isinstance(error, NotHeldError)
+    assert advice in str(error)
+    assert [asked for asked in client.asked if asked[0] == "evict"] == []
+
+
+@pytest.mark.parametrize(
+    "command", [("locks",), ("who", "a"), ("release", "a", "--fence", "1", "-y")]
+)
+def test_an_unreachable_cluster_is_a_line_and_status_1(
+    client: Made, command: tuple[str, ...]
+) -> None:
+    client.error = UnavailableError("no majority for 12 s")
+    done = run(*command)
+    assert (done.exit_code, done.stderr) == (1, "no majority for 12 s\n")
+    assert client.asked[-1] == ("close",)
+
+
+@pytest.mark.parametrize("error", [WrongClusterError("another"), UnsupportedError("paxos has it")])
+def test_what_the_question_can_mend_is_an_error(client: Made, error: Exception) -> None:
+    client.error = error
+    assert run("locks").exception is error
+
+
+def test_addresses_come_from_the_command_or_the_environment_or_the_file_here(
+    client: Made, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = starting_config(loopback(2), cluster="shop", protocol="paxos")
+    (tmp_path / "cluster.toml").write_text(text)
+    run("locks", "--connect", "tcp://h:1", "--cluster", "c", "--timeout", "2")
+    run("locks")
+    monkeypatch.delenv("HOLDFAST_CONNECT")
+    run("locks")
+    run("locks", "--cluster", "other")
+    both = "tcp://127.0.0.1:4041,tcp://127.0.0.1:4042"
+    assert [asked[1:] for asked in client.asked if asked[0] == "connect"] == [
+        ("tcp://h:1", "c", 2.0),
+        ("tcp://127.0.0.1:4041", "holdfast", 5.0),
+        (both, "shop", 5.0),
+        (both, "other", 5.0),
+    ]
+
+
+def test_without_an_address_it_is_told_how_to_say_one(
+    client: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_CONNECT")
+    error = run("status").exception
+    assert isinstance(error, ConfigError)
+    assert "--connect tcp://host:4040" in str(error)
+    assert client.asked == []
