@@ -205,7 +205,7 @@ def report(console: Console, verdict: Verdict, contenders: Contenders, *, killin
             f"the algorithm needs 3(n-1) = {3 * (verdict.nodes - 1)}"
         )
     gap = f"{verdict.longest_gap_ms} ms without a grant at most"
-    kills = f", after {verdict.kills} kills -9 of the leader" if verdict.kills else ""
+    kills = f"; kill -9 of the leader: {verdict.kills} times" if verdict.kills else ""
     console.print(f"  gap               {gap}{kills}", soft_wrap=True)
     console.print(f"  overlaps          {verdict.overlaps}")
     console.print(f"  lost updates      {verdict.lost_updates}")

@@ -14,12 +14,12 @@ from holdfast import Contender, LockStatus, NodeStatus
 def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: float) -> Group:
     """Return the live view of a terminal."""
     locks = Table(title="locks", expand=True)
-    for column in ("lock", "held by", "through", "fence", "for", "waiting"):
+    for column in ("lock", "held by", "from", "fence", "for", "waiting"):
         # A fence that is cut short would be a wrong one.
         locks.add_column(column, min_width=18 if column == "fence" else None)
     for name, parts in by_lock(statuses).items():
         holder = holder_of(parts)
-        waiting = [f"{w.node}: {w.owner}" for part in parts for w in part.waiters]
+        waiting = [named(waiter) for part in parts for waiter in part.waiters]
         locks.add_row(
             name,
             named(holder) if holder else "",
@@ -90,6 +90,6 @@ def holder_of(parts: list[LockStatus]) -> Contender | None:
     return max(known, key=lambda holder: holder.owner != "", default=None)
 
 
-def named(holder: Contender) -> str:
-    """Return a holder by name, or by its node where the name is not known."""
-    return holder.owner or f"somebody on {holder.node}"
+def named(who: Contender) -> str:
+    """Return who holds or waits by name, or by its node where the name is not known."""
+    return who.owner or f"somebody on {who.node}"

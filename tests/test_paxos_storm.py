@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cluster.bench.members import Members, stop_all
+from holdfast.cluster.bench.members import Members, master_of, stop_all
 
 LONG_S = 90.0
 KINDS = ("threads", "threads", "tasks")
@@ -53,6 +53,11 @@ class Storm:
 
     def tell(self, what: str) -> None:
         print(f"{time.monotonic() - self.began:7.2f} s  {self.granted.total():6} grants  {what}")
+
+    def choose(self, master: str) -> str:
+        """Return any member; every other time it is the one that leads."""
+        node = self.chance.choice(self.members.names)
+        return master if master and self.chance.random() < 0.5 else node
 
     def start_clients(self) -> None:
         program = str(Path(__file__).with_name("storm_client.py"))
@@ -150,15 +155,15 @@ def rage(storm: Storm, misfortune: Callable[[str], None], *, seconds: float, tim
     done = 0
     members = storm.members
     with holdfast.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
-        members.wait_until_ready(watcher)
         storm.start_clients()
         storm.wait_for(10)
         ends = time.monotonic() + seconds
         while time.monotonic() < ends or done < times:
-            misfortune(storm.chance.choice(members.names))
-            members.wait_until_ready(watcher)  # Fails if a node ended by itself.
+            statuses = members.wait_until_ready(watcher)  # Fails if a node ended by itself.
+            misfortune(storm.choose(master_of(statuses)))
             storm.wait_for(storm.chance.randrange(1, 40))
             done += 1
+        members.wait_until_ready(watcher)
         storm.end_clients()
         storm.judge(watcher)
     storm.tell(f"{done} times, done")
