@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -25,11 +24,12 @@ from typing import Any
 
 import compare_plot
 import compare_wire
-from compare_bars import OURS, bars_table, figures_table, judge
+from compare_bars import OURS, bars_table, figures_table, judge, overlaps_of
 from compare_runs import (
     DISTINCT,
     HANDOVER,
     PAIR,
+    PATIENCE_S,
     ClientFailedError,
     Clients,
     measure,
@@ -37,7 +37,7 @@ from compare_runs import (
 )
 from peers.peer import Peer
 from peers.registry import PEERS
-from peers.servers import ServersFailedError
+from peers.servers import ServersFailedError, said_by
 
 from holdfast import HoldfastError
 
@@ -52,7 +52,7 @@ class Comparison:
 
     def __init__(self, peers: list[str], seconds: float, folder: Path | None) -> None:
         self.results: dict[str, Any] = {
-            "machine": machine(),
+            "machine": machine(folder or Path(tempfile.gettempdir())),
             "seconds": seconds,
             "peers": peers,
             "versions": {},
@@ -83,6 +83,7 @@ class Comparison:
             with tempfile.TemporaryDirectory(prefix="holdfast-", dir=self._folder) as folder:
                 try:
                     peer.start(Path(folder))
+                    self.results["versions"][name] = peer.version()
                     for figures in measure_failover(peer, Path(folder), kills):
                         self._note(name, "failover", figures)
                 except FAILURES as error:
@@ -115,7 +116,8 @@ class Comparison:
             return
         task = {"connect": peer.spec()["connect"], "tasks": TASKS}
         task |= {"warm_s": peer.warm_s, "seconds": self._seconds}
-        with Clients("compare_tasks.py", [task], folder) as clients:
+        patience_s = peer.warm_s + self._seconds + PATIENCE_S
+        with Clients("compare_tasks.py", [task], folder, patience_s) as clients:
             clients.tell()
             (result,) = clients.results()
         pairs_per_s = result["pairs"] / self._seconds
@@ -132,27 +134,20 @@ class Comparison:
         say(f"  {name:11} FAILED ({doing}): {error}")
 
 
-def machine() -> dict[str, Any]:
-    """Return what the figures depend on."""
+def machine(folder: Path) -> dict[str, Any]:
+    """Return what the figures depend on, ``folder`` being where servers keep their data."""
     model = ""
     if (info := Path("/proc/cpuinfo")).exists():
         lines = info.read_text(encoding="utf-8").splitlines()
         model = next(
             (line.partition(": ")[2] for line in lines if line.startswith("model name")), ""
         )
-    folder = tempfile.gettempdir()
-    disk = subprocess.run(
-        ["stat", "--file-system", "--format=%T", folder],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     return {
         "cpu": model,
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "file_system": disk.stdout.strip(),
+        "file_system": said_by("stat", "--file-system", "--format=%T", str(folder)),
         "load": os.getloadavg()[0],
     }
 
@@ -163,7 +158,7 @@ def say(text: str) -> None:
 
 
 def show(results: dict[str, Any], path: Path | None, charts: Path | None) -> bool:
-    """Print the tables, write what was asked for, and return whether no bar failed."""
+    """Print the tables, write what was asked for, and return whether nothing failed."""
     results["bars"] = judge(results)
     where = results["machine"]
     print(f"\n{where['cpu']}, {where['cores']} cores, {where['system']}, Python {where['python']}, "
@@ -176,6 +171,9 @@ def show(results: dict[str, Any], path: Path | None, charts: Path | None) -> boo
     print(f"\n{figures_table(results)}\n\n{bars_table(results)}")
     for failed in results["failed"]:
         print(f"\n{failed['peer']} failed ({failed['doing']}): {failed['error']}")
+    overlaps = {peer: met for peer in results["peers"] if (met := overlaps_of(results, peer))}
+    for peer, met in overlaps.items():
+        print(f"\n{peer}: {met} times a holder of the one lock met another")
     if path is not None:
         path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if charts is not None and (word := compare_plot.missing()):
@@ -183,7 +181,7 @@ def show(results: dict[str, Any], path: Path | None, charts: Path | None) -> boo
     elif charts is not None:
         print("charts:", ", ".join(str(chart) for chart in compare_plot.plot(results, charts)))
     good = all(judged["verdict"] != "FAIL" for judged in results["bars"])
-    return good and not results["failed"]
+    return good and not results["failed"] and OURS not in overlaps
 
 
 def arguments() -> argparse.Namespace:
@@ -202,7 +200,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the comparison; 0 if no bar failed, 1 if one did, else a word on standard error."""
+    """Run the comparison; 0 if no bar failed and nothing else, 1 if it did."""
     given = arguments()
     if given.again is not None:
         return 0 if show(json.loads(given.again.read_text("utf-8")), given.json, given.plot) else 1

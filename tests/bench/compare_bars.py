@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +82,7 @@ BARS = (
     _ratio(PAIR, "pair", "p50_us", "etcd", 0.3),
     _ratio(DISTINCT, "distinct", "pairs_per_s", "etcd", 3.0),
     _ratio(DISTINCT, "distinct", "pairs_per_s", "redlock", 2.0),
-    _ratio(HANDOVER, "handover", "pairs_per_s", "etcd", 8.0),
+    _ratio(HANDOVER, "handover", "handovers_per_s", "etcd", 8.0),
     Bar(
         text="asyncio, 256 tasks, pairs/s", workload="asyncio", figure="pairs_per_s", peer=None,
         at_most=False, limit=6000,
@@ -110,7 +109,7 @@ def judge(results: Results) -> list[dict[str, Any]]:
         for text, workload, figure in (
             (PAIR, "pair", "p50_us"),
             (DISTINCT, "distinct", "pairs_per_s"),
-            (HANDOVER, "handover", "pairs_per_s"),
+            (HANDOVER, "handover", "handovers_per_s"),
             ("leader killed, s without grants", "failover", "gap_s"),
         )
         for peer in results["peers"]
@@ -131,6 +130,11 @@ def over_rounds(
     return (statistics.median(values), min(values), max(values)) if values else None
 
 
+def overlaps_of(results: Results, peer: str) -> int:
+    """Return how often a holder of the one lock met another, in all rounds."""
+    return sum(int(entry["overlaps"]) for entry in _rounds(results, peer, "handover"))
+
+
 def _rounds(results: Results, peer: str, workload: str) -> list[dict[str, float]]:
     entries: list[dict[str, float]] = results["figures"].get(peer, {}).get(workload, [])
     return entries
@@ -139,11 +143,11 @@ def _rounds(results: Results, peer: str, workload: str) -> list[dict[str, float]
 def table(head: list[str], rows: list[list[str]]) -> str:
     """Return a table as Markdown, with columns wide enough to be read as text."""
     widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
-    line: Callable[[list[str]], str] = lambda row: (  # noqa: E731 - Used twice, here only.
+    cells = [head, ["-" * width for width in widths], *rows]
+    return "\n".join(
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in cells
     )
-    rule = "| " + " | ".join("-" * width for width in widths) + " |"
-    return "\n".join([line(head), rule, *(line(row) for row in rows)])
 
 
 def figures_table(results: Results) -> str:
@@ -152,7 +156,7 @@ def figures_table(results: Results) -> str:
         ("pair p50, us", "pair", "p50_us"),
         ("pair p99, us", "pair", "p99_us"),
         ("2x64 distinct, pairs/s", "distinct", "pairs_per_s"),
-        ("2x4 one lock, hand-overs/s", "handover", "pairs_per_s"),
+        ("2x4 one lock, hand-overs/s", "handover", "handovers_per_s"),
         ("leader killed, gap s", "failover", "gap_s"),
     )
     rows = [

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import sys
 import threading
 import time
+import traceback
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -47,7 +49,10 @@ class Tally:
 
     pairs: int = 0
     errors: int = 0
+    handovers: int = 0
+    """Counted pairs before which somebody else held the one lock."""
     overlaps: int = 0
+    """Holders of the one lock who found somebody else's mark at their end."""
     durations: list[int] = field(default_factory=list[int])
     """Of each counted pair, ns."""
     granted_ms: set[int] = field(default_factory=set[int])
@@ -58,6 +63,7 @@ class Tally:
         """Count in what ``other`` did."""
         self.pairs += other.pairs
         self.errors += other.errors
+        self.handovers += other.handovers
         self.overlaps += other.overlaps
         self.durations += other.durations
         self.granted_ms |= other.granted_ms
@@ -75,7 +81,7 @@ class Worker(threading.Thread):
         self.counted_from_ns = 0
         self._task = task
         self._name = task.lock or f"own-{task.client}-{number}"
-        self._number = task.client * task.threads + number + 1
+        self._own = (task.client * task.threads + number + 1).to_bytes(MARK_BYTES)
         self._door = door
         self._begin = begin
         self._mark: mmap.mmap | None = None
@@ -101,12 +107,13 @@ class Worker(threading.Thread):
         while now < self.until_ns:
             began = now
             handle.acquire()
-            self._enter()
+            taken_over = self._enter()
             self._leave()
             handle.release()
             now = clock()
             if began >= self.counted_from_ns and now <= self.until_ns:
                 durations.append(now - began)
+                self.tally.handovers += taken_over
         self.tally.pairs = len(durations)
 
     def _persevere(self, handle: Handle) -> None:
@@ -122,26 +129,35 @@ class Worker(threading.Thread):
                 tally.last_error = repr(error)[:500]
                 time.sleep(PAUSE_S)
 
-    def _enter(self) -> None:
-        if self._mark is not None:
-            self._mark[:] = self._number.to_bytes(MARK_BYTES)
+    def _enter(self) -> bool:
+        """Leave the own mark; return whether the last one was another's."""
+        if self._mark is None or self._mark[:] == self._own:
+            return False
+        self._mark[:] = self._own
+        return True
 
     def _leave(self) -> None:
-        if self._mark is not None and self._mark[:] != self._number.to_bytes(MARK_BYTES):
+        if self._mark is not None and self._mark[:] != self._own:
             self.tally.overlaps += 1
+
+
+def end_process(failure: threading.ExceptHookArgs) -> None:
+    """End this process with an error: a thread failed, and others may wait for what it holds."""
+    traceback.print_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def run(task: Task) -> Tally:
     """Do what ``task`` says."""
+    threading.excepthook = end_process
     door = PEERS[task.peer][1](task.spec)
     begin = threading.Event()
     workers = [Worker(task, number, door, begin) for number in range(task.threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
-        while not worker.ready.wait(0.2):
-            if not worker.is_alive():
-                raise SystemExit("a thread could not take its lock; see above")
+        worker.ready.wait()
     print(json.dumps({"event": "ready"}), flush=True)
     if not sys.stdin.readline():
         raise SystemExit("whoever started this client is gone")

@@ -12,7 +12,7 @@ from compare_bars import OURS, Results, over_rounds
 CHARTS = (
     ("pair", "p50_us", "One client, one lock: acquire and release, p50 (us)"),
     ("distinct", "pairs_per_s", "2 processes of 64 threads, distinct locks (pairs/s)"),
-    ("handover", "pairs_per_s", "2 processes of 4 threads, one lock (hand-overs/s)"),
+    ("handover", "handovers_per_s", "2 processes of 4 threads, one lock (hand-overs/s)"),
     ("failover", "gap_s", "Leader killed under load: time without grants (s)"),
 )
 """Workload, which is also the file's name, its figure, and the title."""

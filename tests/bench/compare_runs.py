@@ -8,6 +8,7 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,6 +22,8 @@ from peers.servers import bound_to_us
 HERE = Path(__file__).resolve().parent
 STOP_S = 15.0
 """How long a client may take to end by itself (s)."""
+PATIENCE_S = 60.0
+"""How long clients may take beyond what they were told to (s), before they are ended."""
 SAID_MAX = 2000
 """How much of a failed client's last words is shown, in characters."""
 SETTLE_S = 2.0
@@ -52,9 +55,15 @@ FAILOVER = Workload("failover", 2, 8, one_lock=False)
 
 
 class Clients:
-    """Client processes of one workload; a context, so that none outlives it."""
+    """Client processes of one workload; a context, so that none outlives it.
 
-    def __init__(self, script: str, tasks: list[dict[str, Any]], folder: Path) -> None:
+    Each step of theirs, to be ready and to come to an end, may take ``patience_s``.
+    """
+
+    def __init__(
+        self, script: str, tasks: list[dict[str, Any]], folder: Path, patience_s: float
+    ) -> None:
+        self._patience_s = patience_s
         self._logs = [folder / f"client-{index}.log" for index in range(len(tasks))]
         self._command = [sys.executable, str(HERE / script)]
         self._tasks = tasks
@@ -73,8 +82,7 @@ class Clients:
                         start_new_session=True,
                     )
                 self._processes.append(process)
-            for index in range(len(self._processes)):
-                self._read(index)
+            self.results()
         except BaseException:
             self.__exit__()
             raise
@@ -101,8 +109,22 @@ class Clients:
             process.stdin.flush()
 
     def results(self) -> list[dict[str, Any]]:
-        """Return what each says at its end."""
-        return [self._read(index) for index in range(len(self._processes))]
+        """Return what each says next: that it is ready, and at its end what it did.
+
+        Raises:
+            ClientFailedError: one ended without that, or took too long.
+
+        """
+        watchdog = threading.Timer(self._patience_s, self._kill)
+        watchdog.start()
+        try:
+            return [self._read(index) for index in range(len(self._processes))]
+        finally:
+            watchdog.cancel()
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
 
     def _read(self, index: int) -> dict[str, Any]:
         pipe = self._processes[index].stdout
@@ -113,33 +135,40 @@ class Clients:
                 return said
         self._processes[index].wait(STOP_S)
         text = self._logs[index].read_text(encoding="utf-8", errors="replace")
-        raise ClientFailedError(f"client {index} failed:\n{text[-SAID_MAX:]}")
+        code = self._processes[index].returncode
+        raise ClientFailedError(f"client {index} ended with {code}:\n{text[-SAID_MAX:]}")
 
 
 def measure(peer: Peer, workload: Workload, folder: Path, seconds: float) -> Figures:
     """Run ``workload`` for ``seconds`` after a warm-up.
 
     Returns:
-        ``pairs_per_s``, ``p50_us`` and ``p99_us`` of a pair, and ``overlaps``: how often a
-        holder of the one lock met another.
+        ``pairs_per_s``, ``p50_us`` and ``p99_us`` of a pair; of one lock also ``handovers_per_s``,
+        pairs whose lock another thread or process held before, and ``overlaps``, how often
+        a holder met another.
 
     Raises:
         ClientFailedError: a client could not do its work.
 
     """
-    with Clients("compare_client.py", _tasks(peer, workload, folder, seconds), folder) as clients:
+    tasks = _tasks(peer, workload, folder, seconds)
+    patience_s = peer.warm_s + seconds + PATIENCE_S
+    with Clients("compare_client.py", tasks, folder, patience_s) as clients:
         clients.tell()
         results = clients.results()
     durations = sorted(ns for result in results for ns in result["durations"])
     if len(durations) < 2:
         raise ClientFailedError(f"{len(durations)} pairs in {seconds:g} s are no measurement")
     percentiles = statistics.quantiles(durations, n=100)
-    return {
+    figures = {
         "pairs_per_s": len(durations) / seconds,
         "p50_us": percentiles[49] / 1000,
         "p99_us": percentiles[98] / 1000,
-        "overlaps": sum(result["overlaps"] for result in results),
     }
+    if workload.one_lock:
+        figures["handovers_per_s"] = sum(result["handovers"] for result in results) / seconds
+        figures["overlaps"] = sum(result["overlaps"] for result in results)
+    return figures
 
 
 def measure_failover(peer: Peer, folder: Path, kills: int) -> Iterator[Figures]:
@@ -154,7 +183,8 @@ def measure_failover(peer: Peer, folder: Path, kills: int) -> Iterator[Figures]:
 
     """
     windows: list[tuple[int, int]] = []
-    with Clients("compare_client.py", _tasks(peer, FAILOVER, folder, 0), folder) as clients:
+    tasks = _tasks(peer, FAILOVER, folder, 0)
+    with Clients("compare_client.py", tasks, folder, PATIENCE_S) as clients:
         clients.tell()
         for _ in range(kills):
             time.sleep(SETTLE_S)

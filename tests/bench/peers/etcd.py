@@ -20,7 +20,7 @@ from peers.servers import Servers, said_by
 MEMBERS = 3
 LEASE_S = 600
 """Outlives every run, so that nobody spends time on renewing it."""
-PATIENCE_S = 1.0
+PATIENCE_S = 0.3
 """When a question is asked again, of another member (s): one that waits for its turn keeps it
 only while it is asked, so this is used where no lock is contended."""
 LOCK, UNLOCK = "/v3lockpb.Lock/Lock", "/v3lockpb.Lock/Unlock"

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from peers.peer import LOCK_S, Door, Handle, Peer, Spec
 from peers.servers import Servers, answers
 
 MEMBERS = 3
-POLL_S = 0.005
-ASK_S = 30.0
-"""How long one question to the leader may take (s)."""
+POLL_S = 0.003
+ASK_S = 2.0
+"""When a question without an answer is asked again (s)."""
 SETTINGS = {"appendEntriesUseBatch": False, "autoTickPeriod": 0.01, "appendEntriesPeriod": 0.02}
 """Commands leave at once instead of every 100 ms: of what was tried the fastest."""
 
@@ -93,9 +94,11 @@ class PySyncObjDoor:
 
 
 class PySyncObjHandle:
-    """Polls: the lock manager has no waiting."""
+    """Polls: the lock manager has no waiting. What failed is asked again, as one owner may."""
 
     def __init__(self, locks: Any, name: str, inside: threading.Lock) -> None:
+        pysyncobj: Any = import_module("pysyncobj")
+        self._error: type[Exception] = pysyncobj.SyncObjException
         self._locks = locks
         self._name = name
         self._inside = inside
@@ -103,13 +106,20 @@ class PySyncObjHandle:
     def acquire(self) -> None:
         """Try until it is held."""
         self._inside.acquire()
-        while not self._locks.tryAcquire(self._name, sync=True, timeout=ASK_S):
+        while not self._ask(self._locks.tryAcquire):
             time.sleep(POLL_S)
 
     def release(self) -> None:
         """Release, and let the next thread of this process try."""
-        self._locks.release(self._name, sync=True, timeout=ASK_S)
+        self._ask(self._locks.release)
         self._inside.release()
+
+    def _ask(self, question: Callable[..., Any]) -> Any:
+        while True:
+            try:
+                return question(self._name, sync=True, timeout=ASK_S)
+            except self._error:  # The leader changed, or the link to it broke.
+                time.sleep(POLL_S)
 
 
 def open_door(spec: Spec) -> Door:
