@@ -43,10 +43,15 @@ class Event:
 
 
 class Message(Event):
-    """An event that may cross the wire: immutable, comparable, known by one tag."""
+    """An event that may cross the wire: immutable, comparable, known by one tag.
 
-    __slots__ = ()
+    ``encoded`` is room for its bytes (``transport/wire.py``): what goes to two peers and a
+    journal is encoded once. It is no field: it is not compared, not shown, and may be unset.
+    """
+
+    __slots__ = ("encoded",)
     TAG: ClassVar[int]
+    encoded: bytes
 
 
 class Refusal(Message):

@@ -9,26 +9,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from holdfast.actors.error import ConfigError
+from holdfast.cluster.config_file import ALLOWED, TABLES, File
 from holdfast.cluster.guarantee import PROMISES
 from holdfast.cluster.recipe import Settings
 
-NODES_MAX = 64
-"""Every node talks to every other: at 64 that is 63 links a node."""
-CLUSTER_ID = re.compile(r"[a-z0-9-]{1,64}")
-NODE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-ADDRESS = re.compile(
-    r"tcp://(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})"
-)
-ANYWHERE = {"0.0.0.0", "[::]"}
-"""Hosts to listen at, but not to be reached at."""
-FOLDER = re.compile(r"[^\0]+")
-LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
-PORT_MAX = 65535
 DEFAULT_PORT = 4040
 """Nodes of one machine are numbered on from here."""
 
@@ -88,7 +77,7 @@ def parse(text: str, folder: Path) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not TOML: {error}") from error
     try:
-        file = _File.model_validate(document)
+        file = File.model_validate(document)
     except ValidationError as error:
         problems = [_problem(dict(detail)) for detail in error.errors()]
         raise ConfigError("\n".join(problems)) from error
@@ -99,7 +88,9 @@ def parse(text: str, folder: Path) -> Config:
         protocol=file.protocol,
         nodes={node: file.nodes[node].address for node in sorted(file.nodes)},
         settings=Settings(
-            central_server=file.central.server or "", central_journal=file.central.journal
+            central_server=file.central.server or "",
+            central_journal=file.central.journal,
+            paxos_journal_bytes=file.paxos.journal_bytes,
         ),
         data=None if file.data is None else folder / file.data,
         log_level=file.log.level,
@@ -153,81 +144,12 @@ data = "./data"  # where nodes keep what must survive a restart; relative to thi
 # server = {first}  # the node that owns every lock; the first by name if left out
 journal = false  # true: a restarted server goes on where it was
 
+[paxos]  # read by protocol = "paxos" only
+# journal_bytes = 8388608  # how much a member writes before it trims its journal
+
 [log]
 level = "INFO"
 """
-
-
-def _matching(pattern: re.Pattern[str]) -> AfterValidator:
-    def check(value: str) -> str:
-        if pattern.fullmatch(value) is None:
-            raise ValueError(value)
-        return value
-
-    return AfterValidator(check)
-
-
-def _one_of(values: tuple[str, ...]) -> AfterValidator:
-    return _matching(re.compile("|".join(values)))
-
-
-def _address(value: str) -> str:
-    match = ADDRESS.fullmatch(value)
-    if match is None or match["host"] in ANYWHERE or int(match["port"]) > PORT_MAX:
-        raise ValueError(value)
-    return value
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _Node(_Strict):
-    address: Annotated[str, AfterValidator(_address)]
-
-
-class _Central(_Strict):
-    server: str | None = None
-    journal: bool = False
-
-
-class _Log(_Strict):
-    level: Annotated[str, _one_of(LOG_LEVELS)] = "INFO"
-
-
-class _File(_Strict):
-    cluster: Annotated[str, _matching(CLUSTER_ID)]
-    protocol: Annotated[str, _one_of(tuple(PROMISES))]
-    data: Annotated[str, _matching(FOLDER)] | None = None
-    nodes: Annotated[
-        dict[Annotated[str, _matching(NODE_ID)], _Node], Field(min_length=1, max_length=NODES_MAX)
-    ]
-    central: _Central = _Central()
-    log: _Log = _Log()
-
-
-_ALLOWED = {
-    "": "one of " + ", ".join(_File.model_fields),
-    "cluster": 'a name of 1 to 64 of a-z, 0-9 and - like "orders"',
-    "protocol": "one of " + ", ".join(f'"{name}"' for name in PROMISES),
-    "data": 'a folder like "./data"',
-    "nodes": f"1 to {NODES_MAX} tables like [nodes.n1]",
-    "nodes.*": (
-        "a table with an address, under an id of 1 to 32 of a-z, 0-9 and - "
-        'that begins with a letter or digit, like "n1"'
-    ),
-    "nodes.*.address": 'an address the other nodes can reach like "tcp://10.0.0.1:4040"',
-    "central": "a table with " + " and ".join(_Central.model_fields),
-    "central.server": 'the id of a node like "n1"',
-    "central.journal": "true or false",
-    "log": "a table with " + " and ".join(_Log.model_fields),
-    "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
-}
-"""What is allowed for each key, as the subject of ``... is expected``."""
-
-_TABLES: dict[str, type[_Strict]] = {
-    "": _File, "nodes.*": _Node, "central": _Central, "log": _Log
-}  # fmt: skip
 
 
 def _problem(detail: dict[str, Any]) -> str:
@@ -236,11 +158,11 @@ def _problem(detail: dict[str, Any]) -> str:
     key = ".".join(_key(step) for step in path)
     pattern = ".".join("*" if path[0] == "nodes" and i == 1 else s for i, s in enumerate(path))
     if detail["type"] == "extra_forbidden":
-        known = list(_TABLES[pattern.rpartition(".")[0]].model_fields)
+        known = list(TABLES[pattern.rpartition(".")[0]].model_fields)
         near = difflib.get_close_matches(path[-1], known, n=1)
         advice = f'did you mean "{near[0]}"?' if near else f"known here: {', '.join(known)}"
         return f"{key}: not a known key; {advice}"
-    allowed = _ALLOWED[pattern]
+    allowed = ALLOWED[pattern]
     if detail["type"] == "missing":
         return f"{key}: missing; {allowed} is expected"
     return _unusable(key, detail["input"], allowed)
@@ -250,7 +172,7 @@ def _unusable(key: str, value: object, allowed: str) -> str:
     return f"{key}: {_toml(value)} is not usable: {allowed} is expected"
 
 
-def _contradictions(file: _File) -> list[str]:
+def _contradictions(file: File) -> list[str]:
     """Return what is wrong although each value by itself is allowed."""
     problems: list[str] = []
     promise = PROMISES[file.protocol]
@@ -272,7 +194,7 @@ def _contradictions(file: _File) -> list[str]:
         known = ", ".join(_toml(node) for node in sorted(file.nodes))
         problems.append(_unusable("central.server", server, f"one of {known}"))
     if file.central.journal and file.data is None:
-        problems.append(f"data: missing; central.journal = true needs {_ALLOWED['data']}")
+        problems.append(f"data: missing; central.journal = true needs {ALLOWED['data']}")
     return problems
 
 

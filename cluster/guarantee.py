@@ -69,18 +69,10 @@ PROMISES: dict[str, Promise] = {
         why_nodes_min="its fences live in the other nodes' clocks: a restart learns them there",
     ),
     "paxos": Promise(
-        guarantees=frozenset(
-            {
-                Guarantee.EXCLUSIVE,
-                Guarantee.FENCED,
-                Guarantee.FIFO,
-                Guarantee.SURVIVES_UNKIND_NETWORK,
-                Guarantee.SURVIVES_MINORITY_CRASH,
-            }
-        ),
+        guarantees=frozenset(Guarantee),
         does_not_survive=(
-            "a majority of the nodes must be up; a lock whose client crashed stays held until "
-            "its node restarts"
+            "a majority of the nodes must be up and connected; what a dead client held stays "
+            "taken until its session's time is over"
         ),
         nodes_min=1,
     ),

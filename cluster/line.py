@@ -1,40 +1,29 @@
-"""The line from a user's threads to the session role of their client."""
+"""The line from a user's threads or tasks to the session role of their client."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pykka
 
-from holdfast.actors.client.message import Survey, Surveyed
-from holdfast.actors.error import ClosedError
-from holdfast.actors.lock.message import (
-    Acquire,
-    Cancel,
-    Granted,
-    Inspect,
-    LockStatus,
-)
+from holdfast.actors.error import ClosedError, OverloadedError
+from holdfast.actors.lock.message import Inspect, LockStatus
 from holdfast.actors.message import Event
-
-
-@dataclass(slots=True)
-class Grip:
-    """What one owner of this client holds, until its release was confirmed."""
-
-    fence: int
-    releasing: bool = False
-    """A release was begun; that the lock is no longer held is then no surprise."""
+from holdfast.cluster.host.reply import Reply
+from holdfast.cluster.operation import Operation, Wait
 
 
 class Role(Protocol):
     """The session role, as threads reach it (`holdfast.cluster.host.ref.RoleRef`)."""
 
-    def ask(self, message: Event) -> Any:
-        """Return the answer, or raise the refusal as an error."""
+    def submit(self, message: Event, reply: Reply) -> None:
+        """Ask ``message``; the answer, or why there is none, goes to ``reply``."""
+        ...
+
+    def abandon(self, reply: Reply) -> None:
+        """Take a question back."""
         ...
 
     def tell(self, message: Event) -> None:
@@ -43,16 +32,9 @@ class Role(Protocol):
 
 
 class Line:
-    """Carries questions of any thread to the session, and refuses when there is none.
-
-    Attributes:
-        grips: what is held, by lock and owner. An owner is sequential, so no two threads
-            write one entry at a time.
-
-    """
+    """Carries questions of any thread to the session, and refuses when there is none."""
 
     def __init__(self, session: Role) -> None:
-        self.grips: dict[tuple[str, str], Grip] = {}
         self.closed = False
         self._session = session
         self._pid = os.getpid()
@@ -77,40 +59,65 @@ class Line:
         if self.closed:
             raise ClosedError("this client is closed: connect anew")
 
-    def ask(self, message: Event) -> Any:
-        """Return the session's answer, whenever it comes.
+    def ask(self, message: Event) -> Operation[Any]:
+        """Ask, and end with the session's answer, whenever it comes.
+
+        Who stops waiting takes the question back.
 
         Raises:
             ClosedError: the client is closed, was closed meanwhile, or was forked.
             HoldfastError: the refusal, as its own error.
 
         """
-        self.check()
+        reply = Reply()
         try:
-            return self._session.ask(message)
+            self.submit(message, reply)
+            return (yield from self.answer(reply))
+        except BaseException:
+            if not reply.done:
+                self.abandon(reply)
+            raise
+
+    def submit(self, message: Event, reply: Reply) -> None:
+        """Ask, and go on; `answer` waits for it.
+
+        Raises:
+            ClosedError: the client is closed, or was forked.
+
+        """
+        self.check()
+        self._session.submit(message, reply)
+
+    def submit_last(self, message: Event, reply: Reply) -> None:
+        """Ask though the client is being closed."""
+        self._session.submit(message, reply)
+
+    def answer(self, reply: Reply) -> Operation[Any]:
+        """End with the answer in ``reply``.
+
+        Raises:
+            ClosedError: the client was closed before it came.
+            HoldfastError: the refusal, as its own error.
+
+        """
+        try:
+            return (yield Wait(reply))
         except pykka.ActorDeadError:
             raise ClosedError("this client was closed before an answer came") from None
 
-    def ask_for_lock(self, acquire: Acquire) -> int:
-        """Return the fence under which ``acquire`` was granted."""
-        granted = self.ask(acquire)
-        assert isinstance(granted, Granted)
-        return granted.fence
-
-    def cancel(self, cancel: Cancel) -> None:
-        """Have the session undo an acquire; without a session there is nothing to undo."""
-        if not self.forked:
-            with contextlib.suppress(pykka.ActorDeadError):
-                self._session.tell(cancel)
-
-    def status(self, name: str) -> LockStatus:
-        """Return what a node knows of the lock ``name``."""
-        status = self.ask(Inspect(lock=name))
+    def inspecting(self, lock: str, age_ms: int | None) -> Operation[LockStatus]:
+        """End with what is known of ``lock``; ``age_ms`` as in `Inspect`."""
+        status = yield from self.ask(Inspect(lock=lock, age_ms=age_ms))
         assert isinstance(status, LockStatus)
         return status
 
-    def survey(self) -> Surveyed:
-        """Return what all nodes say of themselves."""
-        surveyed = self.ask(Survey())
-        assert isinstance(surveyed, Surveyed)
-        return surveyed
+    def abandon(self, reply: Reply) -> None:
+        """Have the session forget a question, and undo what came of it."""
+        if not self.forked:
+            self._session.abandon(reply)
+
+    def tell(self, message: Event) -> None:
+        """Say ``message`` if there is anybody; what was asked before is abandoned by others."""
+        if not self.forked:
+            with contextlib.suppress(pykka.ActorDeadError, OverloadedError):
+                self._session.tell(message)

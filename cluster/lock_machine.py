@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from holdfast.actors.lock.command import Command
+from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
 from holdfast.actors.lock.table import LockTable
 from holdfast.actors.lock.table_record import TablePart
-from holdfast.actors.message import Message
+from holdfast.actors.message import Local, Message
 from holdfast.transport.wire import MalformedFrameError, decode, encode
 
 COMMANDS: tuple[type[Message], ...] = get_args(Command)
@@ -37,13 +38,34 @@ class LockMachine:
         """Return the log time at which `advance` would next do something."""
         return self.table.due_ms()
 
-    def snapshot(self) -> tuple[bytes, ...]:
-        """Return the table in parts."""
-        return tuple(encode(part) for part in self.table.snapshot())
+    def read(self, question: Local) -> Local:
+        """Answer a `LookUp` or a `Browse`."""
+        match question:
+            case LookUp():
+                return Looked(report=self.table.status(question.lock))
+            case Browse():
+                asked, most = question, max(0, question.most)
+                lines = self.table.listing(asked.prefix, asked.after, most + 1)
+                return Browsed(lines=lines[:most], more=len(lines) > most)
+            case _:
+                raise TypeError(f"{question!r} is no question about locks")
+
+    def photograph(self) -> Iterator[bytes | None]:
+        """Freeze the table, and return it in parts."""
+        frozen = self.table.freeze()
+        return (None if part is None else encode(part) for part in frozen)
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Take another replica's table in place of this one."""
-        parts = [decode(chunk) for chunk in chunks]
+        """Take another replica's table in place of this one.
+
+        Raises:
+            ValueError: the chunks are no table; nothing was changed.
+
+        """
+        try:
+            parts = [decode(chunk) for chunk in chunks]
+        except MalformedFrameError as error:
+            raise ValueError(f"a part of the table cannot be read: {error}") from error
         self.table = LockTable.restore(tuple(part for part in parts if isinstance(part, TablePart)))
 
     def digest(self) -> bytes:

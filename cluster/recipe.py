@@ -17,8 +17,9 @@ from holdfast.actors.lamport.process import LockProcess
 from holdfast.actors.lock.command import ExtendSessions
 from holdfast.actors.lock.proxy import Proxy
 from holdfast.actors.message import Address, Message, address_of
-from holdfast.actors.paxos.broker import Broker as LogBroker
 from holdfast.actors.paxos.config import replica_of
+from holdfast.actors.paxos.photography import JOURNAL_BYTES
+from holdfast.actors.paxos.proxy import LogProxy
 from holdfast.actors.paxos.seating import seat_log
 from holdfast.cluster.lock_machine import LockMachine
 from holdfast.transport.wire import encode
@@ -32,6 +33,8 @@ class Settings:
     """`central`: the node that runs the lock server; empty for the first by name."""
     central_journal: bool = False
     """`central`: keep the server's table on disk, so that a restarted server goes on."""
+    paxos_journal_bytes: int = JOURNAL_BYTES
+    """`paxos`: after how many bytes of commands a member's journal is cut, 1 or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,30 +161,30 @@ def central(seat: Seat) -> Cast:
 
 
 def paxos(seat: Seat) -> Cast:
-    """Seat the replicated log and its table of locks on every node, with a broker and a proxy."""
-    broker = address_of(seat.node, "broker")
+    """Seat the replicated log and its table of locks on every node, with its door as listener."""
+    proxy = address_of(seat.node, "proxy")
     log = seat_log(
         seat.node,
         seat.nodes,
         seat.random,
         seat.records,
         LockMachine(),
-        listener=broker,
+        listener=proxy,
         opening=(encode(ExtendSessions(master=seat.node)),),
+        journal_bytes=seat.settings.paxos_journal_bytes,
     )
     arguments = {
-        "name": f"{seat.node}/{seat.boot:x}",
+        "node": seat.node,
         "members": seat.nodes,
-        "proxy": address_of(seat.node, "proxy"),
         "replica": replica_of(seat.node),
+        "name": f"{seat.node}/{seat.boot:x}",
         "encode": encode,
     }
     return Cast(
         roles=(
             Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
             *log,
-            Spawn(broker, LogBroker, arguments),
-            _proxy(seat, "paxos", broker),
+            Spawn(proxy, LogProxy, arguments),
         )
     )
 

@@ -1,11 +1,13 @@
 """A local cluster of real processes, clients that fight over its locks, and a verdict.
 
     python examples/cluster.py                       # three nodes, four clients, ten seconds
+    python examples/cluster.py --kill-leader         # kill -9 of whoever leads, again and again
     python examples/cluster.py --protocol central --clients 8 --json
 
 Each node is one `holdfast serve`; each client is a process of its own that, while it
 holds a lock, changes a shared file in a way that any overlap would corrupt, and checks
-that its fence is above every earlier one.
+that its fence is above every earlier one. With --kill-leader all this has to hold although
+the node that leads is killed every few seconds, and clients have to go on after each kill.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from typing import Annotated
 
 import typer
 from checked_file import CheckedFile
-from local_cluster import ClusterFailedError, Contenders, LocalCluster
+from contenders import Contenders
+from killer import LAST_BEFORE_END_S, LeaderKiller, why_not
+from local_cluster import ClusterFailedError, LocalCluster, described
 from rich.console import Console
 from rich.live import Live
 from view import plain_line, screen
@@ -51,6 +55,8 @@ class Verdict:
     overlaps: int
     fence_regressions: int
     lost_updates: int
+    kills: int
+    longest_gap_ms: int
     grants_per_s: float
     acquire_p50_ms: float | None
     acquire_p99_ms: float | None
@@ -62,13 +68,22 @@ def run(
     protocol: Annotated[
         str,
         typer.Option(
-            help="lamport: every node must be up; central: one server; paxos: a majority."
+            help="paxos: a majority must be up; lamport: every node; central: one server."
         ),
-    ] = "lamport",
+    ] = "paxos",
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Node processes.")] = 3,
     clients: Annotated[int, typer.Option(min=1, max=64, help="Client processes.")] = 4,
     locks: Annotated[int, typer.Option(min=1, max=1000, help="Locks they fight over.")] = 2,
     seconds: Annotated[float, typer.Option(min=1, max=86400, help="How long they fight.")] = 10,
+    kill_leader: Annotated[
+        bool, typer.Option("--kill-leader", help="Kill -9 whoever leads, and start it anew.")
+    ] = False,
+    kill_every: Annotated[
+        float, typer.Option(min=0.5, max=3600, help="From one such kill to the next (s).")
+    ] = 4,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="central: the server keeps its table on disk.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="End with one JSON object as the last line.")
     ] = False,
@@ -76,13 +91,15 @@ def run(
     """Start a cluster on this machine, let clients fight over its locks, and judge.
 
     Exit status 0 only if no two clients were inside at once, no update was lost, no
-    fence went back, and every client was served.
+    fence went back, every client was served, and clients went on after each kill.
     """
+    if kill_leader:
+        check_kills(protocol, journal=journal, every_s=kill_every, seconds=seconds)
     console = Console(stderr=as_json and not sys.stdout.isatty())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-")))
         console.print(f"starting {nodes} nodes ({protocol}), logs in {folder}")
-        cluster = stack.enter_context(LocalCluster(folder, protocol, nodes))
+        cluster = stack.enter_context(LocalCluster(folder, protocol, nodes, journal=journal))
         watcher = stack.enter_context(holdfast.connect(cluster.connect, cluster=cluster.name))
         cluster.wait_until_ready(watcher)
         contenders = stack.enter_context(
@@ -90,17 +107,37 @@ def run(
         )
         contenders.begin()
         began = time.monotonic()
-        watch(console, watcher, contenders, began + seconds)
+        with ExitStack() as during:
+            if kill_leader:
+                until = began + seconds
+                killer = LeaderKiller(cluster, watcher, contenders, every_s=kill_every, until=until)
+                during.enter_context(killer)
+            watch(console, watcher, contenders, began + seconds)
+            contenders.over()
         finished = contenders.finish(GRACE_S)
         took = time.monotonic() - began
         verdict = judge(contenders, folder, locks=locks, took=took)
         verdict.protocol, verdict.nodes, verdict.seconds = protocol, nodes, seconds
         verdict.messages_per_entry = cluster.messages_per_entry(watcher, verdict.grants)
-        verdict.ok = verdict.ok and finished
-        report(console, verdict, contenders)
+        verdict.ok = verdict.ok and finished and bool(contenders.kills_ms) == kill_leader
+        report(console, verdict, contenders, killing=kill_leader)
     if as_json:
         print(json.dumps(asdict(verdict)), flush=True)
     raise typer.Exit(0 if verdict.ok else 1)
+
+
+def check_kills(protocol: str, *, journal: bool, every_s: float, seconds: float) -> None:
+    """Refuse kills that would break what the protocol promises, or for which there is no time.
+
+    Raises:
+        typer.BadParameter: so it is; the text says what to do instead.
+
+    """
+    if reason := why_not(protocol, journal=journal):
+        raise typer.BadParameter(reason, param_hint="--kill-leader")
+    if seconds < (needed := every_s / 2 + LAST_BEFORE_END_S):
+        text = f"at least {needed:g} are needed for one kill and to see that clients go on"
+        raise typer.BadParameter(text, param_hint="--seconds")
 
 
 def watch(console: Console, watcher: holdfast.Client, contenders: Contenders, until: float) -> None:
@@ -109,12 +146,12 @@ def watch(console: Console, watcher: holdfast.Client, contenders: Contenders, un
         with Live(console=console, refresh_per_second=8) as live:
             while time.monotonic() < until and contenders.alive():
                 left = until - time.monotonic()
-                live.update(screen(watcher.describe(), contenders, left))
+                live.update(screen(described(watcher), contenders, left))
                 contenders.wait(VIEW_EVERY_S)
         return
     while time.monotonic() < until and contenders.alive():
         contenders.wait(LINE_EVERY_S)
-        console.print(plain_line(watcher.describe(), contenders), soft_wrap=True)
+        console.print(plain_line(described(watcher), contenders), soft_wrap=True)
 
 
 def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> Verdict:
@@ -138,15 +175,21 @@ def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> V
         overlaps=overlaps,
         fence_regressions=regressions,
         lost_updates=grants - kept,
+        kills=len(contenders.kills_ms),
+        longest_gap_ms=contenders.longest_gap_ms,
         grants_per_s=round(grants / took, 1),
         acquire_p50_ms=round(percentiles[49], 3) if percentiles else None,
         acquire_p99_ms=round(percentiles[98], 3) if percentiles else None,
         messages_per_entry=None,
-        ok=everybody_served and overlaps == 0 and regressions == 0 and grants == kept,
+        ok=everybody_served
+        and overlaps == 0
+        and regressions == 0
+        and grants == kept
+        and not contenders.unserved,
     )
 
 
-def report(console: Console, verdict: Verdict, contenders: Contenders) -> None:
+def report(console: Console, verdict: Verdict, contenders: Contenders, *, killing: bool) -> None:
     """Say how it went, in words."""
     console.print()
     console.print(f"  grants            {verdict.grants} ({verdict.grants_per_s} a second)")
@@ -161,11 +204,20 @@ def report(console: Console, verdict: Verdict, contenders: Contenders) -> None:
             f"  messages          {verdict.messages_per_entry:.2f} for each entry; "
             f"the algorithm needs 3(n-1) = {3 * (verdict.nodes - 1)}"
         )
+    gap = f"{verdict.longest_gap_ms} ms without a grant at most"
+    kills = f", after {verdict.kills} kills -9 of the leader" if verdict.kills else ""
+    console.print(f"  gap               {gap}{kills}", soft_wrap=True)
     console.print(f"  overlaps          {verdict.overlaps}")
     console.print(f"  lost updates      {verdict.lost_updates}")
     console.print(f"  fence regressions {verdict.fence_regressions}")
     for problem in contenders.problems:
-        console.print(f"  [red]{problem}[/]")
+        console.print(f"  {problem}", style="red", markup=False, highlight=False)
+    if killing and not contenders.kills_ms:
+        console.print(
+            "  [red]nobody was killed: not all nodes were ready, or none said who leads[/]"
+        )
+    if contenders.unserved:
+        console.print("  [red]nobody was granted a lock after the last kill[/]")
     word = "[green]OK: no overlap, nothing lost, everybody served[/]"
     console.print(word if verdict.ok else "[red]FAILED[/]")
 

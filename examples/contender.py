@@ -54,11 +54,18 @@ def contend(
             fence = lock.acquire(timeout=PATIENCE_S)
             if fence is None:
                 continue
-            waited_ms = 1000 * (time.monotonic() - began)
+            at = time.monotonic()
             files[lock.name].append(name, fence, chance.uniform(*HOLD_S))
             grants += 1
             lock.release()
-            say("granted", client=name, lock=lock.name, fence=fence, waited_ms=waited_ms)
+            say(
+                "granted",
+                client=name,
+                lock=lock.name,
+                fence=fence,
+                at_ms=int(1000 * at),
+                waited_ms=1000 * (at - began),
+            )
     say(
         "done",
         client=name,

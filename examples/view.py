@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from local_cluster import Contenders
+from contenders import Contenders
+from local_cluster import master_of
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -13,7 +14,7 @@ from holdfast import Contender, LockStatus, NodeStatus
 def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: float) -> Group:
     """Return the live view of a terminal."""
     locks = Table(title="locks", expand=True)
-    for column in ("lock", "held by", "through", "fence", "for", "waiting, node by node"):
+    for column in ("lock", "held by", "through", "fence", "for", "waiting"):
         # A fence that is cut short would be a wrong one.
         locks.add_column(column, min_width=18 if column == "fence" else None)
     for name, parts in by_lock(statuses).items():
@@ -28,11 +29,16 @@ def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: flo
             ", ".join(waiting),
         )
     nodes = Table(title="nodes", expand=True)
-    for column in ("node", "protocol", "ready", "up"):
+    for column in ("node", "protocol", "ready", "leads", "up"):
         nodes.add_column(column)
+    master = master_of(statuses)
     for status in statuses:
         ready = Text("yes", "green") if status.ready else Text(status.detail, "yellow")
-        nodes.add_row(status.node, status.protocol, ready, f"{status.uptime_ms / 1000:.1f} s")
+        leads = Text("master", "cyan") if status.node == master else Text()
+        up = f"{status.uptime_ms / 1000:.1f} s"
+        nodes.add_row(status.node, status.protocol, ready, leads, up)
+    for name in sorted({name for status in statuses for name in status.nodes} - heard(statuses)):
+        nodes.add_row(name, "", Text("no answer", "red"), "", "")
     return Group(locks, nodes, Text(summary(contenders) + f"; {max(0.0, left_s):.0f} s to go"))
 
 
@@ -44,15 +50,32 @@ def plain_line(statuses: tuple[NodeStatus, ...], contenders: Contenders) -> str:
         waiting = sum(len(part.waiters) for part in parts)
         who = f"{named(holder)} (fence {holder.fence})" if holder else "nobody"
         held.append(f"{name}: {who}, {waiting} waiting")
-    return " | ".join([summary(contenders), *held])
+    master = master_of(statuses)
+    nodes = [f"master {master}"] if master else []
+    missing = {name for status in statuses for name in status.nodes} - heard(statuses)
+    nodes += [f"no answer from {name}" for name in sorted(missing)]
+    return " | ".join([summary(contenders), *nodes, *held])
+
+
+def heard(statuses: tuple[NodeStatus, ...]) -> set[str]:
+    """Return the nodes that answered."""
+    return {status.node for status in statuses}
 
 
 def by_lock(statuses: tuple[NodeStatus, ...]) -> dict[str, list[LockStatus]]:
-    """Return what each node says of each lock, sorted by lock."""
+    """Return what is known of each lock, sorted by lock.
+
+    Where there is a log every node knows all, and the one that is furthest says it; else
+    each node says what it knows of those that wait through it.
+    """
     found: dict[str, list[LockStatus]] = {}
     for status in statuses:
         for lock in status.locks:
             found.setdefault(lock.lock, []).append(lock)
+    for name, parts in found.items():
+        newest = max(parts, key=lambda part: part.slot)
+        if newest.slot:
+            found[name] = [newest]
     return dict(sorted(found.items()))
 
 

@@ -19,11 +19,12 @@ from holdfast.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from holdfast.cluster.client import Client, connect, parse_addresses
+from holdfast.cluster.client import Client, connect
 from holdfast.cluster.config import Config
 from holdfast.cluster.lock import Lock
 from holdfast.cluster.node import Node
 from holdfast.cluster.ports import free_ports
+from holdfast.cluster.settings import parse_addresses
 
 PATIENCE_S = 60
 CLUSTER = "test"

@@ -20,7 +20,7 @@ from holdfast.actors.error import (
 )
 from holdfast.cluster.client import Client, connect
 from holdfast.cluster.config import Config
-from holdfast.cluster.host.ref import RoleRef
+from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.node import Node
 from holdfast.cluster.ports import free_ports
 
@@ -155,7 +155,7 @@ def test_an_interrupted_close_leaves_nothing_running(
     before = threads()
     client = connect(central.addresses("n1"), cluster=CLUSTER, timeout=PATIENCE_S)
     with monkeypatch.context() as patch:
-        patch.setattr(RoleRef, "ask", interrupted)
+        patch.setattr(Reply, "get", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.close()
     assert threads() == before

@@ -7,14 +7,13 @@ import pytest
 
 from holdfast.actors.error import ConfigError
 from holdfast.cluster.config import (
-    LOG_LEVELS,
-    NODES_MAX,
     Config,
     load,
     loopback,
     parse,
     starting_config,
 )
+from holdfast.cluster.config_file import LOG_LEVELS, NODES_MAX
 from holdfast.cluster.guarantee import PROMISES
 from holdfast.cluster.recipe import Settings
 

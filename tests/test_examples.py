@@ -28,7 +28,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("protocol", ["lamport", "central", "paxos"])
+@pytest.mark.parametrize("protocol", ["paxos", "lamport", "central"])
 def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) -> None:
     ended = run("cluster.py", "--protocol", protocol, "--seconds", "3", "--json")
     verdict = json.loads(ended.stdout.splitlines()[-1])
@@ -42,9 +42,42 @@ def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) ->
 
 def test_an_entry_by_logical_time_costs_what_the_algorithm_says() -> None:
     """One client: nobody waits long enough for a probe, so the count is exact."""
-    ended = run("cluster.py", "--clients", "1", "--locks", "1", "--seconds", "2", "--json")
+    one = ("--clients", "1", "--locks", "1", "--seconds", "2")
+    ended = run("cluster.py", "--protocol", "lamport", *one, "--json")
     verdict = json.loads(ended.stdout.splitlines()[-1])
     assert verdict["messages_per_entry"] == pytest.approx(3 * (verdict["nodes"] - 1), rel=0.05)
+
+
+@pytest.mark.parametrize("options", [(), ("--protocol", "central", "--journal")])
+def test_clients_go_on_when_the_leader_is_killed_and_nothing_is_lost(
+    options: tuple[str, ...],
+) -> None:
+    ended = run(
+        "cluster.py", "--kill-leader", "--kill-every", "3", "--seconds", "9", "--json", *options
+    )
+    verdict = json.loads(ended.stdout.splitlines()[-1])
+    assert ended.returncode == 0, ended.stderr
+    assert verdict["ok"] is True
+    assert verdict["kills"] >= 1
+    assert 0 < verdict["longest_gap_ms"] < 9_000
+    assert (verdict["overlaps"], verdict["lost_updates"], verdict["fence_regressions"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--protocol", "lamport"), "lamport has no leader"),
+        (("--protocol", "central"), "--journal"),
+        (("--seconds", "2"), "at least 5"),
+    ],
+)
+def test_kills_that_cannot_end_well_are_refused_with_the_reason(
+    options: tuple[str, ...], why: str
+) -> None:
+    ended = run("cluster.py", "--kill-leader", *options)
+    assert ended.returncode == 2
+    said = " ".join(ended.stderr.replace("│", " ").split())  # The frame breaks lines.
+    assert why in said
 
 
 def test_a_cluster_that_cannot_serve_fails_and_says_why() -> None:

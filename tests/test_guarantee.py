@@ -28,10 +28,22 @@ def test_the_refusal_names_the_protocol_that_has_it() -> None:
     )
 
 
-def test_the_refusal_says_when_no_protocol_has_it() -> None:
+def test_the_refusal_names_the_only_protocol_that_has_it() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        demand("lamport", Guarantee.REENTRANT)
+    assert str(caught.value).endswith("; paxos has it")
+
+
+def test_the_refusal_says_when_no_protocol_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(PROMISES, "paxos")
     with pytest.raises(UnsupportedError) as caught:
         demand("lamport", Guarantee.REENTRANT)
     assert str(caught.value).endswith("no protocol of this release has it")
+
+
+def test_the_default_promises_everything_and_says_what_stops_it() -> None:
+    assert PROMISES["paxos"].guarantees == set(Guarantee)
+    assert "majority" in PROMISES["paxos"].does_not_survive
 
 
 def test_an_unknown_protocol_is_the_callers_mistake() -> None:

@@ -12,15 +12,21 @@ import pytest
 from holdfast.actors.error import (
     AlreadyHeldError,
     ClosedError,
+    LimitReachedError,
     LockTimeoutError,
     NotHeldError,
+    OverloadedError,
     UnavailableError,
 )
 from holdfast.actors.lock.message import Acquire, Cancel, Granted, Release, Released
-from holdfast.actors.lock.name import OWNER_BYTES_MAX, check_owner
-from holdfast.actors.message import Event
+from holdfast.actors.message import Event, Instant
+from holdfast.cluster.grips import Grips
+from holdfast.cluster.handle import Terms
+from holdfast.cluster.hold import Callback, Notice
+from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.line import Line
-from holdfast.cluster.lock import Lock, owner_of_thread, wait_ms_of
+from holdfast.cluster.lock import Lock
+from holdfast.cluster.owner import owner_of_thread
 
 PATIENCE_S = 30
 
@@ -31,11 +37,20 @@ class Script:
     def __init__(self) -> None:
         self.asked: list[Event] = []
         self.told: list[Event] = []
+        self.abandoned: list[Reply] = []
         self.acquire: Callable[[Acquire], int] = lambda asked: asked.request + 100
         self.release: Callable[[Release], None] = lambda _: None
 
-    def ask(self, message: Event) -> Any:
+    def submit(self, message: Event, reply: Reply) -> None:
         self.asked.append(message)
+        try:
+            answer = self.answer(message)
+        except Exception as error:  # noqa: BLE001  # It is the answer.
+            reply.fail(error)
+        else:
+            reply.set(answer)
+
+    def answer(self, message: Event) -> Granted | Released:
         match message:
             case Acquire():
                 return Granted(lock=message.lock, fence=self.acquire(message))
@@ -45,11 +60,24 @@ class Script:
             case _:
                 raise AssertionError(message)
 
+    def abandon(self, reply: Reply) -> None:
+        self.abandoned.append(reply)
+
     def tell(self, message: Event) -> None:
         self.told.append(message)
 
     def asks(self) -> list[Acquire]:
         return [asked for asked in self.asked if isinstance(asked, Acquire)]
+
+
+class Nobody:
+    """A herald without callbacks to call."""
+
+    def call(self, callback: Callback, notice: Notice) -> None:
+        raise AssertionError((callback, notice))
+
+    def stop(self, timeout: float) -> None:
+        del timeout
 
 
 def raises(error: BaseException) -> Callable[[Any], Any]:
@@ -65,14 +93,18 @@ def script() -> Script:
     return Script()
 
 
-@pytest.fixture
-def line(script: Script) -> Line:
-    return Line(script)
+Make = Callable[[Terms], Lock]
 
 
 @pytest.fixture
-def lock(line: Line) -> Lock:
-    return Lock(line, "x", timeout=None, owner=None)
+def make(script: Script) -> Make:
+    line, grips = Line(script), Grips(lambda: Instant(0), Nobody())
+    return lambda terms: Lock(line, grips, terms)
+
+
+@pytest.fixture
+def lock(make: Make) -> Lock:
+    return make(Terms("x"))
 
 
 def elsewhere(work: Callable[[], object]) -> object:
@@ -110,17 +142,24 @@ def test_acquire_returns_none_when_the_time_was_over(lock: Lock, script: Script)
 
 
 def test_what_is_no_lack_of_time_is_raised(lock: Lock, script: Script) -> None:
-    for error in (UnavailableError("n1"), AlreadyHeldError("x")):
+    for error in (UnavailableError("n1"), OverloadedError("x")):
         script.acquire = raises(error)
         with pytest.raises(type(error)):
             lock.acquire(timeout=1)
     assert script.told == []
 
 
-@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("inf"), 1e9])
-def test_a_timeout_out_of_range_is_a_value_error(lock: Lock, timeout: float) -> None:
-    with pytest.raises(ValueError, match="timeout is"):
-        lock.acquire(timeout=timeout)
+@pytest.mark.parametrize("error", [AlreadyHeldError("x"), LimitReachedError("x")])
+def test_who_tries_what_it_holds_hears_no_at_once_and_who_waits_an_error(
+    lock: Lock, script: Script, error: Exception
+) -> None:
+    script.acquire = raises(error)
+    assert lock.acquire(blocking=False) is None
+    assert lock.acquire(timeout=1) is None
+    with pytest.raises(type(error)):
+        lock.acquire()
+    with pytest.raises(type(error)), lock:
+        pass
 
 
 def test_a_timeout_without_blocking_is_a_value_error_as_threading_has_it(lock: Lock) -> None:
@@ -130,14 +169,10 @@ def test_a_timeout_without_blocking_is_a_value_error_as_threading_has_it(lock: L
         threading.Lock().acquire(blocking=False, timeout=1)
 
 
-def test_waits_are_rounded_up_so_that_none_becomes_a_try() -> None:
-    assert [wait_ms_of(s) for s in (None, 0, 0.0001, 1, 1.0004)] == [None, 0, 1, 1_000, 1_001]
-
-
 def test_the_timeout_of_the_lock_is_the_one_acquire_and_with_use(
-    line: Line, script: Script
+    make: Make, script: Script
 ) -> None:
-    lock = Lock(line, "x", timeout=2, owner=None)
+    lock = make(Terms("x", timeout=2))
     with lock:
         pass
     lock.acquire()
@@ -153,33 +188,20 @@ def test_threads_that_share_a_lock_are_two_owners(lock: Lock) -> None:
     assert lock.held
 
 
-def test_an_explicit_owner_is_one_for_all_threads(line: Line) -> None:
-    lock = Lock(line, "x", timeout=None, owner="job 7")
+def test_an_explicit_owner_is_one_for_all_threads(make: Make) -> None:
+    lock = make(Terms("x", owner="job 7"))
     fence = lock.acquire()
     assert elsewhere(lambda: lock.fence) == fence
     assert elsewhere(lock.release) is None
     assert not lock.held
 
 
-def test_locks_of_one_name_and_owner_are_the_same_lock(line: Line, lock: Lock) -> None:
+def test_locks_of_one_name_and_owner_are_the_same_lock(make: Make, lock: Lock) -> None:
     lock.acquire()
-    other = Lock(line, "x", timeout=None, owner=None)
+    other = make(Terms("x"))
     assert other.fence == lock.fence
     other.release()
     assert not lock.held
-
-
-def test_owners_are_never_alike_and_fit_their_limit() -> None:
-    owners = {owner_of_thread(), *(elsewhere(owner_of_thread) for _ in range(20))}
-    assert len(owners) == 21
-    assert owner_of_thread() == owner_of_thread()
-    names: list[str] = []
-    long = threading.Thread(target=lambda: names.append(owner_of_thread()), name="\u00e9\n" * 500)
-    long.start()
-    long.join(PATIENCE_S)
-    check_owner(names[0])
-    assert OWNER_BYTES_MAX - 2 <= len(names[0].encode()) <= OWNER_BYTES_MAX
-    assert "#" in names[0]
 
 
 def test_with_holds_or_raises_and_never_enters_unheld(lock: Lock, script: Script) -> None:
@@ -233,16 +255,28 @@ def test_an_unconfirmed_release_leaves_the_hold_and_may_be_repeated(
     assert not lock.held
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), pykka.Timeout()])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
+@pytest.mark.parametrize("granted", [True, False])
 def test_an_interrupted_acquire_is_cancelled_by_its_own_number(
-    lock: Lock, script: Script, error: BaseException
+    lock: Lock,
+    script: Script,
+    error: BaseException,
+    granted: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    script.acquire = raises(error)
+    def interrupt(self: Reply, *, timeout: float | None = None) -> None:
+        del self, timeout
+        raise error
+
+    if not granted:
+        script.acquire = raises(error)
+    monkeypatch.setattr(Reply, "get", interrupt)
     with pytest.raises(type(error)):
         lock.acquire()
     (asked,) = script.asks()
     cancel = Cancel(lock="x", session="", owner=lock.owner, request=asked.request)
     assert script.told == [cancel]
+    assert [reply.done for reply in script.abandoned] == [granted]
     assert not lock.held
 
 

@@ -96,7 +96,7 @@ def test_a_lower_ballot_is_told_of_the_higher_one(acceptor: Acceptor) -> None:
     assert acceptor.handle(SCOUT, Prepare(ballot=LOW, first=1), T0) == no
     assert acceptor.handle(SCOUT, accept(1), T0) == no
     assert acceptor.handle(SCOUT, beat(), T0) == no
-    assert acceptor.votes == {}
+    assert acceptor.votes.by_slot == {}
 
 
 def test_a_vote_is_written_and_then_said_and_reported_to_the_next_leader(
@@ -119,7 +119,7 @@ def test_a_repeated_vote_is_not_written_again_and_never_changed(acceptor: Accept
 
     assert again == (Send(COMMANDER, Accepted(ballot=LOW, slot=1)),)
     assert changed == (Observe("paxos.two_batches_of_one_ballot"),)
-    assert acceptor.votes[1].batch == BATCH
+    assert acceptor.votes.by_slot[1].batch == BATCH
 
 
 def test_a_vote_under_a_ballot_never_promised_promises_it(acceptor: Acceptor) -> None:
@@ -131,7 +131,7 @@ def test_a_vote_under_a_ballot_never_promised_promises_it(acceptor: Acceptor) ->
 
 def test_what_was_applied_is_left_out_of_a_promise_and_said_to_be(acceptor: Acceptor) -> None:
     for slot in (1, 2, 3):
-        acceptor.handle(COMMANDER, accept(slot), T0)
+        acceptor.handle(COMMANDER, accept(slot, committed=slot), T0)
     acceptor.handle(address_of("a", "replica"), Applied(slot=3), T0)
 
     effects = acceptor.handle(OTHER, Prepare(ballot=HIGH, first=2), T0)
@@ -141,6 +141,19 @@ def test_what_was_applied_is_left_out_of_a_promise_and_said_to_be(acceptor: Acce
         promised(HIGH),
         Send(OTHER, promise(HIGH, Vote(3, LOW, BATCH), asked=2, first=3)),
     ]
+
+
+def test_what_others_decided_is_not_taken_for_a_win_of_the_ballot_before(
+    acceptor: Acceptor,
+) -> None:
+    acceptor.handle(COMMANDER, accept(1), T0)  # Lost: another batch was decided, elsewhere.
+    acceptor.handle(address_of("a", "replica"), Applied(slot=2), T0)
+
+    effects = acceptor.handle(OTHER, Prepare(ballot=HIGH, first=1), AFTER_LEASE)
+
+    assert words(effects)[0] == promised(HIGH)
+    journal = [accept(1), *(e.record for e in effects if isinstance(e, Persist))]
+    assert recover(journal).decided == ()
 
 
 def test_a_long_report_comes_in_pages(acceptor: Acceptor) -> None:

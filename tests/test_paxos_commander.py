@@ -8,7 +8,7 @@ from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, address_of
 from holdfast.actors.paxos.commander import COMMANDER_RESEND_MS, Commander
 from holdfast.actors.paxos.config import WINDOW, Config, View, acceptor_of, leader_of, replica_of
-from holdfast.actors.paxos.event import CommanderResend, Decided, Idle, Order, Pulse
+from holdfast.actors.paxos.event import Decided, Idle, Order, Pulse
 from holdfast.actors.paxos.message import (
     NO_OP,
     Accept,
@@ -19,6 +19,7 @@ from holdfast.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
+from holdfast.actors.paxos.timer import CommanderResend
 from holdfast.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
@@ -146,11 +147,30 @@ def test_votes_that_do_not_come_are_asked_for_again(commander: Commander) -> Non
     assert commander.handle(HERE, resend, T0) == []
 
 
-def test_a_heartbeat_tells_everybody_what_is_decided(commander: Commander) -> None:
-    effects = commander.handle(address_of("a", "monitor"), Pulse(number=4, everywhere=1), T0)
+def pulse(number: int) -> Pulse:
+    return Pulse(number=number, everywhere=1, heard=(3, 2, 0), confirmed=2)
 
-    beat = Heartbeat(ballot=BALLOT, number=4, committed=1, everywhere=1)
+
+def test_a_heartbeat_tells_everybody_what_is_decided(commander: Commander) -> None:
+    effects = commander.handle(address_of("a", "monitor"), pulse(4), T0)
+
+    beat = Heartbeat(ballot=BALLOT, number=4, committed=1, everywhere=1, confirmed=2)
     assert effects == [Send(A, beat), Send(B, beat), Send(C, beat)]
+
+
+def test_a_heartbeat_proves_nothing_until_the_first_slot_of_the_reign_is_decided() -> None:
+    role, _ = commander_of(batches=(ONE,))
+    monitor = address_of("a", "monitor")
+    order(role, 2)
+    for acceptor in (A, B):
+        vote(role, acceptor, 1)
+    early = role.handle(monitor, pulse(4), T0)
+    for acceptor in (A, B):
+        vote(role, acceptor, 2)
+    late = role.handle(monitor, pulse(5), T0)
+
+    said = [e.message for e in (early[0], late[0]) if isinstance(e, Send)]
+    assert [m.heard for m in said if isinstance(m, Heartbeat)] == [(), (3, 2, 0)]
 
 
 def test_a_higher_ballot_is_told_to_the_leader(commander: Commander) -> None:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
 from holdfast.actors.message import Address, Instant, address_of
 from holdfast.actors.paxos.commander import Commander
 from holdfast.actors.paxos.config import Config, View, leader_of
@@ -63,8 +63,8 @@ def spawned(round_: int, first: int = 1) -> Spawn:
     return Spawn(address_of("a", f"scout-{round_}"), Scout, arguments)
 
 
-def written(round_: int) -> Persist:
-    return Persist(Pledged(pledge=Pledge.LED, ballot=Ballot(round_, LEADER)))
+def written(round_: int) -> Checkpoint:
+    return Checkpoint((Pledged(pledge=Pledge.LED, ballot=Ballot(round_, LEADER)),))
 
 
 def preempted(round_: int) -> Preempted:

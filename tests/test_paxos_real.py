@@ -28,15 +28,15 @@ class Members:
         self.connect = ",".join(addresses.values())
         self.config = folder / "cluster.toml"
         self.config.write_text(starting_config(addresses, protocol="paxos"), encoding="utf-8")
+        self.folder = folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, node: str) -> None:
         command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
-        self.processes[node] = subprocess.Popen(
-            [*command, "--config", str(self.config)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with (self.folder / f"{node}.log").open("ab") as log:
+            self.processes[node] = subprocess.Popen(
+                [*command, "--config", str(self.config)], stdout=log, stderr=log
+            )
 
     def kill(self, node: str) -> None:
         self.processes[node].kill()
@@ -49,7 +49,8 @@ def members(tmp_path: Path) -> Iterator[Members]:
     for node in NODES:
         members.start(node)
     yield members
-    for process in members.processes.values():
+    for node, process in members.processes.items():
+        assert process.poll() is None, (members.folder / f"{node}.log").read_text()
         process.kill()
         process.wait(LONG_S)
 
@@ -68,6 +69,25 @@ def test_whichever_member_is_killed_the_others_grant_and_fences_rise(members: Me
                 fences.append(fence)
                 members.start(node)
     assert fences == sorted(set(fences))
+
+
+def test_a_hold_outlives_every_member_it_was_granted_by(members: Members) -> None:
+    with (
+        holdfast.connect(members.connect, timeout=LONG_S) as client,
+        holdfast.connect(members.connect, timeout=LONG_S) as other,
+    ):
+        lock = client.lock("a")
+        fence = lock.acquire(timeout=LONG_S)
+        for node in NODES:
+            members.kill(node)
+            assert other.lock("a").acquire(timeout=1.0) is None
+            members.start(node)
+            assert lock.fence == fence
+        lock.release()
+        after = other.lock("a").acquire(timeout=LONG_S)
+        assert after is not None
+        assert fence is not None
+        assert after > fence
 
 
 def test_no_fence_comes_again_when_every_member_was_killed(members: Members) -> None:

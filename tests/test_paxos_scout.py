@@ -7,7 +7,7 @@ import pytest
 from holdfast.actors.effect import Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, Message, address_of
 from holdfast.actors.paxos.config import Config, View, acceptor_of, leader_of
-from holdfast.actors.paxos.event import Adopted, ScoutResend
+from holdfast.actors.paxos.event import Adopted
 from holdfast.actors.paxos.message import (
     NO_OP,
     Ballot,
@@ -18,6 +18,7 @@ from holdfast.actors.paxos.message import (
     Vote,
 )
 from holdfast.actors.paxos.scout import SCOUT_RESEND_MS, Scout
+from holdfast.actors.paxos.timer import ScoutResend
 from holdfast.cluster.simulation.machine import HOST
 
 T0 = Instant(0)

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.actors.client.message import Close, Closed, Survey, Surveyed
 from holdfast.actors.client.session import ClientSession
+from holdfast.actors.client.tenure import Stage
 from holdfast.actors.effect import Send
 from holdfast.actors.error import WrongClusterError
 from holdfast.actors.link import LinkDown, LinkRefused
@@ -48,12 +49,14 @@ class First(Random):
 
 
 class Play(Rehearsal[ClientSession]):
-    """A session ``c`` with two gates, at the first of which it begins."""
+    """A session ``c`` with two gates of a cluster that keeps no sessions, as it has said."""
 
     def __init__(self) -> None:
         super().__init__(
             lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=First())
         )
+        self.role.ledger.tenure.stage = Stage.UNKEPT
+        self.role.ledger.tenure.assigned = "c"
 
     def acquire(
         self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0

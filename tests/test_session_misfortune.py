@@ -21,6 +21,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
+from holdfast.actors.lock.session_message import Open, Opened
 from holdfast.actors.message import Address, Message, address_of
 from holdfast.cluster.simulation.rehearsal import Rehearsal
 
@@ -99,6 +100,9 @@ class Misfortune:
         asked = send.message
         if isinstance(asked, KeepAlive):
             return self._perhaps(send.to, Alive(session="c", node="", request=asked.request))
+        if isinstance(asked, Open):
+            opened = Opened(session="c", assigned="c", ttl_ms=0, node="", request=asked.request)
+            return self._perhaps(send.to, opened)
         assert isinstance(asked, Acquire | Release | Cancel)
         key = (send.to, asked.lock, asked.request)
         if isinstance(asked, Cancel):
@@ -129,5 +133,5 @@ class Misfortune:
     def _perhaps(self, gate: Address, answer: Message) -> list[Send]:
         if self.chance.random() < 0.4:
             return []
-        assert isinstance(answer, Alive | Granted | Released | Cancelled)
+        assert isinstance(answer, Alive | Opened | Granted | Released | Cancelled)
         return self.play.hear(gate, answer)

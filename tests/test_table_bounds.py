@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from holdfast.actors.lock import session as session_module
 from holdfast.actors.lock.command import (
     AcquireLock,
     CancelWait,
@@ -23,7 +24,8 @@ from holdfast.actors.lock.command import (
     ReleaseLock,
 )
 from holdfast.actors.lock.operation import AUDIT_MAX
-from holdfast.actors.lock.outcome import Denial, Denied
+from holdfast.actors.lock.outcome import Denial, Denied, Held
+from holdfast.actors.lock.session import LOSSES_MAX, QUIET_MAX
 from holdfast.actors.lock.table import LockTable
 from holdfast.actors.lock.waiting import SLACK
 
@@ -47,19 +49,88 @@ def table() -> LockTable:
     return fresh
 
 
-def test_a_hundred_thousand_names_leave_nothing_behind(table: LockTable) -> None:
-    """L7, P53, P58."""
-    table.apply(0, acquire(1, "first"))
-    table.apply(0, release(2, "first", 1))
+def test_two_hundred_thousand_names_leave_nothing_behind(table: LockTable) -> None:
+    """Rules 42, 54, L7, P53, P58: only the last outcomes, and after a TTL not even those."""
+    request = 0
+
+    def use(names: range) -> None:
+        nonlocal request
+        for i in names:
+            lock, owner = f"name {i}", f"thread {i % 7}"
+            (held,) = table.apply(0, acquire(request + 1, lock, owner))
+            assert isinstance(held, Held)
+            request += 2
+            table.apply(0, release(request, lock, held.fence, owner))
+
+    use(range(2 * QUIET_MAX))
     gc.collect()
-    before, size = len(gc.get_objects()), len(table.snapshot()[0].owners)
-    for i in range(100_000):
-        table.apply(0, acquire(2 * i + 3, f"name {i}"))
-        table.apply(0, release(2 * i + 4, f"name {i}", i + 2))
+    tracemalloc.start()
+    try:
+        use(range(2 * QUIET_MAX, 3 * QUIET_MAX))  # All that is remembered is traced now.
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        use(range(3 * QUIET_MAX, 200_000))
+        gc.collect()
+        growth = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert abs(growth) < 64 * 1024
+    assert (table.locks, table.claims, table.fence) == ({}, 0, 200_000)
+    session = table.sessions.by_id["s.1"]
+    assert len(session.claimants) == len(session.quiet) == QUIET_MAX
+    table.apply(TTL_MS - 1, KeepSession(session="s.1"))
+    table.apply(TTL_MS, KeepSession(session="s.1"))
+    assert (session.claimants, session.quiet) == ({}, {})
+
+
+@pytest.mark.parametrize("sessions", [False, True], ids=["one session", "a session each"])
+def test_a_held_lock_and_a_wait_take_less_than_two_kilobytes_each(*, sessions: bool) -> None:
+    """Measured over the whole table, with strings as the wire makes them: each its own."""
+    table = LockTable()
+    table.apply(0, OpenSession(session="s", ttl_ms=TTL_MS))
     gc.collect()
-    assert len(gc.get_objects()) - before < 100
-    assert (table.locks, table.claims, table.fence) == ({}, 0, 100_001)
-    assert len(table.snapshot()[0].owners) == size == 1
+    tracemalloc.start()
+    try:
+        for i in range(2_000):
+            name = f"s.{1}"
+            if sessions:
+                table.apply(0, OpenSession(session=f"client-{i}", ttl_ms=TTL_MS, label=f"host:{i}"))
+                name = f"client-{i}.{i + 2}"
+            for request, lock in ((1, f"orders/{i}"), (2, f"orders/{i // 2}")):
+                owner = f"thread-{i}-{request}"
+                command = acquire(request, lock, owner, TTL_MS // 2, name)
+                table.apply(0, replace(command, label=f"word {i}"))
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert table.claims == 4_000
+    assert taken / table.claims < 2_048
+
+
+def test_an_ended_session_is_freed_without_the_collector() -> None:
+    table = LockTable()
+    table.apply(0, OpenSession(session="other", ttl_ms=TTL_MS))
+    table.apply(0, acquire(1, "M", session="other.1"))
+
+    def live_and_die(number: int) -> None:
+        name = f"c.{number}"
+        table.apply(0, OpenSession(session="c", ttl_ms=TTL_MS))
+        table.apply(0, acquire(1, "L", session=name))
+        table.apply(0, acquire(2, "M", session=name))
+        table.apply(0, acquire(3, "N", session=name))
+        table.apply(0, replace(release(4, "N", table.fence), session=name))
+        table.apply(0, CloseSession(session=name, reason=CloseReason.GRACEFUL))
+
+    live_and_die(2)
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        for number in range(3, 53):
+            live_and_die(number)
+        assert len(gc.get_objects()) - before < 50  # The heap of deadlines, drained lazily.
+    finally:
+        gc.enable()
 
 
 def test_waits_that_ended_do_not_stay_in_the_heap(table: LockTable) -> None:
@@ -97,7 +168,10 @@ def test_the_audit_and_what_an_owner_lost_are_bounded(table: LockTable) -> None:
         table.apply(0, acquire(i, f"L{i}"))
         table.apply(0, ForceRelease(operator="root", request=i, lock=f"L{i}", fence=i))
     assert len(table.forced()) == AUDIT_MAX
-    assert len(table.sessions.by_id["s.1"].owners["o"].lost) == session_module.LOSSES_MAX
+    session = table.sessions.by_id["s.1"]
+    assert [one.lost for one in session.bereft.values()] == list(range(910, 1_010))
+    assert len(session.bereft) == LOSSES_MAX
+    assert len(session.quiet) == AUDIT_MAX + 9 - LOSSES_MAX
 
 
 @pytest.mark.parametrize("limit", ["SESSION_CLAIMS_MAX", "CLAIMS_MAX"])
@@ -172,6 +246,28 @@ def test_an_expiry_costs_what_expires_and_not_what_lives() -> None:
     table.apply(0, acquire(1, "L", session=dying))
     assert lines(table, TTL_MS, KeepSession(session="c9.10")) < 250
     assert dying not in table.sessions.by_id
+
+
+@pytest.mark.parametrize(
+    ("of_session", "of_hold", "shown"),
+    [
+        ("host:7", "nightly", "host:7, nightly"),
+        ("host:7", "", "host:7"),
+        ("", "nightly", "nightly"),
+        ("", "", ""),
+    ],
+)
+def test_a_holder_is_labelled_by_its_session_and_by_a_word_of_its_own(
+    table: LockTable, of_session: str, of_hold: str, shown: str
+) -> None:
+    table.apply(0, OpenSession(session="c", ttl_ms=TTL_MS, label=of_session))
+    table.apply(0, replace(acquire(1, "L", session="c.2"), label=of_hold))
+    (denied,) = table.apply(0, acquire(1, "L", wait_ms=0))
+    (line,) = table.listing()
+    forced = table.apply(0, ForceRelease(operator="root", request=1, lock="L", fence=1))[0]
+    assert (line.holder.label, getattr(forced, "label", None)) == (shown, shown)
+    assert isinstance(denied, Denied)
+    assert denied.detail == f"held by 'o' of 'c.2'{f' ({shown})' if shown else ''} under fence 1"
 
 
 def test_a_listing_is_paged_by_prefix_and_name(table: LockTable) -> None:

@@ -42,7 +42,7 @@ class Log:
         self.table = LockTable()
         self.now = 1_000
         self.request = 0
-        self.table.apply(self.now, OpenSession(session="s", ttl_ms=1_000_000))
+        self.table.apply(self.now, OpenSession(session="s", ttl_ms=1_000_000, label="host:7"))
 
     def number(self, again: int | None) -> int:
         self.request += again is None
@@ -254,10 +254,10 @@ def test_status_tells_of_holder_and_contenders_in_order(log: Log) -> None:
     log.acquire("c", 100)
     log.sleep(7)
     status = log.table.status("L")
-    assert status.holder == HolderSeen("s.1", "a", "label of a", 1, 2, 1_000, 12)
+    assert status.holder == HolderSeen("s.1", "a", "host:7, label of a", 1, 2, 1_000, 12)
     assert [(w.owner, w.label, w.waited_ms, w.left_ms) for w in status.waiters] == [
-        ("b", "label of b", 7, None),
-        ("c", "label of c", 7, 93),
+        ("b", "host:7, label of b", 7, None),
+        ("c", "host:7, label of c", 7, 93),
     ]
 
 

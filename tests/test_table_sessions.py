@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.actors.lock import session as session_module
 from holdfast.actors.lock.command import (
+    FENCE_FLOOR_MAX,
     TTL_MS_MAX,
     AcquireLock,
     CancelWait,
@@ -155,6 +156,17 @@ def test_a_new_master_gives_every_session_another_ttl_and_a_new_version(table: L
     assert table.due_ms() == 5_500 + TTL_MS
     (closed,) = table.advance(5_500 + TTL_MS)
     assert closed == SessionClosed(session=short, reason=CloseReason.EXPIRED)
+
+
+def test_a_new_master_may_raise_the_fences_and_never_lowers_them(table: LockTable) -> None:
+    """L2: a group that lost all goes on above a date."""
+    table.apply(0, ExtendSessions(master="m", fence_floor=1_000))
+    table.apply(0, ExtendSessions(master="m", fence_floor=7))
+    beyond = ExtendSessions(master="m", fence_floor=FENCE_FLOOR_MAX + 1)
+    assert denials(table.apply(0, beyond)) == [("", Denial.INVALID)]
+    (held,) = table.apply(0, acquire(opened(table, "client"), 1))
+    assert isinstance(held, Held)
+    assert held.fence == 1_001
 
 
 def test_a_sign_of_life_between_the_look_and_the_expiry_wins(table: LockTable) -> None:

@@ -21,8 +21,8 @@ from holdfast.transport.cbor import (
     load,
     shown,
 )
-from holdfast.transport.schema import array
-from holdfast.transport.wire import pack, unpack
+from holdfast.transport.schema import array, schema_of
+from holdfast.transport.wire import encode, unpack
 
 __all__ = [
     "ENVELOPES_MAX",
@@ -166,19 +166,43 @@ def encode_frame(frame: Frame) -> bytes:
     cluster, view, stamp, envelopes = frame
     if len(envelopes) > ENVELOPES_MAX:
         raise FrameTooLargeError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
-    _check_once(check_cluster, cluster)
     for name, number in (("view", view), ("stamp", stamp)):
         if not 0 <= number <= INT_MAX:
             raise ValueError(f"{name} is {number}, 0 to {INT_MAX} are allowed")
-    packed: list[list[object]] = []
+    parts = [_start(cluster, view), dump(stamp), _head(len(envelopes))]
     for to, sender, message in envelopes:
-        _check_once(check_address, to)
-        _check_once(check_address, sender)
-        packed.append([to, sender, *pack(message)])
-    data = dump([WIRE_VERSION, cluster, view, stamp, packed])
+        length = schema_of(type(message)).length
+        parts += (
+            _head(_ENVELOPE_HEAD_ITEMS + length),
+            _name(check_address, to),
+            _name(check_address, sender),
+            encode(message)[len(_head(length)) :],
+        )
+    data = b"".join(parts)
     if len(data) > FRAME_BYTES_MAX:
         raise FrameTooLargeError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX}")
     return data
+
+
+@lru_cache(maxsize=64)
+def _start(cluster: str, view: int) -> bytes:
+    """Return what every frame of a cluster begins with."""
+    return b"".join(
+        (_head(_FRAME_ITEMS), dump(WIRE_VERSION), _name(check_cluster, cluster), dump(view))
+    )
+
+
+@lru_cache(maxsize=64)
+def _head(length: int) -> bytes:
+    """Return how CBOR begins an array of ``length`` items."""
+    return dump([None] * length)[:-length] if length else dump([])
+
+
+@lru_cache(maxsize=4096)
+def _name(check: Callable[[str], None], name: str) -> bytes:
+    """Return one of the few names in use as CBOR; what ``check`` refuses is not remembered."""
+    check(name)
+    return dump(name)
 
 
 @lru_cache(maxsize=4096)

@@ -21,16 +21,7 @@ from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_
 
 from holdfast.actors.message import REGISTRY, Message
 from holdfast.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, shown
-
-Step = Callable[[Any], Any]
-"""Takes a value and returns it in its other form, or raises `MalformedFrameError`."""
-
-
-class Codec(NamedTuple):
-    """How values of one type are turned into plain ones, and back."""
-
-    pack: Step
-    unpack: Step
+from holdfast.transport.compiled import Codec, Step, Way, short_pack, short_tuple, short_unpack
 
 
 class Schema(NamedTuple):
@@ -71,10 +62,10 @@ def _check_bool(value: Any) -> Any:
 
 
 _PLAIN: Mapping[Any, Codec] = {
-    int: Codec(_check_int, _check_int),
-    str: Codec(_check_str, _check_str),
-    bytes: Codec(_check_bytes, _check_bytes),
-    bool: Codec(_check_bool, _check_bool),
+    int: Codec(_check_int, _check_int, f"type({{v}}) is int and {INT_MIN} <= {{v}} <= {INT_MAX}"),
+    str: Codec(_check_str, _check_str, "type({v}) is str"),
+    bytes: Codec(_check_bytes, _check_bytes, "type({v}) is bytes"),
+    bool: Codec(_check_bool, _check_bool, "type({v}) is bool"),
 }
 
 _schemas: dict[type[Message], Schema] = {}
@@ -124,7 +115,12 @@ def _schema(cls: type[Message], within: tuple[type, ...]) -> Schema:
             codecs.append((field.name, _codec(hints[field.name], (*within, cls))))
         except TypeError as error:
             raise TypeError(f"{cls.__name__}.{field.name}: {error}") from error
-    _schemas[cls] = Schema(1 + len(codecs), _packer(cls, codecs), _unpacker(cls, codecs))
+    ways = [Way(name, codec) for name, codec in codecs]
+    _schemas[cls] = Schema(
+        1 + len(codecs),
+        short_pack(cls, ways, _packer(cls, codecs)),
+        short_unpack(cls, ways, _unpacker(cls, codecs)),
+    )
     return _schemas[cls]
 
 
@@ -157,7 +153,8 @@ def _union_codec(hint: Any, within: tuple[type, ...]) -> Codec:
         raise TypeError(f"{hint!r}: only messages and None may be joined with |")
     if NoneType not in get_args(hint):
         return inner
-    return Codec(_unless_none(inner.pack), _unless_none(inner.unpack))
+    test = inner.test and f"({{v}} is None or {inner.test})"
+    return Codec(_unless_none(inner.pack), _unless_none(inner.unpack), test)
 
 
 def _unless_none(step: Step) -> Step:
@@ -167,7 +164,7 @@ def _unless_none(step: Step) -> Step:
 def _tuple_codec(hint: Any, within: tuple[type, ...]) -> Codec:
     match get_args(hint):
         case (item, end) if end is ...:
-            pack_item, unpack_item = _codec(item, within)
+            pack_item, unpack_item, _ = _codec(item, within)
         case _:
             raise TypeError(f"{hint!r}: only tuple[X, ...] can cross the wire")
 
@@ -213,7 +210,8 @@ def _named_tuple_codec(cls: Any, within: tuple[type, ...]) -> Codec:
         parts = array(value, len(codecs))
         return cls(*[codec.unpack(part) for codec, part in zip(codecs, parts, strict=True)])
 
-    return Codec(pack, unpack)
+    ways = [Way("", codec) for codec in codecs]
+    return short_tuple(cls, ways, Codec(pack, unpack))
 
 
 def _nested_codec(arms: tuple[type[Message], ...], within: tuple[type, ...]) -> Codec:

@@ -25,6 +25,10 @@ __all__ = [
 ]
 
 
+KEPT_BYTES_MAX = 4096
+"""A message keeps its encoding up to this size: most are sent and journaled within a turn."""
+
+
 def encode(message: Message) -> bytes:
     """Return ``message`` as ``[tag, field, ...]``, fields in the order declared.
 
@@ -34,10 +38,16 @@ def encode(message: Message) -> bytes:
         FrameTooLargeError: the result is larger than `FRAME_BYTES_MAX`.
 
     """
+    try:
+        return message.encoded
+    except AttributeError:
+        pass
     data = dump(pack(message))
     if len(data) > FRAME_BYTES_MAX:
         name = type(message).__name__
         raise FrameTooLargeError(f"{name} takes {len(data)} bytes, at most {FRAME_BYTES_MAX}")
+    if len(data) <= KEPT_BYTES_MAX:
+        message.encoded = data
     return data
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from holdfast.actors.client.holding import HOLDS_MAX
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.pending import Claim, Question
-from holdfast.actors.client.wording import No, problem_of, wrong_cluster
+from holdfast.actors.client.wording import No, lost, problem_of, wrong_cluster
 from holdfast.actors.lock.message import Acquire, Describe, Inspect, Reason, Release
+from holdfast.actors.lock.session_message import Evict, ListLocks
 from holdfast.actors.message import Instant
 
 PENDING_MAX = 10_000
 """Questions and withdrawals without an answer; each is repeated, and a gate reads them all."""
-
-HOLDS_MAX = 100_000
-"""Locks one client may hold at a time; a node serves no more either."""
 
 
 def why_not(ledger: Ledger, question: Question, now: Instant) -> No | None:
@@ -25,7 +24,7 @@ def why_not(ledger: Ledger, question: Question, now: Instant) -> No | None:
             return _why_not_release(ledger, question)
         case Acquire():
             no = _why_not_acquire(ledger, question)
-        case Inspect() | Describe():
+        case Inspect() | Describe() | ListLocks() | Evict():
             no = None
     if no is not None:
         return no
@@ -44,20 +43,23 @@ def _why_not_acquire(ledger: Ledger, acquire: Acquire) -> No | None:
         text = f"lock {claim.lock!r}: owner {claim.owner!r} waits for it already"
         return No(Reason.ALREADY_HELD, text)
     hold = ledger.holds.get(claim)
-    if hold is not None:
+    if hold is not None and (acquire.limit == 1 or not ledger.tenure.kept):
         text = f"lock {claim.lock!r}: owner {claim.owner!r} holds it, under fence {hold.fence}"
         if claim in ledger.outstanding.releases:
-            text += f"; its release is not confirmed by {ledger.gates.table[hold.gate].label} yet"
+            by = ledger.gates.table[ledger.gate_for(hold)].label
+            text += f"; its release is not confirmed by {by} yet"
         return No(Reason.ALREADY_HELD, text)
-    if len(ledger.holds) >= HOLDS_MAX:
+    if hold is None and len(ledger.holds) >= HOLDS_MAX:
         return No(Reason.OVERLOADED, f"this client holds {HOLDS_MAX} locks, the limit")
     return None
 
 
 def _why_not_release(ledger: Ledger, release: Release) -> No | None:
     claim = Claim(release.lock, release.owner)
+    loss = ledger.memory.tell(claim, release.fence)
+    if loss is not None:
+        return lost(claim, release.fence, loss)
     hold = ledger.holds.get(claim)
-    number = ledger.outstanding.releases.get(claim)
     if hold is None:
         text = f"lock {claim.lock!r}: owner {claim.owner!r} does not hold it"
     elif hold.fence != release.fence:
@@ -65,8 +67,15 @@ def _why_not_release(ledger: Ledger, release: Release) -> No | None:
             f"lock {claim.lock!r}: owner {claim.owner!r} holds it under fence "
             f"{hold.fence}, fence {release.fence} was shown"
         )
-    elif number is not None and ledger.outstanding.pending[number].user is not None:
+    elif _being_released(ledger, claim) >= len(hold.levels):
         text = f"lock {claim.lock!r}: owner {claim.owner!r} is releasing it already"
     else:
         return None
     return No(Reason.NOT_HELD, text)
+
+
+def _being_released(ledger: Ledger, claim: Claim) -> int:
+    """Return how many releases of ``claim`` have users that wait for them."""
+    outstanding = ledger.outstanding
+    numbers = outstanding.releases.get(claim, ())
+    return sum(outstanding.pending[number].user is not None for number in numbers)

@@ -16,6 +16,10 @@ FIRST_SILENCE_MS = 500
 """The same for a gate that was never heard, once another one was: nothing waits there yet."""
 
 
+SILENCES_PER_TTL = 6
+"""So many silent gates, one after the other, are left within the TTL of a session."""
+
+
 @dataclass(slots=True)
 class Gate:
     """One node's proxy, as far as this client knows it."""
@@ -23,6 +27,8 @@ class Gate:
     address: Address
     label: str
     """What the user calls it, for texts."""
+    node: str = ""
+    """The node behind it, once it has said so; links of a client have names of their own."""
     heard_at: Instant | None = None
     owing_since: Instant | None = None
     """When we first said something after we last heard it; None if it owes nothing."""
@@ -46,6 +52,10 @@ class Gates:
 
     table: dict[Address, Gate]
     current: Address
+    silence_ms: int = SILENCE_MS
+    """As the constant, or less where a session does not live long enough for that."""
+    master: str = ""
+    """The node that answers soonest, as it was last told."""
 
     def choose(self) -> Gate:
         """Return the gate for a new request; the current one if none is usable."""
@@ -67,6 +77,17 @@ class Gates:
         """Return the gate on ``node``, if it is one of ours."""
         for gate in self.table.values():
             if node_of(gate.address) == node:
+                return gate
+        return None
+
+    def live_by(self, ttl_ms: int) -> None:
+        """Leave a silent gate soon enough for a session of that TTL to be kept at another."""
+        self.silence_ms = min(SILENCE_MS, max(1, ttl_ms // SILENCES_PER_TTL))
+
+    def of_master(self) -> Gate | None:
+        """Return the gate on the master, if it is one of ours and nothing speaks against it."""
+        for gate in self.table.values():
+            if self.master and gate.node == self.master and gate.usable:
                 return gate
         return None
 
@@ -110,7 +131,8 @@ class Gates:
 
     def _patience_ms(self, gate: Gate) -> int:
         others = any(other.usable and other.heard_at is not None for other in self.table.values())
-        return FIRST_SILENCE_MS if gate.heard_at is None and others else SILENCE_MS
+        first = gate.heard_at is None and others
+        return min(FIRST_SILENCE_MS, self.silence_ms) if first else self.silence_ms
 
 
 def _describe(gate: Gate, now: Instant) -> str:

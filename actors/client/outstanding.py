@@ -2,79 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from holdfast.actors.client.gate import Gates
-from holdfast.actors.client.pending import (
+from holdfast.actors.client.pacing import (
+    MARGIN_MS,
     RETRY_MS,
+    RETRY_MS_MAX,
+    WITHDRAWAL_MS_MAX,
+    RandomSource,
+    later,
+    paused,
+)
+from holdfast.actors.client.pending import (
+    ANY_GATE,
     Claim,
     Debt,
     Pending,
     Question,
     Withdrawal,
-    later,
+    cancel_of,
+    claim_of,
     left_ms,
-    moves,
 )
+from holdfast.actors.client.tenure import Tenure
 from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.message import (
-    Acquire,
-    Cancel,
-    Cancelled,
-    Describe,
-    Inspect,
-    KeepAlive,
-    Release,
-    Request,
-)
+from holdfast.actors.lock.message import Acquire, Release, Request
+from holdfast.actors.lock.session_message import OperatorRequest, SessionRequest
 from holdfast.actors.message import Address, Instant
-
-RETRY_MS_MAX = 4_000
-"""The longest: how late a gate that restarted may hear of a wait (ms)."""
-
-WITHDRAWAL_MS_MAX = 15_000
-"""The longest pause between two cancels of one wait: nobody waits for it any more (ms)."""
-
-MARGIN_MS = 4_500
-"""A wait's own time is judged by the proxy; so much later the session ends it itself (ms).
-
-Long enough to leave a gate that fell silent (`SILENCE_MS`) and to be answered by the next.
-"""
-
-JITTER = 0.5
-"""Pauses vary by this part of themselves, so that clients do not repeat in step."""
-
-
-class RandomSource(Protocol):
-    """The part of ``random.Random`` that a session draws from."""
-
-    def random(self) -> float:
-        """Return a number from 0 to less than 1."""
-        ...
-
-    def randrange(self, stop: int, /) -> int:
-        """Return a number from 0 to less than ``stop``."""
-        ...
 
 
 @dataclass(slots=True)
 class Outstanding:
-    """Everything unanswered. No `Acquire` goes to a gate that owes a `Cancelled` for its claim.
+    """Everything unanswered, one question of a claim at a time.
 
-    So a gate is told of one wait of a claim at a time, and a withdrawal per gate and
-    claim is all that has to be remembered.
+    No `Acquire` goes where a `Cancelled` is owed for its claim, and none of a claim's
+    questions while an earlier one of it is unanswered. So a gate is told of one wait of
+    a claim at a time, and a withdrawal per gate and claim is all that has to be
+    remembered. Where the cluster keeps the session any gate will do for anything; else
+    each gate has its own waits and holds.
     """
 
-    session: str
     random: RandomSource
     gates: Gates
+    tenure: Tenure
     number: int = 0
-    greetings: int = 0
     pending: dict[int, Pending] = field(default_factory=dict[int, Pending])
     waits: dict[Claim, int] = field(default_factory=dict[Claim, int])
-    releases: dict[Claim, int] = field(default_factory=dict[Claim, int])
+    releases: dict[Claim, list[int]] = field(default_factory=dict[Claim, list[int]])
     withdrawals: dict[Debt, Withdrawal] = field(default_factory=dict[Debt, Withdrawal])
 
     def ask(
@@ -86,6 +61,7 @@ class Outstanding:
         *,
         limit_ms: int | None,
         survey: int = 0,
+        owed: bool = False,
     ) -> list[Effect]:
         """Say ``question`` to ``gate``, again and again until `drop`."""
         self.number += 1
@@ -96,8 +72,9 @@ class Outstanding:
             gate=gate,
             asked_at=now,
             ends_at=None if limit_ms is None else later(now, limit_ms),
-            resend_at=self._pause(RETRY_MS, now),
+            resend_at=paused(self.random, RETRY_MS, now),
             survey=survey,
+            owed=owed,
         )
         self._file(pending)
         return self._say(pending, now)
@@ -109,58 +86,74 @@ class Outstanding:
             case Acquire(lock=lock, owner=owner):
                 del self.waits[Claim(lock, owner)]
             case Release(lock=lock, owner=owner):
-                del self.releases[Claim(lock, owner)]
-            case Inspect() | Describe():
+                numbers = self.releases[Claim(lock, owner)]
+                numbers.remove(pending.number)
+                if not numbers:
+                    del self.releases[Claim(lock, owner)]
+            case _:
                 pass
 
     def withdraw(self, pending: Pending, now: Instant) -> list[Effect]:
         """Forget ``pending``, and have a wait that was sent undone where it was sent."""
         self.drop(pending)
-        if not isinstance(pending.asked, Acquire) or not pending.was_sent:
+        claim = claim_of(pending.asked)
+        if claim is None:
             return []
+        if not isinstance(pending.asked, Acquire) or pending.said_at is None:
+            return self.go_on(claim, now)
         gate = self.gates.table[pending.gate]
         if gate.refused and gate.heard_at is None:
             return []  # It never was a node of ours: nothing was asked of it.
-        debt = Debt(pending.gate, Claim(pending.asked.lock, pending.asked.owner))
+        debt = self._debt(pending.gate, claim)
         assert debt not in self.withdrawals
-        withdrawal = Withdrawal(pending.number, self._pause(RETRY_MS, now))
+        withdrawal = Withdrawal(pending.number, now, paused(self.random, RETRY_MS, now))
         self.withdrawals[debt] = withdrawal
         return [self._cancel(debt, withdrawal, now)]
 
-    def settle(self, cancelled: Cancelled) -> Debt | None:
-        """Take note that a wait was undone; return who owed it, None if nobody did."""
-        claim = Claim(cancelled.lock, cancelled.owner)
-        for gate in self.gates.table:
-            debt = Debt(gate, claim)
-            withdrawal = self.withdrawals.get(debt)
-            if withdrawal is not None and withdrawal.number == cancelled.request:
-                del self.withdrawals[debt]
-                return debt
-        return None
-
-    def held_back(self, debt: Debt, now: Instant) -> list[Effect]:
-        """Say the wait that was held back until ``debt`` was settled."""
-        number = self.waits.get(debt.claim)
-        if number is None or self.pending[number].gate != debt.gate:
-            return []
-        return self._say(self.pending[number], now)
+    def go_on(self, claim: Claim, now: Instant, gate: Address = ANY_GATE) -> list[Effect]:
+        """Say what had to stay behind something else of ``claim`` that is over (at ``gate``)."""
+        effects: list[Effect] = []
+        for number in self._line(claim):
+            pending = self.pending[number]
+            if pending.said_at is None and gate in (ANY_GATE, pending.gate):
+                effects += self._say(pending, now)
+        return effects
 
     def leave(self, gate: Address, now: Instant) -> list[Effect]:
         """Take what can be asked elsewhere from ``gate`` to the next usable one.
 
-        It is asked there under a new number, for what is left of its time; the wait
-        under the old number is withdrawn. Without a usable gate everything stays.
+        Where the cluster keeps the session that is everything, under the numbers it has.
+        Else a question is asked there under a new number, for what is left of its time,
+        the wait under the old number is withdrawn, and a release stays with its hold.
+        Without a usable gate everything stays.
         """
         other = self.gates.after(gate)
         if other is None:
             return []
         if self.gates.current == gate:
             self.gates.current = other.address
+        return self.move(gate, other.address, now)
+
+    def move(self, gate: Address, other: Address, now: Instant) -> list[Effect]:
+        """Take what can be asked at ``other`` from ``gate`` to it; see `leave`."""
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
-            if pending.gate == gate and moves(pending):
-                effects += self._again(pending, other.address, now)
-                effects.append(Observe("client.request_moved"))
+            if pending.gate != gate or pending.survey:
+                continue
+            if self.tenure.kept:
+                pending.gate = other
+                pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
+                effects += self._say(pending, now)
+            elif not isinstance(pending.asked, Release):
+                effects += self._again(pending, other, now)
+            else:
+                continue
+            effects.append(Observe("client.request_moved"))
+        for debt, withdrawal in self.withdrawals.items():
+            if debt.gate == ANY_GATE:
+                withdrawal.resend_at = paused(self.random, RETRY_MS, now)
+                withdrawal.step_ms = RETRY_MS
+                effects.append(self._cancel(debt, withdrawal, now))
         return effects
 
     def renew(self, pending: Pending, now: Instant) -> None:
@@ -171,18 +164,27 @@ class Outstanding:
         self.drop(pending)
         self._file(self._renumbered(pending, pending.gate, now))
 
+    def start_over(self, now: Instant) -> list[Effect]:
+        """Say what was not said yet: the session is open."""
+        effects: list[Effect] = []
+        for pending in list(self.pending.values()):
+            if pending.said_at is None:
+                pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
+                effects += self._say(pending, now)
+        return effects
+
     def repeat(self, now: Instant) -> list[Effect]:
         """Say again what is due."""
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
             if pending.resend_at <= now:
                 pending.step_ms = min(2 * pending.step_ms, RETRY_MS_MAX)
-                pending.resend_at = self._pause(pending.step_ms, now)
+                pending.resend_at = paused(self.random, pending.step_ms, now)
                 effects += self._say(pending, now)
         for debt, withdrawal in self.withdrawals.items():
             if withdrawal.resend_at <= now:
                 withdrawal.step_ms = min(2 * withdrawal.step_ms, WITHDRAWAL_MS_MAX)
-                withdrawal.resend_at = self._pause(withdrawal.step_ms, now)
+                withdrawal.resend_at = paused(self.random, withdrawal.step_ms, now)
                 effects.append(self._cancel(debt, withdrawal, now))
         return effects
 
@@ -192,29 +194,20 @@ class Outstanding:
             if pending.gate == gate:
                 pending.resend_at, pending.step_ms = now, RETRY_MS
         for debt, withdrawal in self.withdrawals.items():
-            if debt.gate == gate:
+            if debt.gate in (ANY_GATE, gate):
                 withdrawal.resend_at, withdrawal.step_ms = now, RETRY_MS
 
-    def greet(self, gates: Iterable[Address], now: Instant) -> list[Effect]:
-        """Tell ``gates`` that the client is there. The number says which gate answers."""
-        self.greetings += 1
-        order = list(self.gates.table)
-        return [
-            self.say(
-                gate,
-                KeepAlive(
-                    session=self.session,
-                    request=self.greetings * len(order) + order.index(gate),
-                ),
-                now,
-            )
-            for gate in gates
-        ]
-
-    def say(self, address: Address, message: Request, now: Instant) -> Send:
-        """Send, and note that ``address`` owes an answer."""
+    def say(
+        self,
+        address: Address,
+        message: Request | SessionRequest | OperatorRequest,
+        now: Instant,
+        *,
+        owes: bool = True,
+    ) -> Send:
+        """Send, and note that ``address`` owes an answer, unless it may come much later."""
         gate = self.gates.table[address]
-        if gate.owing_since is None:
+        if owes and gate.owing_since is None:
             gate.owing_since = now
         return Send(address, message)
 
@@ -256,10 +249,16 @@ class Outstanding:
             pending,
             number=self.number,
             gate=gate,
-            resend_at=self._pause(RETRY_MS, now),
+            resend_at=paused(self.random, RETRY_MS, now),
             step_ms=RETRY_MS,
-            was_sent=False,
+            said=0,
+            said_at=None,
         )
+
+    def _line(self, claim: Claim) -> list[int]:
+        """Return the numbers of what ``claim`` wants, in the order in which it is done."""
+        wait = self.waits.get(claim)
+        return sorted([*self.releases.get(claim, ()), *([] if wait is None else [wait])])
 
     def _file(self, pending: Pending) -> None:
         self.pending[pending.number] = pending
@@ -267,30 +266,34 @@ class Outstanding:
             case Acquire(lock=lock, owner=owner):
                 self.waits[Claim(lock, owner)] = pending.number
             case Release(lock=lock, owner=owner):
-                self.releases[Claim(lock, owner)] = pending.number
-            case Inspect() | Describe():
+                self.releases.setdefault(Claim(lock, owner), []).append(pending.number)
+            case _:
                 pass
 
     def _say(self, pending: Pending, now: Instant) -> list[Effect]:
-        asked, number = pending.asked, pending.number
-        if isinstance(asked, Acquire):
-            debt = Debt(pending.gate, Claim(asked.lock, asked.owner))
+        asked, session = pending.asked, self.tenure.name
+        claim = claim_of(asked)
+        if claim is not None:
+            if not self.tenure.ready or self._line(claim)[0] < pending.number:
+                return []
+            debt = self._debt(pending.gate, claim)
             withdrawal = self.withdrawals.get(debt)
             if withdrawal is not None:
                 return [self._cancel(debt, withdrawal, now)]
+            session = self.tenure.assigned
+        owes = True
+        if isinstance(asked, Acquire):
             asked = replace(asked, wait_ms=left_ms(pending, now))
-        pending.was_sent = True
-        return [self.say(pending.gate, replace(asked, session=self.session, request=number), now)]
+            owes = not self.tenure.kept  # Else a keep-alive asks for a sign of life.
+        pending.said += 1
+        if pending.said_at is None:
+            pending.said_at = now
+        said = replace(asked, session=session, request=pending.number)
+        return [self.say(pending.gate, said, now, owes=owes)]
+
+    def _debt(self, gate: Address, claim: Claim) -> Debt:
+        return Debt(ANY_GATE if self.tenure.kept else gate, claim)
 
     def _cancel(self, debt: Debt, withdrawal: Withdrawal, now: Instant) -> Send:
-        cancel = Cancel(
-            lock=debt.claim.lock,
-            session=self.session,
-            owner=debt.claim.owner,
-            request=withdrawal.number,
-        )
-        return self.say(debt.gate, cancel, now)
-
-    def _pause(self, step_ms: int, now: Instant) -> Instant:
-        vary = 1 - JITTER / 2 + JITTER * self.random.random()
-        return later(now, int(step_ms * vary))
+        cancel = cancel_of(debt, withdrawal, self.tenure.assigned)
+        return self.say(debt.gate or self.gates.current, cancel, now)

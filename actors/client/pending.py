@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.actors.lock.message import Acquire, Describe, Inspect, Release
-from holdfast.actors.message import NS_PER_MS, Address, Instant, ms_between
+from holdfast.actors.client.pacing import RETRY_MS
+from holdfast.actors.lock.message import Acquire, Cancel, Cancelled, Describe, Inspect, Release
+from holdfast.actors.lock.session_message import Evict, ListLocks
+from holdfast.actors.message import Address, Instant, ms_between
 
-RETRY_MS = 250
-"""The first pause before a request is repeated (ms); it doubles from there."""
+ANY_GATE = Address("")
+"""In a `Debt`: whichever gate is in use may settle it."""
 
 
 class Claim(NamedTuple):
@@ -26,7 +29,7 @@ class Debt(NamedTuple):
     claim: Claim
 
 
-Question = Acquire | Release | Inspect | Describe
+Question = Acquire | Release | Inspect | Describe | ListLocks | Evict
 
 
 @dataclass(slots=True)
@@ -44,9 +47,14 @@ class Pending:
     """An `Acquire`: when its wait is over. Others: when the user is told of the silence."""
     resend_at: Instant
     step_ms: int = RETRY_MS
-    was_sent: bool = False
+    said: int = 0
+    """How often it was said, under this number and in this session."""
+    said_at: Instant | None = None
+    """When that was done for the first time."""
     survey: int = 0
     """The survey it belongs to; such a question stays at its gate."""
+    owed: bool = False
+    """A release of what was given back, and not of what a user holds still."""
 
 
 @dataclass(slots=True)
@@ -54,13 +62,9 @@ class Withdrawal:
     """A wait that was sent to a gate under ``number`` and must not be granted any more."""
 
     number: int
+    said_at: Instant
     resend_at: Instant
     step_ms: int = RETRY_MS
-
-
-def later(now: Instant, after_ms: int) -> Instant:
-    """Return the instant ``after_ms`` milliseconds after ``now``."""
-    return Instant(now + after_ms * NS_PER_MS)
 
 
 def left_ms(pending: Pending, now: Instant) -> int | None:
@@ -70,6 +74,28 @@ def left_ms(pending: Pending, now: Instant) -> int | None:
     return ms_between(now, pending.ends_at)
 
 
-def moves(pending: Pending) -> bool:
-    """Whether another gate can answer: a hold lives at one gate, and so does its release."""
-    return not isinstance(pending.asked, Release) and not pending.survey
+def claim_of(question: Question) -> Claim | None:
+    """Return what ``question`` wants done within a session, None if it needs none."""
+    if isinstance(question, Acquire | Release):
+        return Claim(question.lock, question.owner)
+    return None
+
+
+def cancel_of(debt: Debt, withdrawal: Withdrawal, session: str) -> Cancel:
+    """Return what undoes the wait of ``withdrawal``."""
+    claim, number = debt.claim, withdrawal.number
+    return Cancel(lock=claim.lock, session=session, owner=claim.owner, request=number)
+
+
+def settle(
+    withdrawals: dict[Debt, Withdrawal], gates: Iterable[Address], cancelled: Cancelled
+) -> tuple[Debt, Withdrawal] | None:
+    """Take note that a wait was undone; return who owed it, None if nobody did."""
+    claim = Claim(cancelled.lock, cancelled.owner)
+    for gate in (ANY_GATE, *gates):
+        debt = Debt(gate, claim)
+        withdrawal = withdrawals.get(debt)
+        if withdrawal is not None and withdrawal.number == cancelled.request:
+            del withdrawals[debt]
+            return debt, withdrawal
+    return None

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.actors.client.gate import Gates
-from holdfast.actors.client.pending import Pending, Question
+from holdfast.actors.client.pending import Claim, Pending, Question
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.message import (
     Acquire,
-    Answer,
     Describe,
     Granted,
     Inspect,
@@ -21,7 +20,11 @@ from holdfast.actors.lock.message import (
     Released,
 )
 from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait
+from holdfast.actors.lock.session_message import Evict, Evicted, ListLocks, LockList
 from holdfast.actors.message import Instant, ms_between
+
+Answer = Granted | Released | Refused | LockStatus | NodeStatus | LockList | Evicted
+"""What ends a question."""
 
 
 class No(NamedTuple):
@@ -36,9 +39,9 @@ def refused(question: Question, session: str, no: No) -> Refused:
     match question:
         case Acquire() | Release():
             lock, owner = question.lock, question.owner
-        case Inspect():
+        case Inspect() | Evict():
             lock, owner = question.lock, ""
-        case Describe():
+        case Describe() | ListLocks():
             lock, owner = "", ""
     return Refused(
         lock=lock,
@@ -61,9 +64,9 @@ def problem_of(question: Question) -> No | None:
             case Release():
                 check_lock_name(question.lock)
                 check_owner(question.owner)
-            case Inspect():
+            case Inspect() | Evict():
                 check_lock_name(question.lock)
-            case Describe():
+            case Describe() | ListLocks():
                 pass
     except InvalidRequestError as problem:
         return No(Reason.INVALID, str(problem))
@@ -86,12 +89,25 @@ def silence(pending: Pending, gates: Gates, now: Instant) -> No:
             text = f"lock {lock!r}: no node told its status within {asked}"
         case Describe():
             text = f"no node described itself within {asked}"
+        case ListLocks():
+            text = f"no node told which locks are held within {asked}"
+        case Evict(lock=lock, fence=fence):
+            text = (
+                f"lock {lock!r}: no node confirmed within {asked} that it was taken from whoever "
+                f"holds it under fence {fence}; to ask again does no harm"
+            )
     return No(Reason.UNAVAILABLE, f"{text}; nodes: {gates.describe(now)}")
 
 
 def wrong_cluster(gates: Gates, now: Instant) -> No:
     """Return why nothing can be asked when every gate is the wrong one."""
     return No(Reason.WRONG_CLUSTER, f"no address is the right one: {gates.describe(now)}")
+
+
+def lost(claim: Claim, fence: int, detail: str) -> No:
+    """Return what whoever held ``claim`` is told when it wants to release, or to enter again."""
+    text = f"lock {claim.lock!r}: owner {claim.owner!r} held it under fence {fence} and lost it"
+    return No(Reason.OWNERSHIP_LOST, f"{text}: {detail}")
 
 
 def answers(question: Question, answer: Answer) -> bool:
@@ -110,3 +126,7 @@ def answers(question: Question, answer: Answer) -> bool:
             return isinstance(answer, LockStatus | Refused) and answer.lock == question.lock
         case Describe():
             return isinstance(answer, NodeStatus | Refused)
+        case ListLocks():
+            return isinstance(answer, LockList | Refused)
+        case Evict():
+            return isinstance(answer, Evicted | Refused) and answer.lock == question.lock

@@ -2,8 +2,9 @@
 
 A command carries no time: the log stamps the batch it travels in. ``request`` rises with
 each new command of a session, whichever of its owners speaks, and stays the same when a
-command is sent again. An owner does one thing at a time: it has heard the answer of a
-command, or of the `CancelWait` that withdraws it, before it begins the next.
+command is sent again. An owner does one thing at a time with a lock: it has heard the
+answer of a command, or of the `CancelWait` that withdraws it, before it begins the next
+about the same lock. What it does with other locks goes on beside it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ SESSION_BYTES_MAX = 256
 """Room for host, process and boot id, and for the number the table adds."""
 
 LABEL_BYTES_MAX = 256
-"""A word for people who look at a lock; it is stored with every hold and wait."""
+"""A word for people who look at a lock or a session; it is stored with either."""
 
 TTL_MS_MIN = 100
 """Below this (ms) an ordinary pause of an interpreter would end the session."""
 
 TTL_MS_MAX = 24 * 3_600_000
 """A day (ms): a dead client's locks stay taken for so long."""
+
+FENCE_FLOOR_MAX = 1 << 62
+"""Half of all fences: a floor, however wrong, does not use them up."""
 
 INT_MAX = (1 << 63) - 1
 """The largest request, fence or limit; they cross the wire as signed 64 bits."""
@@ -83,9 +87,13 @@ class ExtendSessions(Message):
 
     The master cannot know who was heard lately. It must be the first command of the
     first batch of a reign: it takes effect before what falls due by that batch's time.
+
+    Every later fence is above ``fence_floor``, 0 to `FENCE_FLOOR_MAX`: a group that keeps
+    nothing on disk, and lost all, goes on above its old fences if the floor is a date.
     """
 
     master: str
+    fence_floor: int = 0
 
 
 @message(0x84)
@@ -94,6 +102,7 @@ class AcquireLock(Message):
 
     ``wait_ms`` is how long to wait, 0 for not at all, None for without limit. ``limit``
     is how often the owner may hold it at once, 0 without limit, 1 for not reentrant.
+    ``label`` is shown after what the session says of itself.
     """
 
     session: str
@@ -184,7 +193,9 @@ def check_command(command: Command) -> None:
             check_lock_name(command.lock)
             _check_text("operator", command.operator, LABEL_BYTES_MAX)
             _check_number("request", command.request, 1, INT_MAX)
-        case KeepSession() | CloseSession() | ExtendSessions():
+        case ExtendSessions():
+            _check_number("fence_floor", command.fence_floor, 0, FENCE_FLOOR_MAX)
+        case KeepSession() | CloseSession():
             pass  # They find something or they do not; nothing of them is stored.
 
 

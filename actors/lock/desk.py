@@ -9,15 +9,13 @@ from holdfast.actors.lock.message import (
     Acquire,
     Cancel,
     Cancelled,
-    Granted,
-    Inspect,
     Reason,
     Refused,
     Release,
     Released,
 )
 from holdfast.actors.lock.timer import TryLook, WaitOver, nap
-from holdfast.actors.lock.wording import why_it_ended
+from holdfast.actors.lock.wording import granted, refuse, why_it_ended
 from holdfast.actors.message import Address, Instant, ms_between
 
 CLAIMS_MAX = 100_000
@@ -110,7 +108,7 @@ class Desk:
     def _again(self, claim: Claim, asker: Address) -> Effects:
         claim.asker = asker
         if claim.phase is Phase.HELD:
-            return [Send(asker, _granted(claim)), Observe("proxy.answered_again")]
+            return [Send(asker, granted(claim)), Observe("proxy.answered_again")]
         return ()
 
     def got(self, got: Got, now: Instant) -> Effects:
@@ -127,7 +125,7 @@ class Desk:
             return [give, *refusal, Observe("proxy.granted_twice")]
         self.claims.grant(claim, got.fence, now)  # D1
         self._forget_query(claim)
-        return [Send(claim.asker, _granted(claim)), Observe("proxy.granted")]
+        return [Send(claim.asker, granted(claim)), Observe("proxy.granted")]
 
     def taken(self, taken: Taken) -> Effects:
         """Forget a hold that the protocol took away; its owner hears when it releases."""
@@ -174,28 +172,29 @@ class Desk:
     def cancel(self, asker: Address, cancel: Cancel) -> Effects:
         """End a wait or a hold, whatever became of it; repeatable."""
         key = Key(cancel.session, cancel.owner, cancel.lock)
-        cancelled = Cancelled(
-            lock=cancel.lock,
-            session=cancel.session,
-            owner=cancel.owner,
-            request=cancel.request,
-        )
         effects: list[Effect] = []
         claim = self.claims.by_key.get(key)
         if claim is not None and claim.request == cancel.request:
-            self._forget_query(claim)
-            effects += self._give(claim)
+            effects += self._undo(claim)
+        cancelled = _cancelled(key, cancel.request)
         if cancel.request >= self.claims.answers.get(key, (0, None))[0]:
             self.claims.record(key, cancel.request, cancelled)
         return [*effects, Send(asker, cancelled)]
+
+    def end(self, session: str) -> Effects:
+        """Undo what ``session`` waits for and what it holds; its asker hears nothing of each."""
+        effects: list[Effect] = []
+        for claim in [c for c in self.claims.by_key.values() if c.named == session]:
+            effects += self._undo(claim)
+            self.claims.record(claim.key, claim.request, _cancelled(claim.key, claim.request))
+        return effects
 
     def abandon(self, asker: Address) -> Effects:
         """End what a caller inside the node no longer waits for."""
         claim = self.claims.by_asker.get(asker)
         if claim is None:
             return ()
-        self._forget_query(claim)
-        return [*self._give(claim), Observe("proxy.abandoned")]
+        return [*self._undo(claim), Observe("proxy.abandoned")]
 
     def wait_over(self, over: WaitOver, now: Instant) -> Effects:
         """End a wait whose time is up, after a look at whom it waited for."""
@@ -249,6 +248,10 @@ class Desk:
             self.endings.pop(claim.query, None)
             claim.query = None
 
+    def _undo(self, claim: Claim) -> list[Effect]:
+        self._forget_query(claim)
+        return self._give(claim)
+
     def _give(self, claim: Claim) -> list[Effect]:
         """Drop ``claim`` and tell the backend, unless it was told before (D2)."""
         self.claims.drop(claim)
@@ -274,26 +277,5 @@ class Desk:
         return Send(claim.asker, refused)
 
 
-def _granted(claim: Claim) -> Granted:
-    return Granted(
-        lock=claim.key.lock,
-        fence=claim.fence,
-        session=claim.named,
-        owner=claim.key.owner,
-        request=claim.request,
-    )
-
-
-def refuse(
-    asker: Address, request: Acquire | Release | Cancel | Inspect, reason: Reason, detail: str
-) -> Send:
-    """Return the refusal of ``request``, addressed to its asker."""
-    refused = Refused(
-        lock=request.lock,
-        reason=reason,
-        detail=detail,
-        session=request.session,
-        owner="" if isinstance(request, Inspect) else request.owner,
-        request=request.request,
-    )
-    return Send(asker, refused)
+def _cancelled(key: Key, request: int) -> Cancelled:
+    return Cancelled(lock=key.lock, session=key.session, owner=key.owner, request=request)

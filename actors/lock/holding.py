@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from holdfast.actors.lock.outcome import Held
-from holdfast.actors.lock.waiting import Wait
+
+if TYPE_CHECKING:
+    from holdfast.actors.lock.session import Claimant
+    from holdfast.actors.lock.waiting import Wait
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Hold:
     """One ownership of a lock.
 
@@ -22,9 +27,7 @@ class Hold:
 
     """
 
-    session: str
-    owner: str
-    lock: str
+    claimant: Claimant
     label: str
     fence: int
     since_ms: int
@@ -34,29 +37,58 @@ class Hold:
 
     def answer(self) -> Held:
         """Return the outcome of the last acquire."""
+        claimant = self.claimant
         return Held(
-            session=self.session,
-            owner=self.owner,
+            session=claimant.session.id,
+            owner=claimant.owner,
             request=self.request,
-            lock=self.lock,
+            lock=claimant.lock,
             fence=self.fence,
             count=self.level,
         )
 
     def wording(self) -> str:
         """Return who holds, in words."""
-        label = f" ({self.label})" if self.label else ""
-        return f"held by {self.owner!r} of {self.session!r}{label} under fence {self.fence}"
+        owner, session = self.claimant.owner, self.claimant.session.id
+        label = self.claimant.labelled(self.label)
+        who = f"{owner!r} of {session!r} ({label})" if label else f"{owner!r} of {session!r}"
+        return f"held by {who} under fence {self.fence}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lock:
     """A lock that is held. A free lock is not in the table at all.
 
-    ``waits`` is an `OrderedDict` and not a dict, since a dict that loses its first key
-    again and again walks over all the lost ones each time.
+    The queue is made with the first wait, since most locks never see one. It is an
+    `OrderedDict` and not a dict, since a dict that loses its first key again and again
+    walks over all the lost ones each time.
     """
 
     hold: Hold
-    waits: OrderedDict[int, Wait] = field(default_factory=OrderedDict[int, Wait])
-    """By ticket, which is the order of the log."""
+    queue: OrderedDict[int, Wait] | None = None
+    """By ticket, which is the order of the log; see `waits`."""
+
+    def enqueue(self, wait: Wait) -> None:
+        """Put ``wait`` at the tail."""
+        if self.queue is None:
+            self.queue = OrderedDict()
+        self.queue[wait.ticket] = wait
+
+    def withdraw(self, wait: Wait) -> None:
+        """Take ``wait`` out, wherever it stands."""
+        assert self.queue is not None
+        del self.queue[wait.ticket]
+
+    def next(self) -> Wait | None:
+        """Take out and return the head, if anybody waits."""
+        return self.queue.popitem(last=False)[1] if self.queue else None
+
+    @property
+    def waits(self) -> Iterable[Wait]:
+        """Who waits, in order."""
+        return self.queue.values() if self.queue else ()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self.queue) if self.queue else 0

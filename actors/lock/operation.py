@@ -6,17 +6,14 @@ from holdfast.actors.lock.command import AcquireLock, CancelWait, ForceRelease, 
 from holdfast.actors.lock.holding import Hold, Lock
 from holdfast.actors.lock.outcome import (
     Denial,
-    Denied,
     Forced,
-    Freed,
-    Held,
     Lost,
     Outcome,
     Queued,
     WaitCancelled,
     denied,
 )
-from holdfast.actors.lock.session import SESSION_CLAIMS_MAX, Owner, Session
+from holdfast.actors.lock.session import SESSION_CLAIMS_MAX, Claimant, Session
 from holdfast.actors.lock.table_state import TableState
 from holdfast.actors.lock.waiting import Wait
 
@@ -29,45 +26,33 @@ AUDIT_MAX = 1_000
 
 def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None:
     """Grant, re-enter, queue or deny (rules 1-19, 32-37, 44-47)."""
-    begun = _begin(table, command, out)
-    if begun is None:
+    claimant = _begin(table, command, out)
+    if claimant is None:
         return
-    session, owner = begun
-    owner.lost.pop(command.lock, None)
-    hold = owner.holds.get(command.lock)
-    if hold is not None:
-        out.append(_enter_again(owner, hold, command))
-        return
+    claimant.lost = 0
     lock = table.locks.get(command.lock)
-    if lock is not None and command.wait_ms == 0:
-        _deny(owner, denied(command, Denial.TIMED_OUT, lock.hold.wording()), out)
-    elif (limit := _at_limit(table, session)) is not None:
-        _deny(owner, denied(command, Denial.OVERLOADED, limit), out)
+    if claimant.hold is not None:
+        _enter_again(claimant, claimant.hold, command, out)
+    elif lock is not None and command.wait_ms == 0:
+        _deny(table, claimant, Denial.TIMED_OUT, lock.hold.wording(), out)
+    elif (limit := _at_limit(table, claimant.session)) is not None:
+        _deny(table, claimant, Denial.OVERLOADED, limit, out)
     else:
-        _claim(table, session, owner, lock, command, out)
-    session.sort(owner)
+        _claim(table, claimant, lock, command, out)
 
 
 def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None:
     """Give one hold back (rules 20-25, 48, 50). Owner and fence must both be right."""
-    begun = _begin(table, command, out)
-    if begun is None:
+    claimant = _begin(table, command, out)
+    if claimant is None:
         return
-    session, owner = begun
-    hold = owner.holds.get(command.lock)
+    hold = claimant.hold
     if hold is None or hold.fence != command.fence:
-        _deny(owner, _not_held(table, owner, command), out)
-        session.sort(owner)
+        _deny_release(table, claimant, command, out)
         return
     hold.count -= 1
-    freed = Freed(
-        session=command.session,
-        owner=command.owner,
-        request=command.request,
-        lock=command.lock,
-        count=hold.count,
-    )
-    owner.settle(freed)
+    freed = claimant.freed(hold.count)
+    claimant.settle(freed)
     out.append(freed)
     if hold.count == 0:
         table.end_hold(hold, out)
@@ -85,26 +70,29 @@ def cancel(table: TableState, command: CancelWait, out: list[Outcome]) -> None:
         lock=command.lock,
     )
     out.append(answer)
-    owner = session.owners.get(command.owner)
-    if owner is None:
+    claimant = session.claimants.get((command.owner, command.lock))
+    if claimant is None:
         if command.request <= session.floor:
-            return  # Whoever was forgotten neither waits nor holds.
-        owner = session.enter(command.owner)
-    wait, hold = owner.waits.get(command.lock), owner.holds.get(command.lock)
-    if command.request > owner.request:
+            return  # Who is forgotten neither waits nor holds.
+        claimant = session.enter(command.owner, command.lock)
+        session.lay(claimant)
+    wait, hold = claimant.wait, claimant.hold
+    if command.request > claimant.request:
         if wait is not None:
             table.end_wait(wait, Denial.CANCELLED, out)
-        owner.begin(command.request, command.lock, releasing=False)
-        owner.settle(_cancelled(command))
-    elif wait is not None and wait.request == command.request:
+        session.rouse(claimant)
+        claimant.begin(command.request, releasing=False)
+        claimant.settle(claimant.denied(Denial.CANCELLED))
+        session.rest(claimant, table.time_ms)
+    elif wait is not None and claimant.request == command.request:
         table.end_wait(wait, Denial.CANCELLED, out)
     elif hold is not None and hold.request == command.request:
-        owner.settle(_cancelled(command))
+        if claimant.request == command.request:
+            claimant.settle(claimant.denied(Denial.CANCELLED))
         hold.request = 0
         hold.count -= 1
         if hold.count == 0:
             table.end_hold(hold, out)
-    session.sort(owner)
 
 
 def force(table: TableState, command: ForceRelease, out: list[Outcome]) -> None:
@@ -138,85 +126,72 @@ def _hear(
 
 def _begin(
     table: TableState, command: AcquireLock | ReleaseLock, out: list[Outcome]
-) -> tuple[Session, Owner] | None:
-    """Make a new request its owner's last one; answer one that is not new, and return None."""
+) -> Claimant | None:
+    """Make a new request its claimant's last one; answer one that is not new: None."""
     session = _hear(table, command, out)
     if session is None:
         return None
-    owner = session.owners.get(command.owner)
-    if owner is None:
+    claimant = session.claimants.get((command.owner, command.lock))
+    if claimant is None:
         if command.request <= session.floor:
             out.append(denied(command, Denial.FORGOTTEN))
             return None
-        owner = session.enter(command.owner)
-    elif command.request <= owner.request:
-        out.append(_repeat(owner, command))
+        claimant = session.enter(command.owner, command.lock)
+    elif command.request <= claimant.request:
+        out.append(_repeat(claimant, command))
         return None
-    abandoned = owner.waits.get(command.lock)
-    if abandoned is not None:  # An owner is sequential: it gave that call up (rules 47, 48).
-        table.end_wait(abandoned, Denial.CANCELLED, out)
-    owner.begin(command.request, command.lock, releasing=isinstance(command, ReleaseLock))
-    return session, owner
+    else:
+        if claimant.wait is not None:  # It is sequential: it gave that up (rules 47, 48).
+            table.end_wait(claimant.wait, Denial.CANCELLED, out)
+        session.rouse(claimant)
+    claimant.begin(command.request, releasing=isinstance(command, ReleaseLock))
+    return claimant
 
 
-def _repeat(owner: Owner, command: AcquireLock | ReleaseLock) -> Outcome:
+def _repeat(claimant: Claimant, command: AcquireLock | ReleaseLock) -> Outcome:
     """Return what came of a request that is not new (rules 44-46, 49-52)."""
-    releasing = isinstance(command, ReleaseLock)
-    if command.request == owner.request:
-        if (owner.lock, owner.releasing) != (command.lock, releasing):
-            return denied(command, Denial.SUPERSEDED)
-        return owner.outcome if owner.outcome is not None else _queued(command)
-    if not releasing:
-        wait, hold = owner.waits.get(command.lock), owner.holds.get(command.lock)
-        if wait is not None and wait.request == command.request:
-            return _queued(command)
-        if hold is not None and hold.request == command.request:
-            return hold.answer()
+    releasing, hold = isinstance(command, ReleaseLock), claimant.hold
+    last = command.request == claimant.request and releasing == claimant.releasing
+    if last and claimant.outcome is not None:
+        return claimant.outcome
+    if last and claimant.wait is not None:
+        return _queued(claimant)
+    if hold is not None and hold.request == command.request and not releasing:
+        return hold.answer()
     return denied(command, Denial.SUPERSEDED)
 
 
-def _enter_again(owner: Owner, hold: Hold, command: AcquireLock) -> Outcome:
+def _enter_again(claimant: Claimant, hold: Hold, command: AcquireLock, out: list[Outcome]) -> None:
     """Count one more hold, or deny it at once: to wait for oneself would never end."""
     if command.limit and hold.count >= command.limit:
         text = f"held {hold.count} times under fence {hold.fence}, {command.limit} are allowed"
-        answer = denied(command, Denial.LIMIT_REACHED, text)
-        owner.settle(answer)
-        return answer
+        answer = claimant.denied(Denial.LIMIT_REACHED, text)
+        claimant.settle(answer)
+        out.append(answer)
+        return
     hold.count += 1
     hold.level = hold.count
     hold.request = command.request
-    held = hold.answer()
-    owner.settle(held)
-    return held
+    out.append(hold.answer())
 
 
 def _claim(
     table: TableState,
-    session: Session,
-    owner: Owner,
+    claimant: Claimant,
     lock: Lock | None,
     command: AcquireLock,
     out: list[Outcome],
 ) -> None:
     """Enter a new claim: as a hold if the lock is free, else at the tail of its queue."""
-    wait = Wait(
-        ticket=table.tickets + 1,
-        session=command.session,
-        owner=command.owner,
-        request=command.request,
-        lock=command.lock,
-        label=command.label,
-        since_ms=table.time_ms,
-        due_ms=None if command.wait_ms is None else table.time_ms + command.wait_ms,
-    )
-    session.claims += 1
+    claimant.session.claims += 1
     table.claims += 1
     if lock is None:
-        table.locks[command.lock] = Lock(table.grant(wait, out))
+        table.locks[claimant.lock] = Lock(table.grant(claimant, command.label, out))
         return
     table.tickets += 1
-    table.enqueue(owner, wait)
-    out.append(_queued(command))
+    due_ms = None if command.wait_ms is None else table.time_ms + command.wait_ms
+    table.enqueue(Wait(claimant, table.tickets, command.label, table.time_ms, due_ms))
+    out.append(_queued(claimant))
 
 
 def _at_limit(table: TableState, session: Session) -> str | None:
@@ -227,25 +202,16 @@ def _at_limit(table: TableState, session: Session) -> str | None:
     return None
 
 
-def _not_held(table: TableState, owner: Owner, command: ReleaseLock) -> Denied:
-    lock = table.locks.get(command.lock)
-    text = "nobody holds it" if lock is None else lock.hold.wording()
-    if owner.lost.get(command.lock) == command.fence:
-        del owner.lost[command.lock]
-        return denied(command, Denial.OWNERSHIP_LOST, text)
-    return denied(command, Denial.NOT_HELD, text)
-
-
 def _take(table: TableState, hold: Hold, command: ForceRelease, out: list[Outcome]) -> None:
-    owner = table.sessions.by_id[hold.session].owners[hold.owner]
+    claimant = hold.claimant
     forced = Forced(
         operator=command.operator,
         request=command.request,
-        lock=hold.lock,
+        lock=claimant.lock,
         fence=hold.fence,
-        session=hold.session,
-        owner=hold.owner,
-        label=hold.label,
+        session=claimant.session.id,
+        owner=claimant.owner,
+        label=claimant.labelled(hold.label),
         time_ms=table.time_ms,
     )
     key = (command.operator, command.request)
@@ -254,39 +220,45 @@ def _take(table: TableState, hold: Hold, command: ForceRelease, out: list[Outcom
     if len(table.audit) > AUDIT_MAX:
         table.audit.popitem(last=False)
     lost = Lost(
-        session=hold.session,
-        owner=hold.owner,
-        lock=hold.lock,
+        session=claimant.session.id,
+        owner=claimant.owner,
+        lock=claimant.lock,
         fence=hold.fence,
         operator=command.operator,
     )
     out += [forced, lost]
-    if isinstance(owner.outcome, Held) and owner.outcome.fence == hold.fence:
-        owner.outcome = Denied(
-            session=hold.session,
-            owner=hold.owner,
-            request=owner.request,
-            lock=hold.lock,
-            reason=Denial.OWNERSHIP_LOST,
-            detail=f"taken by {command.operator!r}",
-        )
-    owner.lose(hold)
+    if claimant.outcome is None:  # Or a repetition would hear that it holds.
+        claimant.settle(claimant.denied(Denial.OWNERSHIP_LOST, f"taken by {command.operator!r}"))
+    claimant.lost = hold.fence
     table.end_hold(hold, out)
 
 
-def _deny(owner: Owner, answer: Denied, out: list[Outcome]) -> None:
-    owner.settle(answer)
+def _deny_release(
+    table: TableState, claimant: Claimant, command: ReleaseLock, out: list[Outcome]
+) -> None:
+    lock = table.locks.get(command.lock)
+    text = "nobody holds it" if lock is None else lock.hold.wording()
+    if claimant.lost and claimant.lost == command.fence:
+        claimant.lost = 0
+        _deny(table, claimant, Denial.OWNERSHIP_LOST, text, out)
+    else:
+        _deny(table, claimant, Denial.NOT_HELD, text, out)
+
+
+def _deny(
+    table: TableState, claimant: Claimant, reason: Denial, text: str, out: list[Outcome]
+) -> None:
+    """Deny the last request of ``claimant``, which may be quiet then."""
+    answer = claimant.denied(reason, text)
+    claimant.settle(answer)
+    claimant.session.rest(claimant, table.time_ms)
     out.append(answer)
 
 
-def _cancelled(command: CancelWait) -> Denied:
-    return denied(command, Denial.CANCELLED)
-
-
-def _queued(command: AcquireLock | ReleaseLock) -> Queued:
+def _queued(claimant: Claimant) -> Queued:
     return Queued(
-        session=command.session,
-        owner=command.owner,
-        request=command.request,
-        lock=command.lock,
+        session=claimant.session.id,
+        owner=claimant.owner,
+        request=claimant.request,
+        lock=claimant.lock,
     )

@@ -39,9 +39,14 @@ class Denial(IntEnum):
     SESSION_EXPIRED = 6
     """No such session any more: everything it held is lost, nothing it asks is done."""
     SUPERSEDED = 7
-    """The owner has since asked for something else; this request does nothing now."""
+    """The owner has since asked something else of the lock; this request does nothing now."""
     FORGOTTEN = 8
-    """Too old to be remembered: whether it was done is unknown; it is not done now."""
+    """The owner neither holds the lock nor waits for it, and this request will not change that.
+
+    The number is not above those of a claimant that has been forgotten. An acquire, done
+    or not, holds nothing: it may be asked anew, under a new number. A release has nothing
+    left to release; only whether it was this one that did it is unknown.
+    """
     OVERLOADED = 9
     """A table is at its limit."""
     INVALID = 10
@@ -144,6 +149,7 @@ class Forced(Message):
     session: str
     owner: str
     label: str
+    """Of its session and of its hold."""
     time_ms: int
     """Log time of the deed, for the audit."""
 
@@ -158,9 +164,6 @@ class Lost(Message):
     fence: int
     operator: str
 
-
-Settled = Held | Freed | Denied
-"""What is remembered as the outcome of an owner's last request."""
 
 Outcome = (
     SessionOpened

@@ -9,7 +9,7 @@ from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.backend import Full, Got, Look, Ready, Reported, Seen, Taken
 from holdfast.actors.lock.claim import Phase
 from holdfast.actors.lock.description import Description
-from holdfast.actors.lock.desk import Desk, refuse
+from holdfast.actors.lock.desk import Desk
 from holdfast.actors.lock.message import (
     Abandon,
     Acquire,
@@ -24,8 +24,9 @@ from holdfast.actors.lock.message import (
     Release,
 )
 from holdfast.actors.lock.name import OWNER_BYTES_MAX, check_lock_name, check_owner, check_wait
+from holdfast.actors.lock.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from holdfast.actors.lock.timer import Sweep, TryLook, WaitOver
-from holdfast.actors.lock.wording import WAITERS_SHOWN_MAX, locks_of
+from holdfast.actors.lock.wording import WAITERS_SHOWN_MAX, locks_of, refuse
 from holdfast.actors.message import Address, Instant, ms_between, node_of
 from holdfast.actors.role import Host, Role
 
@@ -38,7 +39,9 @@ CLIENT_SILENCE_MS = 15_000
 SWEEP_MS = 1_000
 """How often silent clients are looked for, while any client is known."""
 
-FromClient = Acquire | Release | Cancel | Inspect | Describe | KeepAlive
+AboutLocks = Acquire | Release | Cancel | Inspect
+AboutTable = Open | End | ListLocks | Evict
+FromClient = AboutLocks | AboutTable | Describe | KeepAlive
 FromNode = Abandon | Got | Full | Taken | Seen | Ready | Reported | WaitOver | TryLook | Sweep
 Heard = (
     Acquire
@@ -47,6 +50,10 @@ Heard = (
     | Inspect
     | Describe
     | KeepAlive
+    | Open
+    | End
+    | ListLocks
+    | Evict
     | Abandon
     | Got
     | Full
@@ -62,6 +69,9 @@ Heard = (
 
 class Proxy(Role[Heard]):
     """Serves clients: checks what they ask and passes it to the desk, which remembers.
+
+    It keeps no sessions in the cluster: a hold lives here, where it was granted, and however
+    silent its client may be. So there is nothing that an operator could take, or list.
 
     Args:
         node: this node.
@@ -101,27 +111,38 @@ class Proxy(Role[Heard]):
         return self._on_node(sender, event, now)
 
     def _on_client(self, asker: Address, event: FromClient, now: Instant) -> Effects:
-        if isinstance(event, Acquire | Release | Cancel | Inspect):
-            problem = self._problem(asker, event)
+        if not isinstance(event, Describe | KeepAlive):
+            reason, problem = self._problem(asker, event)
             if problem:
-                return [refuse(asker, event, Reason.INVALID, problem)]
+                return [refuse(asker, event, reason, problem)]
         elif len(event.session) > OWNER_BYTES_MAX:  # It would be kept until the answer.
             return [Observe("proxy.session_malformed")]
-        sweep = self._hear(asker, event.session, now)
+        return [*self._hear(asker, event.session, now), *self._serve(asker, event, now)]
+
+    def _serve(self, asker: Address, event: FromClient, now: Instant) -> Effects:
         match event:
             case Acquire():
-                return [*sweep, *self.desk.acquire(asker, event, now)]
+                return self.desk.acquire(asker, event, now)
             case Release():
-                return [*sweep, *self.desk.release(asker, event)]
+                return self.desk.release(asker, event)
             case Cancel():
-                return [*sweep, *self.desk.cancel(asker, event)]
+                return self.desk.cancel(asker, event)
             case Inspect():
-                return [*sweep, *self._on_inspect(asker, event)]
+                return self._on_inspect(asker, event)
             case Describe():
-                return [*sweep, *self._on_describe(asker, event)]
+                return self._on_describe(asker, event)
             case KeepAlive():
                 alive = Alive(session=event.session, node=self.node, request=event.request)
-                return [*sweep, Send(asker, alive)]
+                return [Send(asker, alive)]
+            case Open():
+                return [Send(asker, self._opened(event))]
+            case End():
+                text = "what it held here was given back"
+                ended = Ended(session=event.session, detail=text, request=event.request)
+                return [*self.desk.end(event.session), Send(asker, ended)]
+            case ListLocks() | Evict():
+                text = f"{self.protocol} keeps no table of locks to list, or to take one from"
+                return [refuse(asker, event, Reason.UNSUPPORTED, f"{text}; paxos does")]
 
     def _on_node(self, sender: Address, event: FromNode, now: Instant) -> Effects:
         match event:
@@ -221,20 +242,36 @@ class Proxy(Role[Heard]):
         self.sweeping = True
         return (Wake(SWEEP_MS, Sweep()),)
 
-    def _problem(self, asker: Address, request: Acquire | Release | Cancel | Inspect) -> str:
-        """Return what is wrong with ``request``, or the empty string."""
+    def _opened(self, opening: Open) -> Opened:
+        return Opened(
+            session=opening.session,
+            assigned=opening.session,
+            ttl_ms=0,
+            node=self.node,
+            request=opening.request,
+        )
+
+    def _problem(self, asker: Address, request: AboutLocks | AboutTable) -> tuple[Reason, str]:
+        """Return what is wrong with ``request``; the empty string if nothing is."""
         if node_of(asker) != self.node and request.session != node_of(asker):
-            return f"session {request.session!r} is not the client {node_of(asker)!r} itself"
+            text = f"session {request.session[:80]!r} is not the client {node_of(asker)!r} itself"
+            return Reason.INVALID, text
+        if isinstance(request, Open | End) and not request.session:
+            return Reason.INVALID, "session is empty; there is none to open or to end"
         try:
             check_owner(request.session)
-            check_lock_name(request.lock)
-            if not isinstance(request, Inspect):
-                check_owner(request.owner)
+            if isinstance(request, AboutLocks):
+                check_lock_name(request.lock)
+                if not isinstance(request, Inspect):
+                    check_owner(request.owner)
             if isinstance(request, Acquire):
                 check_wait(request.wait_ms)
         except InvalidRequestError as problem:
-            return str(problem)
-        return ""
+            return Reason.INVALID, str(problem)
+        if isinstance(request, Acquire) and request.limit != 1:
+            text = f"limit {request.limit} asks for a lock that its owner may hold more than once"
+            return Reason.UNSUPPORTED, f"{text}; {self.protocol} has none, paxos has"
+        return Reason.INVALID, ""
 
 
 def _status(asker: Address, inspect: Inspect, seen: Seen) -> Send:

@@ -19,6 +19,7 @@ class HolderSeen(NamedTuple):
     session: str
     owner: str
     label: str
+    """What the session says of itself, and the word of this claim."""
     fence: int
     times: int
     """How often at once."""
@@ -63,16 +64,16 @@ def report_lock(name: str, lock: Lock | None, time_ms: int) -> LockReport:
         return LockReport(name, None, 0, ())
     waiters = tuple(
         WaiterSeen(
-            session=wait.session,
-            owner=wait.owner,
-            label=wait.label,
-            request=wait.request,
+            session=wait.claimant.session.id,
+            owner=wait.claimant.owner,
+            label=wait.claimant.labelled(wait.label),
+            request=wait.claimant.request,
             waited_ms=time_ms - wait.since_ms,
             left_ms=None if wait.due_ms is None else wait.due_ms - time_ms,
         )
-        for wait in islice(lock.waits.values(), WAITERS_SHOWN_MAX)
+        for wait in islice(lock.waits, WAITERS_SHOWN_MAX)
     )
-    return LockReport(name, _see(lock.hold, time_ms), len(lock.waits), waiters)
+    return LockReport(name, _see(lock.hold, time_ms), lock.waiting, waiters)
 
 
 def list_locks(
@@ -81,16 +82,16 @@ def list_locks(
     """Return the first ``most`` locks, by name, that begin with ``prefix`` and follow ``after``."""
     found = (name for name in locks if name.startswith(prefix) and name > after)
     return tuple(
-        LockLine(name, _see(locks[name].hold, time_ms), len(locks[name].waits))
+        LockLine(name, _see(locks[name].hold, time_ms), locks[name].waiting)
         for name in nsmallest(most, found)
     )
 
 
 def _see(hold: Hold, time_ms: int) -> HolderSeen:
     return HolderSeen(
-        session=hold.session,
-        owner=hold.owner,
-        label=hold.label,
+        session=hold.claimant.session.id,
+        owner=hold.claimant.owner,
+        label=hold.claimant.labelled(hold.label),
         fence=hold.fence,
         times=hold.count,
         since_ms=hold.since_ms,

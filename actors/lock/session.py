@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from holdfast.actors.lock.holding import Hold
-from holdfast.actors.lock.outcome import Settled
+from holdfast.actors.lock.outcome import Denial, Denied, Freed
 from holdfast.actors.lock.waiting import SLACK, Wait
 
 SESSIONS_MAX = 100_000
@@ -16,59 +16,91 @@ SESSIONS_MAX = 100_000
 SESSION_CLAIMS_MAX = 100_000
 """Holds and waits of one session, so that one client cannot fill the table."""
 
-IDLE_OWNERS_MAX = 4_096
-"""Owners of a session that hold nothing and wait for nothing but whose last outcome is kept.
+QUIET_MAX = 4_096
+"""Claimants of a session that hold and wait for nothing but whose last outcome is kept.
 
 More than a client has requests under way; beyond it the one quiet for longest goes.
 """
 
 LOSSES_MAX = 100
-"""Forced releases that an owner has not heard of; beyond it the oldest is forgotten."""
+"""Forced releases that owners of a session have not heard of; beyond it the oldest goes."""
+
+Key = tuple[str, str]
+"""An owner and a lock."""
 
 
-@dataclass(slots=True)
-class Owner:
-    """One owner within a session: a sequential program, so one last request says it all.
+@dataclass(slots=True, eq=False)
+class Claimant:
+    """One owner in regard to one lock: a sequential program, so its last request says it all.
+
+    What the same owner does about another lock goes on beside it. A claimant holds, or
+    waits, or neither; never both.
 
     Attributes:
         request: its last request, 0 before the first.
-        lock: what that was about.
-        releasing: whether it was a release.
-        outcome: what came of it, None while it waits.
-        lost: fences of holds that an operator took and the owner has not heard of.
+        releasing: whether that was a release.
+        outcome: what came of it; None while it waits, or while `Hold.answer` says it.
+        lost: fence of a hold that an operator took and the owner has not heard of, or 0.
+        quiet_ms: log time since which it neither holds nor waits.
 
     """
 
-    name: str
+    session: Session
+    owner: str
+    lock: str
     request: int = 0
-    lock: str = ""
     releasing: bool = False
-    outcome: Settled | None = None
-    holds: dict[str, Hold] = field(default_factory=dict[str, Hold])
-    waits: dict[str, Wait] = field(default_factory=dict[str, Wait])
-    lost: dict[str, int] = field(default_factory=dict[str, int])
+    outcome: Freed | Denied | None = None
+    hold: Hold | None = None
+    wait: Wait | None = None
+    lost: int = 0
+    quiet_ms: int = 0
 
-    def begin(self, request: int, lock: str, *, releasing: bool) -> None:
+    def begin(self, request: int, *, releasing: bool) -> None:
         """Let a new request take the place of the last."""
         assert request > self.request
-        self.request, self.lock, self.releasing = request, lock, releasing
-        self.outcome = None
+        self.request, self.releasing, self.outcome = request, releasing, None
 
-    def settle(self, outcome: Settled) -> None:
+    def settle(self, outcome: Freed | Denied) -> None:
         """Remember what came of a request, if it is still the last."""
-        if outcome.request == self.request and outcome.lock == self.lock:
+        if outcome.request == self.request:
             self.outcome = outcome
 
-    def lose(self, hold: Hold) -> None:
-        """Remember that ``hold`` was taken by force."""
-        self.lost[hold.lock] = hold.fence
-        if len(self.lost) > LOSSES_MAX:
-            del self.lost[next(iter(self.lost))]
+    def freed(self, count: int) -> Freed:
+        """Return that the last request gave back one hold, and ``count`` are left."""
+        return Freed(
+            session=self.session.id,
+            owner=self.owner,
+            request=self.request,
+            lock=self.lock,
+            count=count,
+        )
+
+    def denied(self, reason: Denial, detail: str = "") -> Denied:
+        """Return that the last request came to nothing, and why."""
+        return Denied(
+            session=self.session.id,
+            owner=self.owner,
+            request=self.request,
+            lock=self.lock,
+            reason=reason,
+            detail=detail,
+        )
+
+    def labelled(self, label: str) -> str:
+        """Return what the session says of itself, and the word ``label`` of the claim."""
+        return ", ".join(filter(None, (self.session.label, label)))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
-    """One client's liveness, and its owners.
+    """One client's liveness, and what its owners hold, wait for and asked last.
+
+    A claimant that neither holds nor waits is remembered for one TTL: a request whose
+    answer was lost is asked again far more often than that, or the session ends. With it
+    goes the knowledge which of its requests were done. What is certain is that it holds
+    and waits for nothing, and a request up to ``floor`` of a claimant that is not known
+    is told just that (`Denial.FORGOTTEN`), although the log may never have seen it.
 
     Attributes:
         number: its place among all sessions there ever were (rule 92).
@@ -76,9 +108,10 @@ class Session:
         name: what the client calls itself.
         version: rises with every sign of life.
         deadline_ms: log time at which it expires, unless a new master extends it.
-        floor: the highest request of an owner that was forgotten.
+        floor: the highest request of a claimant that was forgotten.
         claims: its holds and waits.
-        idle: names of owners without claims, the one quiet for longest first.
+        quiet: claimants without claims, the one quiet for longest first.
+        bereft: those of them that have not heard of a loss, the oldest loss first.
 
     """
 
@@ -91,24 +124,53 @@ class Session:
     deadline_ms: int
     floor: int = 0
     claims: int = 0
-    owners: dict[str, Owner] = field(default_factory=dict[str, Owner])
-    idle: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
+    claimants: dict[Key, Claimant] = field(default_factory=dict[Key, Claimant])
+    quiet: OrderedDict[Key, Claimant] = field(default_factory=OrderedDict[Key, Claimant])
+    bereft: dict[Key, Claimant] = field(default_factory=dict[Key, Claimant])
 
-    def enter(self, name: str) -> Owner:
-        """Begin to remember an owner."""
-        assert name not in self.owners
-        owner = self.owners[name] = Owner(name)
-        return owner
+    def enter(self, owner: str, lock: str) -> Claimant:
+        """Begin to remember a claimant."""
+        key = owner, lock
+        assert key not in self.claimants
+        claimant = self.claimants[key] = Claimant(self, owner, lock)
+        return claimant
 
-    def sort(self, owner: Owner) -> None:
-        """Keep ``owner`` among the idle or the busy, and forget the idlest of too many."""
-        self.idle.pop(owner.name, None)
-        if owner.holds or owner.waits:
+    def rouse(self, claimant: Claimant) -> None:
+        """Let a known claimant that asks for something new be quiet no longer."""
+        if claimant.hold is None and claimant.wait is None:
+            among = self.bereft if claimant.lost else self.quiet
+            del among[claimant.owner, claimant.lock]
+
+    def rest(self, claimant: Claimant, now_ms: int) -> None:
+        """Let a claimant that is not quiet yet be so if it neither holds nor waits any more."""
+        if claimant.hold is not None or claimant.wait is not None:
             return
-        self.idle[owner.name] = None
-        if len(self.idle) > IDLE_OWNERS_MAX:
-            name, _ = self.idle.popitem(last=False)
-            self.floor = max(self.floor, self.owners.pop(name).request)
+        claimant.quiet_ms = now_ms
+        self.lay(claimant)
+        if len(self.bereft) > LOSSES_MAX:
+            oldest = self.bereft.pop(next(iter(self.bereft)))
+            oldest.lost = 0
+            self.rest(oldest, now_ms)
+        if len(self.quiet) > QUIET_MAX:
+            self._forget_first()
+
+    def lay(self, claimant: Claimant) -> None:
+        """Enter ``claimant`` last among the quiet or the bereft."""
+        among = self.bereft if claimant.lost else self.quiet
+        among[claimant.owner, claimant.lock] = claimant
+
+    def forget(self, now_ms: int) -> None:
+        """Forget the claimants that have been quiet for a TTL."""
+        while self.quiet:
+            first = next(iter(self.quiet.values()))
+            if first.quiet_ms + self.ttl_ms > now_ms:
+                return
+            self._forget_first()
+
+    def _forget_first(self) -> None:
+        key, claimant = self.quiet.popitem(last=False)
+        del self.claimants[key]
+        self.floor = max(self.floor, claimant.request)
 
 
 class Sessions:
@@ -158,10 +220,16 @@ class Sessions:
         heapq.heappush(self.heap, (session.deadline_ms, session.number, session.id))
 
     def keep(self, session: Session, now_ms: int) -> None:
-        """Note a sign of life."""
+        """Note a sign of life, and let the session forget what nobody asks for again.
+
+        Under a new master it forgets nothing for a TTL: clients ask again for what they
+        asked while there was none.
+        """
         self.signs += 1
         session.version = self.signs
         session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
+        if now_ms >= self.extended_ms + session.ttl_ms:
+            session.forget(now_ms)
 
     def extend(self, now_ms: int) -> None:
         """Let every session live at least one TTL from ``now_ms`` (rule 83)."""
@@ -173,6 +241,9 @@ class Sessions:
         """Forget ``session``; its id is never given again."""
         del self.by_id[session.id]
         del self.by_name[session.name]
+        session.claimants.clear()  # They point back, and must not wait for the collector.
+        session.quiet.clear()
+        session.bereft.clear()
         if len(self.heap) > 2 * len(self.by_id) + SLACK:  # Paid for by as many drops.
             self.heap = [(self.deadline(s), s.number, s.id) for s in self.by_id.values()]
             heapq.heapify(self.heap)

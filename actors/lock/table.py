@@ -10,6 +10,8 @@ Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` says where ours 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock import operation, table_snapshot
 from holdfast.actors.lock.command import (
@@ -36,7 +38,7 @@ from holdfast.actors.lock.outcome import (
 )
 from holdfast.actors.lock.report import LockLine, LockReport, list_locks, report_lock
 from holdfast.actors.lock.session import SESSIONS_MAX, Session
-from holdfast.actors.lock.table_record import TableSnapshot
+from holdfast.actors.lock.table_record import TablePart, TableSnapshot
 from holdfast.actors.lock.table_state import TableState
 from holdfast.actors.lock.waiting import Wait
 
@@ -84,8 +86,8 @@ class LockTable(TableState):
                 self._on_keep(command, out)
             case CloseSession():
                 self._on_close(command, out)
-            case ExtendSessions():
-                pass  # Done above.
+            case ExtendSessions():  # The sessions were, above.
+                self.fence = max(self.fence, command.fence_floor)
         return out
 
     def advance(self, time_ms: int) -> list[Outcome]:
@@ -101,7 +103,7 @@ class LockTable(TableState):
         while (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending = due[1]
             if isinstance(ending, Wait):
-                wording = self.locks[ending.lock].hold.wording()
+                wording = self.locks[ending.claimant.lock].hold.wording()
                 self.end_wait(ending, Denial.TIMED_OUT, out, wording)
             else:
                 self.close(ending, CloseReason.EXPIRED, 0, out)
@@ -140,6 +142,10 @@ class LockTable(TableState):
     def snapshot(self) -> TableSnapshot:
         """Return all of the table as immutable messages below 256 KiB, for `restore`."""
         return table_snapshot.take(self)
+
+    def freeze(self) -> Iterator[TablePart | None]:
+        """Return what `snapshot` would return now, part by part; see `table_snapshot.freeze`."""
+        return table_snapshot.freeze(self)
 
     @classmethod
     def restore(cls, parts: TableSnapshot) -> LockTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.lock.outcome import Denied, Forced, Freed, Held
+from holdfast.actors.lock.outcome import Denial, Forced
 from holdfast.actors.message import Message, message
 
 
@@ -21,7 +21,7 @@ class TableHead(NamedTuple):
 
 
 class SessionRecord(NamedTuple):
-    """A `Session`, less its owners."""
+    """A `Session`, less its claimants."""
 
     number: int
     name: str
@@ -32,33 +32,10 @@ class SessionRecord(NamedTuple):
     floor: int
 
 
-class OwnerRecord(NamedTuple):
-    """An `Owner`, less its claims; ``session`` is the number of its session."""
-
-    session: int
-    name: str
-    request: int
-    lock: str
-    releasing: bool
-    outcome: Held | Freed | Denied | None
-
-
-class LossRecord(NamedTuple):
-    """A fence that an owner lost by force and has not heard of."""
-
-    session: int
-    owner: str
-    lock: str
-    fence: int
-
-
 class HoldRecord(NamedTuple):
     """A `Hold`."""
 
     fence: int
-    session: int
-    owner: str
-    lock: str
     label: str
     since_ms: int
     request: int
@@ -70,13 +47,29 @@ class WaitRecord(NamedTuple):
     """A `Wait`. Its deadline is log time: how long is left does not depend on any clock."""
 
     ticket: int
-    session: int
-    owner: str
-    request: int
-    lock: str
     label: str
     since_ms: int
     due_ms: int | None
+
+
+class ClaimantRecord(NamedTuple):
+    """A `Claimant`; ``session`` is the number of its session.
+
+    Its outcome is in ``freed``, the count left, or in ``denial`` and ``detail``.
+    """
+
+    session: int
+    owner: str
+    lock: str
+    request: int
+    releasing: bool
+    freed: int | None
+    denial: Denial | None
+    detail: str
+    lost: int
+    quiet_ms: int
+    hold: HoldRecord | None
+    wait: WaitRecord | None
 
 
 @message(0x9A)
@@ -87,15 +80,12 @@ class TablePart(Message):
     count: int
     head: TableHead
     sessions: tuple[SessionRecord, ...]
-    owners: tuple[OwnerRecord, ...]
-    losses: tuple[LossRecord, ...]
-    holds: tuple[HoldRecord, ...]
-    waits: tuple[WaitRecord, ...]
+    claimants: tuple[ClaimantRecord, ...]
     audit: tuple[Forced, ...]
 
 
 TableSnapshot = tuple[TablePart, ...]
 """All parts, in order."""
 
-Record = SessionRecord | OwnerRecord | LossRecord | HoldRecord | WaitRecord | Forced
+Record = SessionRecord | ClaimantRecord | Forced
 """All that a part may hold, less the head."""

@@ -6,8 +6,8 @@ from collections import OrderedDict
 
 from holdfast.actors.lock.command import CloseReason
 from holdfast.actors.lock.holding import Hold, Lock
-from holdfast.actors.lock.outcome import Denial, Denied, Forced, Outcome, SessionClosed
-from holdfast.actors.lock.session import Owner, Session, Sessions
+from holdfast.actors.lock.outcome import Denial, Forced, Outcome, SessionClosed
+from holdfast.actors.lock.session import Claimant, Session, Sessions
 from holdfast.actors.lock.waiting import Timeouts, Wait
 
 FENCE_MAX = (1 << 63) - 1
@@ -44,70 +44,55 @@ class TableState:
         self.timeouts = Timeouts()
         self.audit: OrderedDict[tuple[str, int], Forced] = OrderedDict()
 
-    def grant(self, wait: Wait, out: list[Outcome]) -> Hold:
-        """Let whoever asks with ``wait``, which no queue holds any more, have a new ownership."""
-        session = self.sessions.by_id.get(wait.session)
-        assert session is not None  # L4
-        owner = session.owners[wait.owner]
-        assert wait.lock not in owner.holds  # L1
+    def grant(self, claimant: Claimant, label: str, out: list[Outcome]) -> Hold:
+        """Let ``claimant``, which no queue holds any more, have a new ownership."""
+        session = claimant.session
+        assert self.sessions.by_id.get(session.id) is session  # L4
+        assert claimant.hold is None  # L1
         assert self.fence < FENCE_MAX
         self.fence += 1  # L2
-        hold = Hold(
-            session=wait.session,
-            owner=wait.owner,
-            lock=wait.lock,
-            label=wait.label,
-            fence=self.fence,
-            since_ms=self.time_ms,
-            request=wait.request,
-        )
-        owner.holds[wait.lock] = hold
-        answer = hold.answer()
-        owner.settle(answer)
-        out.append(answer)
+        hold = Hold(claimant, label, self.fence, self.time_ms, claimant.request)
+        claimant.hold = hold
+        out.append(hold.answer())
         return hold
 
-    def enqueue(self, owner: Owner, wait: Wait) -> None:
+    def enqueue(self, wait: Wait) -> None:
         """Put ``wait`` at the tail of its lock's queue."""
-        self.locks[wait.lock].waits[wait.ticket] = wait
-        owner.waits[wait.lock] = wait
+        claimant = wait.claimant
+        self.locks[claimant.lock].enqueue(wait)
+        claimant.wait = wait
         self.timeouts.add(wait)
 
     def end_wait(self, wait: Wait, reason: Denial, out: list[Outcome], detail: str = "") -> None:
         """Take ``wait`` out of its queue, and tell its owner why."""
-        session = self.sessions.by_id[wait.session]
-        owner = session.owners[wait.owner]
-        self._unlink(wait)
-        del owner.waits[wait.lock]
-        self._uncount(session)
-        answer = _denial_of(wait, reason, detail)
-        owner.settle(answer)
-        session.sort(owner)
+        claimant = wait.claimant
+        self._withdraw(wait)
+        answer = claimant.denied(reason, detail)
+        claimant.settle(answer)
+        self._uncount(claimant)
         out.append(answer)
 
     def end_hold(self, hold: Hold, out: list[Outcome]) -> None:
         """End ``hold`` of an owner whose session goes on, and let the next one hold."""
-        session = self.sessions.by_id[hold.session]
-        owner = session.owners[hold.owner]
-        del owner.holds[hold.lock]
-        self._uncount(session)
-        session.sort(owner)
+        hold.claimant.hold = None
+        self._uncount(hold.claimant)
         self._pass_on(hold, out)
 
     def close(
         self, session: Session, reason: CloseReason, request: int, out: list[Outcome]
     ) -> None:
         """End a session in one step: its waits, itself, its holds, the next grants (rule 89)."""
-        owners = session.owners.values()
-        waits = [wait for owner in owners for wait in owner.waits.values()]
+        claimants = session.claimants.values()
+        waits = [one.wait for one in claimants if one.wait is not None]
+        holds = [one.hold for one in claimants if one.hold is not None]
         for wait in sorted(waits, key=lambda wait: wait.ticket):
-            self._unlink(wait)
-            out.append(_denial_of(wait, Denial.SESSION_EXPIRED))
+            self._withdraw(wait)
+            out.append(wait.claimant.denied(Denial.SESSION_EXPIRED))
         self.sessions.drop(session)
         self.claims -= session.claims
         out.append(SessionClosed(session=session.id, reason=reason, request=request))
-        holds = [hold for owner in owners for hold in owner.holds.values()]
         for hold in sorted(holds, key=lambda hold: hold.fence):
+            hold.claimant.hold = None
             self._pass_on(hold, out)
 
     def first_due(self) -> tuple[int, Wait | Session] | None:
@@ -123,31 +108,24 @@ class TableState:
 
     def _pass_on(self, hold: Hold, out: list[Outcome]) -> None:
         """Grant the lock of an ended hold to the head of its queue (L3), or drop it (L7)."""
-        lock = self.locks[hold.lock]
+        name = hold.claimant.lock
+        lock = self.locks[name]
         assert lock.hold is hold  # L1
-        if not lock.waits:
-            del self.locks[hold.lock]
+        wait = lock.next()
+        if wait is None:
+            del self.locks[name]
             return
-        _, wait = lock.waits.popitem(last=False)
         self.timeouts.drop(wait)
-        del self.sessions.by_id[wait.session].owners[wait.owner].waits[wait.lock]
-        lock.hold = self.grant(wait, out)
+        wait.claimant.wait = None
+        lock.hold = self.grant(wait.claimant, wait.label, out)
 
-    def _unlink(self, wait: Wait) -> None:
-        del self.locks[wait.lock].waits[wait.ticket]
+    def _withdraw(self, wait: Wait) -> None:
+        self.locks[wait.claimant.lock].withdraw(wait)
+        wait.claimant.wait = None
         self.timeouts.drop(wait)
 
-    def _uncount(self, session: Session) -> None:
-        session.claims -= 1
+    def _uncount(self, claimant: Claimant) -> None:
+        """Count one claim less; whoever made it may be quiet now."""
+        claimant.session.claims -= 1
         self.claims -= 1
-
-
-def _denial_of(wait: Wait, reason: Denial, detail: str = "") -> Denied:
-    return Denied(
-        session=wait.session,
-        owner=wait.owner,
-        request=wait.request,
-        lock=wait.lock,
-        reason=reason,
-        detail=detail,
-    )
+        claimant.session.rest(claimant, self.time_ms)

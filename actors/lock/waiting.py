@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.actors.lock.session import Claimant
 
 SLACK = 16
 """Dead entries that a heap may always carry."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Wait:
-    """One acquire in the queue of a lock.
+    """A claimant's last request, an acquire, in the queue of its lock.
 
     Attributes:
         ticket: its place among all waits there ever were; queues are in this order.
@@ -20,11 +24,8 @@ class Wait:
 
     """
 
+    claimant: Claimant
     ticket: int
-    session: str
-    owner: str
-    request: int
-    lock: str
     label: str
     since_ms: int
     due_ms: int | None

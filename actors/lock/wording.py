@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from holdfast.actors.effect import Send
 from holdfast.actors.lock.backend import Seen
 from holdfast.actors.lock.claim import Claim, Claims, Phase
-from holdfast.actors.lock.message import Contender, LockStatus, Reason
-from holdfast.actors.message import Instant, ms_between
+from holdfast.actors.lock.message import (
+    Acquire,
+    Cancel,
+    Contender,
+    Granted,
+    Inspect,
+    LockStatus,
+    Reason,
+    Refused,
+    Release,
+)
+from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
+from holdfast.actors.message import Address, Instant, ms_between
 
 LOCKS_SHOWN_MAX = 1_000
 """How many locks one `NodeStatus` tells of."""
@@ -18,6 +30,34 @@ WAITERS_SHOWN_MAX = 100
 LOCKS_BYTES_MAX = 1 << 19
 """Text of the locks of one `NodeStatus`, half of what its frame may have: a node that many
 wait at would otherwise have no status at all."""
+
+
+Asked = Acquire | Release | Cancel | Inspect | Open | End | ListLocks | Evict
+"""What may be refused."""
+
+
+def granted(claim: Claim) -> Granted:
+    """Return what the holder of ``claim`` is told."""
+    return Granted(
+        lock=claim.key.lock,
+        fence=claim.fence,
+        session=claim.named,
+        owner=claim.key.owner,
+        request=claim.request,
+    )
+
+
+def refuse(asker: Address, asked: Asked, reason: Reason, detail: str) -> Send:
+    """Return the refusal of ``asked``, addressed to its asker."""
+    refused = Refused(
+        lock=getattr(asked, "lock", ""),
+        reason=reason,
+        detail=detail,
+        session=asked.session,
+        owner=getattr(asked, "owner", ""),
+        request=asked.request,
+    )
+    return Send(asker, refused)
 
 
 def name_contender(contender: Contender) -> str:

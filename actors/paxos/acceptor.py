@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Effects, Observe, Persist, Send
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from holdfast.actors.message import Address, Instant, node_of
 from holdfast.actors.paxos.config import (
     LEASE_MS,
-    VOTES_MAX,
     Config,
     leader_of,
     monitor_of,
     replica_of,
 )
-from holdfast.actors.paxos.event import Applied, Everywhere, Heard, Learned
+from holdfast.actors.paxos.event import (
+    Applied,
+    Everywhere,
+    Heard,
+    Learned,
+    Swollen,
+    Trimmed,
+)
+from holdfast.actors.paxos.freshness import Proofs
+from holdfast.actors.paxos.handover_message import Release
 from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.lease import LeasePromise
 from holdfast.actors.paxos.message import (
-    BATCH_BYTES_MAX,
-    BATCH_COMMANDS_MAX,
-    COMMAND_BYTES_MAX,
     NO_BALLOT,
     NUMBER_MAX,
     PAGE,
     Accept,
     Accepted,
     Ballot,
-    Batch,
     Commit,
     Heartbeat,
     HeartbeatAck,
@@ -36,10 +40,18 @@ from holdfast.actors.paxos.message import (
     Promise,
     Vote,
 )
+from holdfast.actors.paxos.votes import Votes
 from holdfast.actors.role import Host, Role
 
+STREAM_BYTES = 32 << 20
+"""When the acceptor's stream is so long, its replica is asked to let it be cut (bytes, 32 MiB).
+It does so by itself much sooner, as long as slots are decided; votes may come without that."""
 
-class Acceptor(Role[Prepare | Accept | Commit | Heartbeat | Applied]):
+Spoken = Prepare | Accept | Commit | Heartbeat | Release
+"""What a leader, or who works for it, says."""
+
+
+class Acceptor(Role[Spoken | Applied | Trimmed]):
     """One acceptor. Source: PMMC, section 2.2.
 
     Both its promise and its votes are persisted before they are spoken of: an acceptor
@@ -48,11 +60,14 @@ class Acceptor(Role[Prepare | Accept | Commit | Heartbeat | Applied]):
     Invariants:
         P5  ``promised`` never decreases, not over a restart either.
         P6  Whatever is accepted was proposed under a ballot not below ``promised``.
+        P16 A vote is forgotten by the journal only when the replica's stream, which is
+            durable by then, stands for its slot.
 
     It also gives the master its lease: for ``lease_ms`` after a heartbeat it adopts no
     ballot of another leader by `Prepare`. A restarted acceptor has forgotten when that was,
     so it waits a whole lease. `Accept` and `Heartbeat` are never refused for a lease: a
-    leader that says them was promised a majority, one of which waited for the lease.
+    leader that says them was promised a majority, one of which waited for the lease. The
+    master may give its lease back (`Release`), when it trusts it no more.
 
     Args:
         node: where it is.
@@ -77,13 +92,19 @@ class Acceptor(Role[Prepare | Accept | Commit | Heartbeat | Applied]):
         self.config = config
         self.lease_ms = lease_ms
         self.promised = recovered.promised
-        self.votes = dict(recovered.votes)
+        self.votes = Votes(recovered.votes)
         self.applied = 1
         """The first slot that this node has not applied. No votes are kept from before."""
         self.lease = LeasePromise()
         self.told = (NO_BALLOT, 0)
         """Under which ballot, up to which slot, the replica was told what is decided."""
         self.everywhere = 0
+        self.released = NO_BALLOT
+        """The last ballot whose leader wants no lease any more."""
+        members = config.view.members
+        self.proofs = Proofs(members.index(node), len(members))
+        self.written = 0
+        """What was written since the stream was cut (bytes), some of it in earlier lives."""
 
     def begin(self, now: Instant) -> Effects:
         """Keep whatever lease an earlier life may have given."""
@@ -91,23 +112,25 @@ class Acceptor(Role[Prepare | Accept | Commit | Heartbeat | Applied]):
             self.lease.give(self.promised.leader, now, self.lease_ms)
         return ()
 
-    def handle(
-        self, sender: Address, event: Prepare | Accept | Commit | Heartbeat | Applied, now: Instant
-    ) -> Effects:
+    def handle(self, sender: Address, event: Spoken | Applied | Trimmed, now: Instant) -> Effects:
         """Judge one ballot."""
         if isinstance(event, Applied):
             return self._on_applied(event)
+        if isinstance(event, Trimmed):
+            return self._on_trimmed(event)
         if not self._is_led(sender, event.ballot):
             return (Observe("paxos.stranger_leads"),)
         match event:
-            case Prepare():
-                return self._on_prepare(sender, event, now)
             case Accept():
                 return self._on_accept(sender, event)
+            case Prepare():
+                return self._on_prepare(sender, event, now)
             case Commit():
                 return self._learn(event.ballot, event.committed)
             case Heartbeat():
                 return self._on_heartbeat(sender, event, now)
+            case Release():
+                return self._on_release(event, now)
 
     def _is_led(self, sender: Address, ballot: Ballot) -> bool:
         """Return whether ``sender`` may speak for ``ballot``: its leader's node, a member."""
@@ -132,27 +155,32 @@ class Acceptor(Role[Prepare | Accept | Commit | Heartbeat | Applied]):
         )
 
     def _adopt(self, ballot: Ballot) -> list[Effect]:
-        """Heed nothing below ``ballot`` from now on, and note what had won before it."""
+        """Heed nothing below ``ballot`` from now on, and note what had won before it.
+
+        That is what the leader of the ballot before said. More is applied here, perhaps, but
+        under which ballot that was decided is not known, and votes under others did not win.
+        """
         assert ballot > self.promised  # P5
         before, self.promised = self.promised, ballot
+        told, committed = self.told
         effects: list[Effect] = []
-        if self.applied > 1 and before > NO_BALLOT:
-            effects.append(Persist(Commit(ballot=before, committed=self.applied)))
+        if told == before and committed > 1:
+            effects.append(Persist(Commit(ballot=before, committed=committed)))
         return [*effects, Persist(Pledged(pledge=Pledge.PROMISED, ballot=ballot))]
 
     def _promise(self, prepare: Prepare) -> Promise:
         first = max(prepare.first, self.applied)
-        slots = sorted(slot for slot in self.votes if slot >= first)
+        slots = self.votes.slots(first)
         return Promise(
             ballot=self.promised,
             asked=prepare.first,
             first=first,
-            votes=tuple(self.votes[slot] for slot in slots[:PAGE]),
+            votes=tuple(self.votes.by_slot[slot] for slot in slots[:PAGE]),
             more=slots[PAGE] if len(slots) > PAGE else None,
         )
 
     def _on_accept(self, commander: Address, accept: Accept) -> Effects:
-        if not 1 <= accept.slot < NUMBER_MAX or not fits(accept.batch):
+        if not 1 <= accept.slot < NUMBER_MAX or not accept.batch.fits():
             return (Observe("paxos.impossible_batch"),)
         if accept.ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
@@ -160,15 +188,23 @@ class Acceptor(Role[Prepare | Accept | Commit | Heartbeat | Applied]):
         before = self.votes.get(accept.slot)
         if before is not None and before.ballot == accept.ballot:
             return self._on_repeated(before, accept, answer)
-        if len(self.votes) >= VOTES_MAX and before is None:
+        size = accept.batch.size()
+        if not self.votes.has_room(accept.slot, size):
             return (Observe("paxos.votes_full"),)
         effects = self._adopt(accept.ballot) if accept.ballot > self.promised else []
         assert accept.ballot == self.promised  # P6
         effects += [Persist(accept), answer]
         if accept.slot >= self.applied:  # What was applied is known to be decided.
-            self.votes[accept.slot] = Vote(accept.slot, accept.ballot, accept.batch)
+            self.votes.put(Vote(accept.slot, accept.ballot, accept.batch))
         learned = self._learn(accept.ballot, accept.committed)
-        return [*effects, *learned, *self._learn_late(accept)]
+        return [*effects, *learned, *self._learn_late(accept), *self._count(size)]
+
+    def _count(self, size: int) -> list[Effect]:
+        """Count what was written, and say once that it is too much."""
+        before, self.written = self.written, self.written + size
+        if before < STREAM_BYTES <= self.written:
+            return [Send(replica_of(self.node), Swollen())]
+        return []
 
     def _on_repeated(self, before: Vote, accept: Accept, answer: Send) -> Effects:
         if before.batch != accept.batch:
@@ -177,14 +213,14 @@ class Acceptor(Role[Prepare | Accept | Commit | Heartbeat | Applied]):
 
     def _learn(self, ballot: Ballot, committed: int) -> Effects:
         """Tell the replica which votes have won, now that their leader says so."""
-        if node_of(ballot.leader) == self.node or not 1 <= committed < NUMBER_MAX:
-            return ()  # The commander of this node tells the replica itself.
-        first = max(self.told[1] if self.told[0] == ballot else 0, self.applied)
-        if committed <= first:
+        told = self.told[1] if self.told[0] == ballot else 0
+        if ballot < self.told[0] or not told < committed < NUMBER_MAX:
             return ()
         self.told = (ballot, committed)
-        slots = [slot for slot in self.votes if first <= slot < committed]
-        votes = (self.votes[slot] for slot in sorted(slots))
+        first = max(told, self.applied)
+        if committed <= first or node_of(ballot.leader) == self.node:
+            return ()  # The commander of this node tells the replica itself.
+        votes = (self.votes.by_slot[slot] for slot in self.votes.slots(first, committed))
         won = tuple((vote.slot, vote.batch) for vote in votes if vote.ballot == ballot)
         return (Send(replica_of(self.node), Learned(slots=won, committed=committed)),)
 
@@ -200,6 +236,8 @@ class Acceptor(Role[Prepare | Accept | Commit | Heartbeat | Applied]):
         if beat.ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
         adopted = self._adopt(beat.ballot) if beat.ballot > self.promised else []
+        if beat.ballot == self.released:
+            return [*adopted, Observe("paxos.late_heartbeat")]
         self.lease.give(beat.ballot.leader, now, self.lease_ms)
         ack = HeartbeatAck(ballot=beat.ballot, number=beat.number, applied=self.applied)
         effects = [
@@ -208,28 +246,42 @@ class Acceptor(Role[Prepare | Accept | Commit | Heartbeat | Applied]):
             Send(monitor_of(self.node), Heard(ballot=beat.ballot, leads=True)),
             *self._learn(beat.ballot, beat.committed),
         ]
+        fresh = self.proofs.take(beat, now)
+        if fresh is not None:
+            effects.append(Send(replica_of(self.node), fresh))
         if beat.everywhere > self.everywhere:
             self.everywhere = beat.everywhere
             effects.append(Send(replica_of(self.node), Everywhere(slot=beat.everywhere)))
         return effects
 
+    def _on_release(self, release: Release, now: Instant) -> Effects:
+        """Keep to the master no longer: it does not count on it any more."""
+        self.released = max(self.released, release.ballot)
+        if self.lease.leader != release.ballot.leader or release.ballot < self.promised:
+            return (Observe("paxos.release_ignored"),)
+        self.lease.give(release.ballot.leader, now, 0)
+        return (Observe("paxos.lease_released"),)
+
     def _on_applied(self, applied: Applied) -> Effects:
         assert applied.slot >= self.applied
-        if applied.slot - self.applied < len(self.votes):
-            for slot in range(self.applied, applied.slot):
-                self.votes.pop(slot, None)
-        else:
-            self.votes = {s: vote for s, vote in self.votes.items() if s >= applied.slot}
+        self.votes.forget(self.applied, applied.slot)
         self.applied = applied.slot
         return ()
 
+    def _on_trimmed(self, trimmed: Trimmed) -> Effects:
+        """Write down anew what still counts: the promise, and votes from that slot on (P16).
 
-def fits(batch: Batch) -> bool:
-    """Return whether ``batch`` is within the limits of a slot."""
-    sizes = [len(command) for command in batch.commands]
-    return (
-        len(sizes) <= BATCH_COMMANDS_MAX
-        and sum(sizes) <= BATCH_BYTES_MAX
-        and max(sizes, default=0) <= COMMAND_BYTES_MAX
-        and 0 <= batch.time_ms < NUMBER_MAX
-    )
+        The replica told how far it is before, and its next word on that comes later. So
+        this is where it is, and no vote from there on was ever dropped.
+        """
+        assert trimmed.slot == self.applied
+        votes = [self.votes.by_slot[slot] for slot in self.votes.slots(0)]
+        assert all(vote.slot >= trimmed.slot for vote in votes)
+        self.written = self.votes.size
+        records: list[Pledged | Accept] = [
+            Accept(ballot=vote.ballot, slot=vote.slot, batch=vote.batch, committed=trimmed.slot)
+            for vote in votes
+        ]
+        if self.promised > NO_BALLOT:
+            records.append(Pledged(pledge=Pledge.PROMISED, ballot=self.promised))
+        return (Checkpoint(tuple(records)),)

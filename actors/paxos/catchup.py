@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Effects, Observe, Persist, Send, Wake
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from holdfast.actors.message import Address, Instant, node_of
 from holdfast.actors.paxos.config import Config, catchup_of, replica_of
 from holdfast.actors.paxos.event import (
     Excerpt,
-    FetchRetry,
     Lacking,
     Learned,
     Photographed,
+    Reprint,
     Restore,
+    Trimmed,
 )
 from holdfast.actors.paxos.message import (
     CHUNK_BYTES_MAX,
@@ -22,19 +23,26 @@ from holdfast.actors.paxos.message import (
     Slots,
     SnapshotChunk,
 )
+from holdfast.actors.paxos.timer import Fade, FetchRetry
 from holdfast.actors.role import Host, Role
 
 FETCH_MS = 100
 """How long a member may take to answer before another is asked (ms)."""
 
-Heeded = Lacking | Slots | SnapshotChunk | FetchRetry | Fetch | Photographed
+FADE_MS = 60_000
+"""A photograph of which no part was asked for so long is dropped (ms)."""
+
+Heeded = (
+    Lacking | Slots | SnapshotChunk | FetchRetry | Fetch | Photographed | Reprint | Trimmed | Fade
+)
 
 
 class CatchUp(Role[Heeded]):
     """Fetches in small parts, one at a time: the one who asks sets the pace.
 
     What is fetched is decided, so it does not matter who gave it, nor how old it is. Slots
-    are written to the journal: there, votes of older ballots may be in their place.
+    are written to the journal: there, votes of older ballots may be in their place. They are
+    forgotten when the replica's stream stands for them (P16).
 
     Args:
         node: where it is.
@@ -59,6 +67,12 @@ class CatchUp(Role[Heeded]):
         self.parts: list[bytes] = []
         self.photograph: Photographed | None = None
         """The last snapshot that was made here, whose parts are asked for one by one."""
+        self.used = 0
+        """How often a part of it was given."""
+        self.fading = False
+        """Whether `Fade` runs."""
+        self.written = 0
+        """All slots that were written since the stream was cut are before it."""
 
     def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
         """Ask, or answer."""
@@ -76,7 +90,15 @@ class CatchUp(Role[Heeded]):
                 return self._on_fetch(sender, event)
             case Photographed():
                 self.photograph = event
-                return self._part(event.asker, event, 0)
+                parts = [part for asker in event.askers for part in self._part(asker, event, 0)]
+                return [*parts, *self._fade()]
+            case Reprint():
+                given = self.photograph
+                return self._part(event.asker, given, 0) if given is not None else ()
+            case Trimmed():
+                return self._on_trimmed(event)
+            case Fade():
+                return self._on_fade(event)
 
     def _on_lacking(self, lacking: Lacking) -> Effects:
         others = [member for member in self.config.view.members if member != self.node]
@@ -121,7 +143,7 @@ class CatchUp(Role[Heeded]):
             return (Observe("paxos.slots_ignored"),)
         if not slots.batches:
             return ()  # It has none of them; the retry asks somebody else.
-        self.next = slots.first + len(slots.batches)
+        self.next = self.written = slots.first + len(slots.batches)
         learned = Learned(slots=tuple(enumerate(slots.batches, start=slots.first)), committed=0)
         return [
             Persist(slots),
@@ -155,7 +177,9 @@ class CatchUp(Role[Heeded]):
         if not 1 <= fetch.first < NUMBER_MAX or not 0 <= fetch.chunk < CHUNKS_MAX:
             return (Observe("paxos.impossible_slot"),)
         if fetch.slot == 0:
-            return (Send(replica_of(self.node), Excerpt(asker=asker, first=fetch.first)),)
+            slot = 0 if self.photograph is None else self.photograph.slot
+            excerpt = Excerpt(asker=asker, first=fetch.first, slot=slot)
+            return (Send(replica_of(self.node), excerpt),)
         photograph = self.photograph
         if photograph is None or photograph.slot != fetch.slot:
             return ()  # Another was made meanwhile; whoever asks begins again.
@@ -164,6 +188,7 @@ class CatchUp(Role[Heeded]):
     def _part(self, asker: Address, photograph: Photographed, chunk: int) -> Effects:
         if chunk >= len(photograph.chunks):
             return (Observe("paxos.impossible_slot"),)
+        self.used += 1
         part = SnapshotChunk(
             slot=photograph.slot,
             time_ms=photograph.time_ms,
@@ -172,6 +197,27 @@ class CatchUp(Role[Heeded]):
             content=photograph.chunks[chunk],
         )
         return (Send(asker, part),)
+
+    def _fade(self) -> list[Effect]:
+        """Let the photograph go after a while; it may be large."""
+        if self.fading:
+            return []
+        self.fading = True
+        return [Wake(FADE_MS, Fade(use=self.used))]
+
+    def _on_fade(self, fade: Fade) -> Effects:
+        self.fading = False
+        if fade.use != self.used:
+            return self._fade()
+        self.photograph = None
+        return ()
+
+    def _on_trimmed(self, trimmed: Trimmed) -> Effects:
+        """Forget what was written, unless the replica has not applied all of it."""
+        if not self.written or self.written > trimmed.slot:
+            return ()
+        self.written = 0
+        return (Checkpoint(()),)
 
 
 def _is_sound(part: SnapshotChunk) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant
 from holdfast.actors.paxos.config import WINDOW, Config, acceptor_of, leader_of, replica_of
-from holdfast.actors.paxos.event import CommanderResend, Decided, Idle, Order, Pulse
+from holdfast.actors.paxos.event import Decided, Idle, Order, Pulse
 from holdfast.actors.paxos.message import (
     Accept,
     Accepted,
@@ -18,6 +18,7 @@ from holdfast.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
+from holdfast.actors.paxos.timer import CommanderResend
 from holdfast.actors.role import Host, Role
 
 COMMANDER_RESEND_MS = 100
@@ -71,6 +72,8 @@ class Commander(Role[Accepted | Preempted | Order | Idle | Pulse | CommanderRese
         self.node = node
         self.config = config
         self.ballot = ballot
+        self.opening = first + len(batches)
+        """The first slot of the reign's own. When it is decided, so is all before it."""
         self.committed = first
         """The first slot that is not decided."""
         self.next = first
@@ -165,6 +168,8 @@ class Commander(Role[Accepted | Preempted | Order | Idle | Pulse | CommanderRese
             number=pulse.number,
             committed=self.committed,
             everywhere=pulse.everywhere,
+            heard=pulse.heard if self.committed > self.opening else (),
+            confirmed=pulse.confirmed,
         )
         return [Send(acceptor, beat) for acceptor in self.config.view.acceptors]
 

@@ -25,8 +25,14 @@ DRIFT_PPM = 1_000
 VOTES_MAX = 10_000
 """Slots of which an acceptor remembers a vote while its replica lags; then it votes no more."""
 
+VOTES_BYTES_MAX = 64 << 20
+"""The same in bytes of commands (64 MiB)."""
+
 LOG_MAX = 10_000
 """Decided slots a replica keeps for others; whoever lacks older ones gets a snapshot."""
+
+LOG_BYTES_MAX = 32 << 20
+"""The same in bytes of commands (32 MiB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,11 @@ class View:
     def acceptors(self) -> tuple[Address, ...]:
         """Return where its members' acceptors are."""
         return tuple(acceptor_of(member) for member in self.members)
+
+    @property
+    def replicas(self) -> tuple[Address, ...]:
+        """Return where its members' replicas are."""
+        return tuple(replica_of(member) for member in self.members)
 
 
 @dataclass(frozen=True, slots=True)

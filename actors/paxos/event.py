@@ -1,9 +1,9 @@
-"""What the roles of the log say to each other within a node, and their timers."""
+"""What the roles of the log say to each other within a node."""
 
 from __future__ import annotations
 
-from holdfast.actors.message import Address, Instant, Local, Message, Timer, local, timer
-from holdfast.actors.paxos.message import Ballot, Batch, Propose
+from holdfast.actors.message import Address, Instant, Local, Message, local
+from holdfast.actors.paxos.message import Ballot, Batch
 
 
 @local
@@ -51,17 +51,19 @@ class Heard(Local):
 
 @local
 class Pulse(Local):
-    """Monitor to commander: send heartbeat ``number``."""
+    """Monitor to commander: send heartbeat ``number``; the rest is as in `Heartbeat`."""
 
     number: int
     everywhere: int
+    heard: tuple[int, ...]
+    confirmed: int
 
 
 @local
 class Follow(Local):
     """``master`` is the node that leads, empty if none is known.
 
-    Monitor to replica, and replica to its listener.
+    Monitor to replica and leader, and replica to its listener.
     """
 
     master: str
@@ -69,10 +71,30 @@ class Follow(Local):
 
 @local
 class Leased(Local):
-    """Monitor to replica: the lease of ``ballot`` holds until ``until`` (own clock)."""
+    """Monitor to replica: the lease of ``ballot`` holds until ``until`` (own clock).
+
+    A majority answered a heartbeat that was sent at ``confirmed``, or a later one.
+    """
 
     ballot: Ballot
     until: Instant
+    confirmed: Instant
+
+
+@local
+class Confirm(Local):
+    """Replica to monitor: send a heartbeat now, and do not wait for the next."""
+
+
+@local
+class Fresh(Local):
+    """Acceptor to replica: whatever anybody knew to be decided at ``since`` is before ``slot``.
+
+    ``since`` is by the own clock. See `freshness.Proofs` for why.
+    """
+
+    since: Instant
+    slot: int
 
 
 @local
@@ -153,20 +175,43 @@ class Lacking(Local):
 
 @local
 class Excerpt(Local):
-    """Catch-up to replica: send ``asker`` decided slots from ``first``, or give a snapshot."""
+    """Catch-up to replica: send ``asker`` decided slots from ``first``, or give a snapshot.
+
+    The last one was of ``slot``, 0 if there is none. It still does if all after it is here.
+    """
 
     asker: Address
     first: int
+    slot: int
 
 
 @local
 class Photographed(Local):
-    """Replica to catch-up: the state after all slots before ``slot``, for ``asker``."""
+    """Replica to catch-up: the state after all slots before ``slot``, for ``askers``."""
 
-    asker: Address
+    askers: tuple[Address, ...]
     slot: int
     time_ms: int
     chunks: tuple[bytes, ...]
+
+
+@local
+class Reprint(Local):
+    """Replica to catch-up: give ``asker`` the last photograph."""
+
+    asker: Address
+
+
+@local
+class Trimmed(Local):
+    """Replica to acceptor and catch-up: the replica's stream stands for all before ``slot``."""
+
+    slot: int
+
+
+@local
+class Swollen(Local):
+    """Acceptor to replica: my stream has grown too long, make it possible to cut it."""
 
 
 @local
@@ -213,7 +258,7 @@ class Resign(Local):
 
 @local
 class Resigned(Local):
-    """This node does not lead; ``master`` does, if that is known."""
+    """This node does not lead, or found nobody who would; ``master`` leads, if that is known."""
 
     master: str
 
@@ -227,63 +272,12 @@ class Happened(Local):
     outcomes: tuple[Message, ...]
 
 
-@timer
-class ScoutResend(Timer):
-    """Ask again the acceptors that have not answered."""
+@local
+class Skipped(Local):
+    """Replica to its listener: a state was taken over that is after all slots before ``slot``.
 
-
-@timer
-class CommanderResend(Timer):
-    """Ask again for votes that have not come."""
-
-
-@timer
-class Beat(Timer):
-    """It is time for a heartbeat of ``ballot``."""
-
-    ballot: Ballot
-
-
-@timer
-class Watch(Timer):
-    """Look whether the master has been silent for too long."""
-
-    deadline: Instant
-
-
-@timer
-class Tick(Timer):
-    """Something in the machine may be due, while ``ballot`` leads."""
-
-    ballot: Ballot
-
-
-@timer
-class GapCheck(Timer):
-    """Look whether slot ``slot`` is still missing."""
+    Outcomes of slots before it that were not told are never told. Whoever waits for one
+    should ask again.
+    """
 
     slot: int
-
-
-@timer
-class FetchRetry(Timer):
-    """Look whether question ``attempt`` was answered."""
-
-    attempt: int
-
-
-ReplicaHears = (
-    Propose
-    | Reign
-    | Deposed
-    | Decided
-    | Learned
-    | Follow
-    | Leased
-    | Everywhere
-    | Excerpt
-    | Restore
-    | Tick
-    | GapCheck
-)
-"""What a replica handles."""

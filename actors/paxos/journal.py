@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from holdfast.actors.message import Message
 from holdfast.actors.paxos.message import (
@@ -15,8 +16,17 @@ from holdfast.actors.paxos.message import (
     Pledge,
     Pledged,
     Slots,
+    SnapshotChunk,
     Vote,
 )
+
+
+class Base(NamedTuple):
+    """The state after all slots before ``slot``, at log time ``time_ms``."""
+
+    slot: int
+    time_ms: int
+    chunks: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +38,10 @@ class Recovered:
     """The highest round this node ever led, or tried to."""
     votes: dict[int, Vote] = field(default_factory=dict[int, Vote])
     """The last vote for each slot that is not in ``decided``, by slot."""
+    base: Base | None = None
+    """What stands for all slots before one, None if nothing was ever trimmed."""
     decided: tuple[Batch, ...] = ()
-    """Slots 1, 2, ...: what is known to be decided, without a gap."""
+    """From slot 1, or that of ``base``: what is known to be decided, without a gap."""
     later: dict[int, Batch] = field(default_factory=dict[int, Batch])
     """What else is known to be decided, by slot, behind the first gap."""
 
@@ -44,6 +56,7 @@ class _Reading:
         self.open: dict[int, Vote] = {}
         """The votes that are not known to have won, by slot."""
         self.won: dict[int, Batch] = {}
+        self.parts: list[SnapshotChunk] = []
 
     def take(self, record: Message) -> None:
         """Take the next record; those of others are passed over."""
@@ -56,6 +69,8 @@ class _Reading:
             self.commit(record.ballot, record.committed)
         elif isinstance(record, Slots):
             self.won.update(enumerate(record.batches, start=record.first))
+        elif isinstance(record, SnapshotChunk):
+            self.parts.append(record)
         elif isinstance(record, Pledged) and record.pledge is Pledge.PROMISED:
             self.promised = max(self.promised, record.ballot)
         elif isinstance(record, Pledged):
@@ -69,25 +84,39 @@ class _Reading:
             self.won[vote.slot] = vote.batch
             del self.open[vote.slot]
 
+    def base(self) -> Base | None:
+        """Return the snapshot: a checkpoint writes all its parts at once, in order."""
+        if not self.parts:
+            return None
+        first = self.parts[0]
+        assert [part.chunk for part in self.parts] == list(range(first.count))  # P16
+        assert all(part.slot == first.slot for part in self.parts)
+        return Base(first.slot, first.time_ms, tuple(part.content for part in self.parts))
+
 
 def recover(records: Sequence[Message]) -> Recovered:
     """Read ``records``: of each role oldest first, and the roles in any order.
 
     A vote is known to have won if its own leader said later that its slot was decided: a
     leader proposes one batch for a slot, and says so only of what won. Of a vote under
-    another ballot nothing is known, even if its slot was decided.
+    another ballot nothing is known, even if its slot was decided. The acceptor's stream may
+    reach back behind the snapshot: a crash came between the two cuts.
     """
     reading = _Reading()
     for record in records:
         reading.take(record)
+    base = reading.base()
+    next_slot = 1 if base is None else base.slot
     decided: list[Batch] = []
-    while (batch := reading.won.pop(len(decided) + 1, None)) is not None:
+    while (batch := reading.won.get(next_slot)) is not None:
         decided.append(batch)
-    votes = reading.votes
+        next_slot += 1
+    votes, won = reading.votes, reading.won
     return Recovered(
         promised=reading.promised,
         led=reading.led,
-        votes={slot: votes[slot] for slot in sorted(votes) if slot > len(decided)},
+        votes={slot: votes[slot] for slot in sorted(votes) if slot >= next_slot},
+        base=base,
         decided=tuple(decided),
-        later=reading.won,
+        later={slot: won[slot] for slot in sorted(won) if slot > next_slot},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from holdfast.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
 from holdfast.actors.message import Address, Instant, address_of
 from holdfast.actors.paxos.commander import Commander
 from holdfast.actors.paxos.config import Config, catchup_of, leader_of, monitor_of, replica_of
@@ -13,16 +13,22 @@ from holdfast.actors.paxos.event import (
     Adopted,
     Applied,
     Deposed,
+    Follow,
     Lacking,
     Reign,
     Reigning,
+    Resign,
+    Resigned,
     Standing,
     Suspect,
     Withdraw,
 )
+from holdfast.actors.paxos.handover import HANDOVER_MS, AtHandOver, HandOver
+from holdfast.actors.paxos.handover_event import Nominated, Succeed, Yielded
 from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.message import NUMBER_MAX, Ballot, Pledge, Pledged, Preempted
 from holdfast.actors.paxos.scout import Scout
+from holdfast.actors.paxos.timer import HandOverLate, ResignedLate
 from holdfast.actors.role import Host, Role
 
 if TYPE_CHECKING:
@@ -46,12 +52,18 @@ class Phase(Enum):
     REIGNING = "reigning"
 
 
-class Leader(Role[Suspect | Withdraw | Preempted | Adopted | Applied]):
+Heeded = Suspect | Withdraw | Succeed | Follow | Preempted | Adopted | Applied | AtHandOver
+
+
+class Leader(Role[Heeded]):
     """Source: PMMC, section 2.3 and 4.1; a preempted leader pauses, section 3.
+
+    One that is asked to go hands over to the member that is furthest, see `HandOver`.
 
     Invariants:
         P4  A ballot is led by one life of one node: its round is durable before any
-            message carries it, and every life begins above all rounds of earlier ones.
+            message carries it, and every life begins above all rounds of earlier ones. So
+            the last round is all the leader's stream has to hold.
 
     Args:
         node: where it is.
@@ -87,37 +99,49 @@ class Leader(Role[Suspect | Withdraw | Preempted | Adopted | Applied]):
         """What must be proposed, while decided slots are missing."""
         self.preemptions = 0
         """How often in a row an attempt failed."""
+        self.master = ""
+        """The node that leads, empty if none is known."""
+        self.handover = HandOver(node, config.view)
 
-    def handle(
-        self,
-        sender: Address,
-        event: Suspect | Withdraw | Preempted | Adopted | Applied,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
         """Stand, lead, or give way."""
-        del sender, now
+        del now
         match event:
+            case Applied():
+                return self._on_applied(event)
             case Suspect():
                 return self._on_suspect()
             case Withdraw():
                 return self._on_withdraw()
+            case Succeed():
+                return self._on_succeed(event)
+            case Follow():
+                return self._on_follow(event)
             case Preempted():
                 return self._on_preempted(event)
             case Adopted():
                 return self._on_adopted(event)
-            case Applied():
-                return self._on_applied(event)
+            case Resign():
+                return self._on_resign(sender)
+            case Nominated():
+                return self._on_nominated(event)
+            case Yielded():
+                return self._hand_over(event.ballot, drained=True)
+            case HandOverLate():
+                return self._hand_over(event.ballot, drained=False)
+            case ResignedLate():
+                return self.handover.tell("") if event.ballot == self.handover.ballot else ()
 
     def _on_suspect(self) -> Effects:
         if self.phase in (Phase.STANDING, Phase.REIGNING):
             return ()  # The scout goes on asking by itself.
         return self._stand()
 
-    def _stand(self) -> Effects:
+    def _stand(self) -> list[Effect]:
         """Begin phase one under a ballot above all that were heard of (P4)."""
         above = max(self.ballot.round, self.seen.round)
         if above + 1 >= NUMBER_MAX:
-            return (Observe("paxos.rounds_exhausted"),)
+            return [Observe("paxos.rounds_exhausted")]
         before = self._retire()
         self.ballot = Ballot(above + 1, self.address)
         self.phase = Phase.STANDING
@@ -129,7 +153,7 @@ class Leader(Role[Suspect | Withdraw | Preempted | Adopted | Applied]):
         }
         return [
             *before,
-            Persist(Pledged(pledge=Pledge.LED, ballot=self.ballot)),
+            Checkpoint((Pledged(pledge=Pledge.LED, ballot=self.ballot),)),
             Spawn(self._scout(), Scout, arguments),
             Send(monitor_of(self.node), Standing(ballot=self.ballot)),
             Observe("paxos.ballot_begun"),
@@ -148,18 +172,55 @@ class Leader(Role[Suspect | Withdraw | Preempted | Adopted | Applied]):
             return ()
         return [*self._give_way(self.ballot), Observe("paxos.withdrawn")]
 
-    def _give_way(self, by: Ballot) -> Effects:
+    def _give_way(self, by: Ballot) -> list[Effect]:
         """Stop leading or trying to, and pause: the longer, the more often it failed in a row."""
-        before = self._retire()
-        self.phase = Phase.FOLLOWING
         most = 2 * BACKOFF_MS << min(self.preemptions, DOUBLINGS_MAX)
         self.preemptions += 1
-        deposed = Deposed(ballot=self.ballot, by=by, pause_ms=self._random.randrange(most))
+        return self._end(by, self._random.randrange(most))
+
+    def _end(self, by: Ballot, pause_ms: int) -> list[Effect]:
+        before = self._retire()
+        self.phase = Phase.FOLLOWING
+        deposed = Deposed(ballot=self.ballot, by=by, pause_ms=pause_ms)
         return [
             *before,
             Send(replica_of(self.node), deposed),
             Send(monitor_of(self.node), deposed),
         ]
+
+    def _on_resign(self, asker: Address) -> Effects:
+        if self.phase is not Phase.REIGNING:
+            return (Send(asker, Resigned(master=self.master)),)
+        return self.handover.begin(asker, self.ballot)
+
+    def _on_nominated(self, nominated: Nominated) -> Effects:
+        if self.phase is not Phase.REIGNING or self.handover.ballot != self.ballot:
+            return self.handover.tell(self.master)
+        return self.handover.name(nominated.node)
+
+    def _hand_over(self, ballot: Ballot, *, drained: bool) -> Effects:
+        """End the reign in favour of the one who was named; it may be over already."""
+        hand = self.handover
+        reigns = self.phase is Phase.REIGNING and ballot == self.ballot == hand.ballot
+        if not reigns or not hand.heir:
+            return ()
+        ended = self._end(self.ballot, HANDOVER_MS)
+        mark = Observe("paxos.handed_over" if drained else "paxos.handed_over_late")
+        return [*ended, *hand.pass_on(drained=drained), mark]
+
+    def _on_follow(self, follow: Follow) -> Effects:
+        """Note who leads, and tell whoever waits for another than this node to do so."""
+        self.master = follow.master
+        if self.master in ("", self.node):
+            return ()
+        return self.handover.tell(self.master)
+
+    def _on_succeed(self, succeed: Succeed) -> Effects:
+        """Stand at once, above the ballot of the master that goes."""
+        self.seen = max(self.seen, succeed.ballot)
+        if self.phase is not Phase.FOLLOWING:
+            return ()
+        return [*self._stand(), Observe("paxos.took_over")]
 
     def _retire(self) -> list[Effect]:
         """Retire whoever works for the ballot that ends."""

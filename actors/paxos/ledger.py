@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.actors.paxos.config import VOTES_MAX
+from holdfast.actors.paxos.config import LOG_BYTES_MAX, VOTES_BYTES_MAX, VOTES_MAX
 from holdfast.actors.paxos.message import PAGE, Batch
 
 
@@ -17,11 +17,13 @@ class Ledger:
 
     Args:
         log_max: how many of those that were handed out are kept, at most.
+        log_bytes_max: how many bytes of commands are kept, at most.
 
     """
 
-    def __init__(self, log_max: int) -> None:
+    def __init__(self, log_max: int, log_bytes_max: int = LOG_BYTES_MAX) -> None:
         self.log_max = log_max
+        self.log_bytes_max = log_bytes_max
         self.next = 1
         """The first slot that was not handed out."""
         self.time_ms = 0
@@ -30,15 +32,22 @@ class Ledger:
         """Decided slots from ``next`` on."""
         self.kept: dict[int, Batch] = {}
         """Slots that were handed out, in order, without a gap."""
+        self.ready_bytes = 0
+        self.kept_bytes = 0
 
     def take(self, slot: int, batch: Batch) -> bool:
         """Note that ``slot`` is decided; return whether there was room for that."""
         before = self.kept.get(slot) or self.ready.get(slot)
         assert before is None or before == batch, f"slot {slot}: {before} and {batch}"  # P11
-        if slot >= self.next + VOTES_MAX:
+        if slot < self.next or before is not None:
+            return True
+        size = batch.size()
+        if slot >= self.next + VOTES_MAX or (
+            slot > self.next and self.ready_bytes + size > VOTES_BYTES_MAX
+        ):
             return False
-        if slot >= self.next:
-            self.ready[slot] = batch
+        self.ready[slot] = batch
+        self.ready_bytes += size
         return True
 
     def drain(self) -> Iterator[tuple[int, Batch]]:
@@ -48,9 +57,12 @@ class Ledger:
             batch = self.ready.pop(slot)
             self.next += 1
             self.time_ms = max(self.time_ms, batch.time_ms)
+            size = batch.size()
+            self.ready_bytes -= size
             self.kept[slot] = batch
-            if len(self.kept) > self.log_max:
-                del self.kept[next(iter(self.kept))]
+            self.kept_bytes += size
+            while len(self.kept) > self.log_max or self.kept_bytes > self.log_bytes_max:
+                self._forget(next(iter(self.kept)))
             yield slot, batch
 
     def jump(self, slot: int, time_ms: int) -> None:
@@ -58,7 +70,8 @@ class Ledger:
         assert slot > self.next
         self.next, self.time_ms = slot, max(self.time_ms, time_ms)
         self.ready = {at: batch for at, batch in self.ready.items() if at >= slot}
-        self.kept = {}
+        self.ready_bytes = sum(batch.size() for batch in self.ready.values())
+        self.kept, self.kept_bytes = {}, 0
 
     def page(self, first: int) -> tuple[Batch, ...] | None:
         """Return decided batches from slot ``first`` on, up to `PAGE`; None if they are gone."""
@@ -71,4 +84,11 @@ class Ledger:
     def trim(self, slot: int) -> None:
         """Forget what every member has applied: everything before ``slot``."""
         while self.kept and (oldest := next(iter(self.kept))) < slot:
-            del self.kept[oldest]
+            self._forget(oldest)
+
+    def reaches_back_to(self, slot: int) -> bool:
+        """Return whether everything from ``slot`` on is still kept here."""
+        return slot == self.next or slot in self.kept
+
+    def _forget(self, slot: int) -> None:
+        self.kept_bytes -= self.kept.pop(slot).size()

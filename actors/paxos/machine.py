@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from holdfast.actors.message import Message
+from holdfast.actors.message import Local, Message
 
 
 class Machine(Protocol):
@@ -34,12 +34,25 @@ class Machine(Protocol):
         """Return the log time at which `advance` would next do something, None for never."""
         ...
 
-    def snapshot(self) -> tuple[bytes, ...]:
-        """Return the state, in one part or more of at most `CHUNK_BYTES_MAX`."""
+    def read(self, question: Local) -> Local:
+        """Answer a question about the state, and change nothing."""
+        ...
+
+    def photograph(self) -> Iterator[bytes | None]:
+        """Freeze the state now, and return it in one part or more, each made when it is taken.
+
+        A part has at most `CHUNK_BYTES_MAX`. What is applied meanwhile does not show in it.
+        None is no part: it says that some of the work is done, which none takes long.
+        """
         ...
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Take the state that `snapshot` returned elsewhere in place of one's own."""
+        """Take the state that `photograph` returned elsewhere in place of one's own.
+
+        Raises:
+            ValueError: the chunks are none; nothing was changed.
+
+        """
         ...
 
     def digest(self) -> bytes:

@@ -56,6 +56,20 @@ class Batch(Message):
     time_ms: int
     commands: tuple[bytes, ...]
 
+    def size(self) -> int:
+        """Return how much its commands are (bytes), and a little for each."""
+        return sum(map(len, self.commands)) + 64 * (1 + len(self.commands))
+
+    def fits(self) -> bool:
+        """Return whether it is within the limits of a slot."""
+        sizes = [len(command) for command in self.commands]
+        return (
+            len(sizes) <= BATCH_COMMANDS_MAX
+            and sum(sizes) <= BATCH_BYTES_MAX
+            and max(sizes, default=0) <= COMMAND_BYTES_MAX
+            and 0 <= self.time_ms < NUMBER_MAX
+        )
+
 
 NO_OP = Batch(time_ms=0, commands=())
 """What a new leader proposes where nobody can have decided anything."""
@@ -134,13 +148,18 @@ class Commit(Message):
 class Heartbeat(Message):
     """I lead. Promise me the lease anew, and answer with `HeartbeatAck`.
 
-    ``everywhere`` is the slot before which every member has applied everything.
+    ``everywhere`` is the slot before which every member has applied everything. ``heard``
+    has for each member, in their order, the number of the last heartbeat whose answer
+    was heard, 0 for none; it is empty while something of phase one is undecided. A
+    majority answered heartbeat ``confirmed``, or later ones (0: none yet).
     """
 
     ballot: Ballot
     number: int
     committed: int
     everywhere: int
+    heard: tuple[int, ...] = ()
+    confirmed: int = 0
 
 
 @message(0x27)

@@ -17,7 +17,7 @@ from holdfast.actors.paxos.config import (
     replica_of,
 )
 from holdfast.actors.paxos.event import (
-    Beat,
+    Confirm,
     Deposed,
     Follow,
     Heard,
@@ -26,11 +26,13 @@ from holdfast.actors.paxos.event import (
     Reigning,
     Standing,
     Suspect,
-    Watch,
     Withdraw,
 )
+from holdfast.actors.paxos.handover_event import Nominate, Nominated, Succeed
+from holdfast.actors.paxos.handover_message import TakeOver
 from holdfast.actors.paxos.lease import MasterLease
 from holdfast.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck
+from holdfast.actors.paxos.timer import Beat, Watch
 from holdfast.actors.role import Host, Role
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ SPREAD_MS = 200
 ASKED_MAX = 64
 """Heartbeats whose answers still count; older ones would prove a lease that is over."""
 
-Heeded = Heard | HeartbeatAck | LinkDown | Standing | Reigning | Deposed | Beat | Watch
+Told = Standing | Reigning | Deposed | Confirm | Nominate
+Heeded = Heard | HeartbeatAck | LinkDown | TakeOver | Told | Beat | Watch
 
 
 class Monitor(Role[Heeded]):
@@ -98,8 +101,14 @@ class Monitor(Role[Heeded]):
         self.number = 0
         self.applied: dict[str, int] = dict.fromkeys(config.view.members, 0)
         """How far each member has applied, as it last said."""
+        self.answered: dict[str, int] = dict.fromkeys(config.view.members, 0)
+        """The last heartbeat of the reign that each member answered, 0 for none."""
+        self.broken: dict[str, Instant] = {}
+        """When a link to another member was last lost."""
         self.following = ""
         """The node that leads, if another does."""
+        self.followed = NO_BALLOT
+        """Under which ballot another led last."""
         self.deadline = Instant(0)
         """When this node will stand, if it hears of nobody who leads or stands."""
         self.watching = Instant(0)
@@ -126,6 +135,12 @@ class Monitor(Role[Heeded]):
                 return self._on_reigning(event, now)
             case Deposed():
                 return self._on_deposed(event, now)
+            case Confirm():
+                return self._pulse(now) if self.reign is not None else ()
+            case Nominate():
+                return self._on_nominate(now)
+            case TakeOver():
+                return self._on_take_over(sender, event)
             case Beat():
                 return self._on_beat(event, now)
             case Watch():
@@ -145,11 +160,12 @@ class Monitor(Role[Heeded]):
         return [Wake(max(0, after_ms), Watch(deadline=deadline))]
 
     def _follow(self, node: str) -> list[Effect]:
-        """Tell the replica who leads, if that is news."""
+        """Tell replica and leader who leads, if that is news."""
         if node == self.following:
             return []
         self.following = node
-        return [Send(replica_of(self.node), Follow(master=node))]
+        follow = Follow(master=node)
+        return [Send(replica_of(self.node), follow), Send(leader_of(self.node), follow)]
 
     def _on_heard(self, heard: Heard, now: Instant) -> Effects:
         node = node_of(heard.ballot.leader)
@@ -158,6 +174,7 @@ class Monitor(Role[Heeded]):
         effects = self._wait(now, self.election_ms)
         if not heard.leads:
             return effects
+        self.followed = heard.ballot
         effects += self._follow(node)
         if self.standing > NO_BALLOT:
             self.standing = NO_BALLOT
@@ -166,6 +183,8 @@ class Monitor(Role[Heeded]):
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
         """Suspect a master whose link broke; acceptors wait for the end of its lease."""
+        if down.node in self.config.view.members:
+            self.broken[down.node] = now
         if down.node != self.following:
             return ()
         soon = Instant(now + self._random.randrange(SPREAD_MS // 4) * NS_PER_MS)
@@ -191,6 +210,7 @@ class Monitor(Role[Heeded]):
         self.lease = MasterLease(self.config.view.majority, self.lease_ms, self.drift_ppm)
         self.asked = {}
         self.applied = dict.fromkeys(self.applied, 0)
+        self.answered = dict.fromkeys(self.applied, 0)
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_deposed(self, deposed: Deposed, now: Instant) -> Effects:
@@ -209,15 +229,23 @@ class Monitor(Role[Heeded]):
 
     def _beat(self, now: Instant) -> list[Effect]:
         assert self.reign is not None
+        return [*self._pulse(now), Wake(BEAT_MS, Beat(ballot=self.reign.ballot))]
+
+    def _pulse(self, now: Instant) -> list[Effect]:
+        """Send a heartbeat, with what is known of those before."""
+        assert self.reign is not None
         self.number += 1
         self.asked[self.number] = now
         if len(self.asked) > ASKED_MAX:
             del self.asked[next(iter(self.asked))]
-        pulse = Pulse(number=self.number, everywhere=min(self.applied.values()))
-        return [
-            Send(self.reign.commander, pulse),
-            Wake(BEAT_MS, Beat(ballot=self.reign.ballot)),
-        ]
+        majority = self.config.view.majority
+        pulse = Pulse(
+            number=self.number,
+            everywhere=min(self.applied.values()),
+            heard=tuple(self.answered[member] for member in self.config.view.members),
+            confirmed=sorted(self.answered.values(), reverse=True)[majority - 1],
+        )
+        return [Send(self.reign.commander, pulse)]
 
     def _on_ack(self, acceptor: Address, ack: HeartbeatAck) -> Effects:
         if acceptor not in self.config.view.acceptors:
@@ -230,9 +258,36 @@ class Monitor(Role[Heeded]):
         if not 0 <= ack.applied < NUMBER_MAX:
             return (Observe("paxos.impossible_slot"),)
         self.applied[member] = ack.applied
+        self.answered[member] = max(self.answered[member], ack.number)
         before = lease.until()
         lease.acknowledge(member, asked)
-        until = lease.until()
-        if until is None or until == before:
+        until, confirmed = lease.until(), lease.confirmed()
+        if until is None or confirmed is None or until == before:
             return ()
-        return (Send(replica_of(self.node), Leased(ballot=reign.ballot, until=until)),)
+        leased = Leased(ballot=reign.ballot, until=until, confirmed=confirmed)
+        return (Send(replica_of(self.node), leased),)
+
+    def _on_nominate(self, now: Instant) -> Effects:
+        """Name the member that answered within a lease and has applied the most.
+
+        Name nobody if those who answered are, with this node, no majority.
+        """
+        asked = {} if self.lease is None else self.lease.asked
+        recent = now - self.lease_ms * NS_PER_MS
+        there = [
+            member
+            for member in self.config.view.members
+            if member in asked
+            and asked[member] >= max(recent, self.broken.get(member, recent))
+            and member != self.node
+        ]
+        enough = len(there) + 1 >= self.config.view.majority
+        best = max(there, key=lambda member: self.applied[member], default="")
+        return (Send(leader_of(self.node), Nominated(node=best if enough else "")),)
+
+    def _on_take_over(self, leader: Address, word: TakeOver) -> Effects:
+        """Stand at the word of the master that is followed here, and of nobody else."""
+        known = word.ballot == self.followed and self.following == node_of(leader)
+        if self.reign is not None or not known or leader != word.ballot.leader:
+            return (Observe("paxos.take_over_ignored"),)
+        return (Send(leader_of(self.node), Succeed(ballot=word.ballot)),)

@@ -9,7 +9,10 @@ from holdfast.actors.message import Address
 from holdfast.actors.paxos.message import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, Propose
 
 QUEUE_MAX = 10_000
-"""Commands waiting for a slot; 16 KiB each at most, and usually a hundredth of that."""
+"""Commands waiting for a slot: a second or two of work."""
+
+QUEUE_BYTES_MAX = 16 << 20
+"""The same in bytes (16 MiB)."""
 
 
 class Asker(NamedTuple):
@@ -24,17 +27,19 @@ class Proposals:
 
     def __init__(self) -> None:
         self.queue: deque[tuple[Asker, bytes]] = deque()
+        self.queue_bytes = 0
         self.in_flight: dict[int, tuple[Asker, ...]] = {}
         """Who asked for the commands of a slot, in their order."""
 
     def is_full(self) -> bool:
         """Return whether no more can wait."""
-        return len(self.queue) >= QUEUE_MAX
+        return len(self.queue) >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX
 
     def add(self, propose: Propose) -> None:
         """Let a command wait."""
         asker = Asker(propose.client, propose.number)
         self.queue.append((asker, propose.command))
+        self.queue_bytes += len(propose.command)
 
     def take(self, slot: int) -> tuple[bytes, ...]:
         """Return as many commands as one slot carries, and remember who asked for them."""
@@ -47,6 +52,7 @@ class Proposals:
             if size > BATCH_BYTES_MAX:
                 break
             self.queue.popleft()
+            self.queue_bytes -= len(command)
             askers.append(asker)
             commands.append(command)
         self.in_flight[slot] = tuple(askers)
@@ -57,5 +63,6 @@ class Proposals:
         askers = [asker for slot in self.in_flight for asker in self.in_flight[slot]]
         askers += [asker for asker, _ in self.queue]
         self.queue.clear()
+        self.queue_bytes = 0
         self.in_flight.clear()
         return askers

@@ -43,12 +43,21 @@ class Reception:
         return ()
 
     def pass_on(self, propose: Propose) -> Effects:
-        """Forward a command to the master, once: two that take each other for it stop there."""
-        asker = Asker(propose.client, propose.number)
+        """Forward a command to the master, once: two that take each other for it stop there.
+
+        While none is known it waits, wherever it came from: this node was the master, perhaps,
+        and hears first who is it next.
+        """
+        if not self.master:
+            return self.hold(propose)
         if propose.forwarded:
+            asker = Asker(propose.client, propose.number)
             return (self.decline(asker, Decline.NOT_MASTER),)
-        if self.master:
-            return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
+        return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
+
+    def hold(self, propose: Propose) -> Effects:
+        """Let a command wait until it is known who leads (next)."""
+        asker = Asker(propose.client, propose.number)
         if len(self.waiting) >= WAITING_MAX and asker not in self.waiting:
             return (self.decline(asker, Decline.OVERLOADED),)
         self.waiting[asker] = propose

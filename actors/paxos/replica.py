@@ -3,64 +3,64 @@
 from __future__ import annotations
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import Address, Instant, Message
-from holdfast.actors.paxos.config import (
-    LOG_MAX,
-    WINDOW,
-    Config,
-    acceptor_of,
-    catchup_of,
-    leader_of,
-)
+from holdfast.actors.message import Address, Instant, node_of
+from holdfast.actors.paxos.config import LOG_MAX, Config, acceptor_of, catchup_of, leader_of
 from holdfast.actors.paxos.event import (
     Applied,
     Decided,
     Deposed,
-    Everywhere,
-    Excerpt,
     Follow,
-    GapCheck,
     Happened,
     Idle,
     Lacking,
     Learned,
     Leased,
-    Order,
-    Photographed,
     Reign,
-    ReplicaHears,
     Restore,
-    Tick,
+    Skipped,
 )
+from holdfast.actors.paxos.handover_event import Yield, Yielded
 from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.ledger import Ledger
-from holdfast.actors.paxos.logclock import LogClock
 from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.message import (
-    Batch,
-    Decline,
-    Propose,
-    Proposed,
-    Slots,
-)
-from holdfast.actors.paxos.proposals import Asker, Proposals
+from holdfast.actors.paxos.message import Batch, Decline, Propose, Proposed
+from holdfast.actors.paxos.ordering import Ordering
+from holdfast.actors.paxos.photography import JOURNAL_BYTES, Photography
+from holdfast.actors.paxos.proposals import Asker
+from holdfast.actors.paxos.reading import ReadHears, Reads
 from holdfast.actors.paxos.reception import Reception
+from holdfast.actors.paxos.state import PastHears, State, everything
+from holdfast.actors.paxos.timer import GapCheck, Tick
 from holdfast.actors.role import Host, Role
 
 GAP_MS = 50
 """How long a decided slot may be missing before others are asked for it (ms): it may be under
 way, overtaken by what came after it."""
 
+ReplicaHears = (
+    ReadHears
+    | PastHears
+    | Propose
+    | Decided
+    | Learned
+    | Reign
+    | Deposed
+    | Follow
+    | Leased
+    | Yield
+    | Restore
+    | Tick
+    | GapCheck
+)
+"""What a replica handles."""
+
 
 class Replica(Role[ReplicaHears]):
     """One replica. Source: PMMC, section 2.1.
 
-    Where this differs: only the master's gives slots. A command gets one at once while
-    fewer than `WINDOW` slots are undecided, and shares one with all that came meanwhile
-    if not; so nothing waits for a timer, and the more comes the more goes at a time.
-
-    Log time never goes back: a master's stamps are not below any that was applied, or
-    that phase one found, and a no-op's time does not count.
+    Where this differs: only the master's gives slots (`Ordering`). Outcomes go to whoever
+    asked on another node, and those of all slots to the listener of every node. What was
+    applied is photographed now and then, so that journals may forget it (`State`).
 
     Args:
         node: where it is.
@@ -70,6 +70,8 @@ class Replica(Role[ReplicaHears]):
         listener: a role of this node that hears of all outcomes (`Happened`), or None.
         opening: commands with which every reign begins.
         log_max: decided slots that are kept for others, 1 or more.
+        journal_bytes: see `Photography`; 0 on a node that keeps no journal.
+        first_number: see `Reads`.
 
     """
 
@@ -85,26 +87,20 @@ class Replica(Role[ReplicaHears]):
         listener: Address | None = None,
         opening: tuple[bytes, ...] = (),
         log_max: int = LOG_MAX,
+        journal_bytes: int = JOURNAL_BYTES,
+        first_number: int = 0,
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.config = config
         self.machine = machine
         self.listener = listener
-        self.opening = opening
-        self.ledger = Ledger(log_max)
-        self.clock = LogClock()
-        self.proposals = Proposals()
-        self.reign: Reign | None = None
-        self.lease: Leased | None = None
-        """Of the reign, as it was last extended."""
-        self.free = 0
-        """The first slot that has no batch, while reigning."""
-        self.stamped_ms = 0
-        """The last stamp given, or the first that may be."""
-        self.tick_ms: int | None = None
-        """The log time for which a `Tick` runs."""
+        members = config.view.members
+        photography = Photography(journal_bytes, members.index(node), len(members))
+        self.past = State(node, machine, Ledger(log_max), photography)
+        self.ordering = Ordering(opening)
         self.reception = Reception(node)
+        self.reads = Reads(node, machine, config.view.replicas, first_number)
         self.committed = 1
         """All slots before it are decided, as far as is known here."""
         self.checking = 0
@@ -113,94 +109,109 @@ class Replica(Role[ReplicaHears]):
 
     def begin(self, now: Instant) -> Effects:
         """Apply what the journal knows to be decided. Whom that concerns was told long ago."""
-        self.ledger.ready.update(enumerate(self._recovered.decided, start=1))
-        self.ledger.ready.update(self._recovered.later)
+        self.past.recover(self._recovered)
         self._recovered = Recovered()
-        for _, batch in self.ledger.drain():
-            self._run(batch)
-        self.committed = self.ledger.next
-        self.clock.set(self.ledger.time_ms, now)
-        return self._tell_applied() if self.ledger.next > 1 else ()
+        self.committed = self.past.next
+        self.ordering.clock.set(self.past.ledger.time_ms, now)
+        told = [] if self.listener is None else [Send(self.listener, Follow(master=""))]
+        return [*told, *self._tell_applied(now)] if self.past.next > 1 else told
 
     def handle(self, sender: Address, event: ReplicaHears, now: Instant) -> Effects:
         """Order, apply, answer."""
-        del sender
         match event:
-            case Propose():
-                return self._on_propose(event, now)
             case Decided():
                 self._take(event.slot, event.batch)
                 return self._apply(now)
             case Learned():
                 return self._on_learned(event, now)
+            case Propose():
+                return self._on_propose(event, now)
+            case Leased():
+                return self._on_leased(event, now)
             case Reign():
                 return self._on_reign(event, now)
             case Deposed():
-                return self._on_deposed()
+                return self._on_deposed(now)
             case Follow():
-                return self.reception.follow(event.master)
-            case Leased():
-                self.lease = event
-                return ()
-            case Everywhere():
-                self.ledger.trim(event.slot)
-                return ()
-            case Excerpt():
-                return self._on_excerpt(event)
+                return self._follow(event.master, now)
+            case Yield():
+                return self._on_yield(event)
             case Restore():
                 return self._on_restore(event, now)
             case Tick():
-                return self._on_tick(event, now)
+                return self.ordering.tick(event, self.machine.due_ms(), self.past.next, now)
             case GapCheck():
                 return self._on_gap_check(event)
+            case _:
+                return self._pass_on(sender, event, now)
+
+    def _pass_on(self, sender: Address, event: ReadHears | PastHears, now: Instant) -> Effects:
+        if isinstance(event, PastHears):
+            return self.past.handle(event)
+        return self.reads.handle(sender, event, now)
 
     def _on_propose(self, propose: Propose, now: Instant) -> Effects:
         refusal = self.reception.refusal(propose, self.machine)
         if refusal:
             return refusal
-        if self.reign is None:
+        if self.ordering.reign is None:
             return self.reception.pass_on(propose)
-        if self.proposals.is_full():
+        if self.ordering.yielding:
+            return self.reception.hold(propose)
+        if self.ordering.proposals.is_full():
             asker = Asker(propose.client, propose.number)
             return (self.reception.decline(asker, Decline.OVERLOADED),)
-        self.proposals.add(propose)
-        return self._order(now)
-
-    def _order(self, now: Instant) -> list[Effect]:
-        """Give slots to what waits, as far as the window has room."""
-        effects: list[Effect] = []
-        while self.proposals.queue and self.free < self.ledger.next + WINDOW:
-            effects.append(self._give_slot(self.proposals.take(self.free), now))
-        return effects
-
-    def _give_slot(self, commands: tuple[bytes, ...], now: Instant) -> Send:
-        assert self.reign is not None
-        self.stamped_ms = max(self.stamped_ms, self.clock.read(now))
-        order = Order(slot=self.free, batch=Batch(time_ms=self.stamped_ms, commands=commands))
-        self.free += 1
-        return Send(self.reign.commander, order)
+        self.ordering.add(propose)
+        return self.ordering.order(self.past.next, now)
 
     def _on_reign(self, reign: Reign, now: Instant) -> Effects:
-        """Begin a reign with a batch of its own: when that is applied, so is all before it."""
-        assert reign.first >= self.ledger.next
-        self.reign, self.lease, self.tick_ms = reign, None, None
-        self.reception.follow(self.node)
-        self.free = reign.first
-        self.stamped_ms = max(self.ledger.time_ms, reign.time_ms)
-        effects: list[Effect] = [self._give_slot(self.opening, now)]
+        assert reign.first >= self.past.next
+        opening = self.ordering.begin(reign, self.past.ledger.time_ms, now)
+        followed = self._follow(self.node, now)
         for propose in self.reception.take_waiting():
-            self.proposals.add(propose)
-        return [*effects, *self._order(now)]
+            self.ordering.add(propose)
+        return [opening, *followed, *self.ordering.order(self.past.next, now)]
 
-    def _on_deposed(self) -> Effects:
+    def _on_deposed(self, now: Instant) -> Effects:
         """Tell whoever waits to propose again: what has a slot may still be decided, or not."""
-        self.reign = self.lease = None
-        self.reception.follow("")
-        askers = self.proposals.clear()
-        return [self.reception.decline(asker, Decline.NOT_MASTER) for asker in askers]
+        askers = self.ordering.end()
+        followed = self._follow("", now)
+        declined = [self.reception.decline(asker, Decline.NOT_MASTER) for asker in askers]
+        return [*followed, *declined]
+
+    def _on_leased(self, leased: Leased, now: Instant) -> Effects:
+        reign = self.ordering.reign
+        if reign is None or reign.ballot != leased.ballot or self.ordering.yielding:
+            return ()  # Of a reign that is over, or as good as over.
+        return self.reads.leased(leased, now)
+
+    def _on_yield(self, word: Yield) -> Effects:
+        """Take no more commands, trust no lease, and say when nothing is under way any more."""
+        reign = self.ordering.reign
+        if reign is None or reign.ballot != word.ballot:
+            return ()
+        self.ordering.yielding = True
+        self.reads.distrust()
+        return self._tell_yielded()
+
+    def _tell_yielded(self) -> list[Effect]:
+        reign = self.ordering.reign
+        if reign is None or not self.ordering.yielding:
+            return []
+        if not self.ordering.is_drained(self.past.next):
+            return []
+        return [Send(leader_of(self.node), Yielded(ballot=reign.ballot))]
+
+    def _follow(self, master: str, now: Instant) -> list[Effect]:
+        """Note who leads, and send there what waited for that."""
+        if self.listener is None or master == self.reception.master:
+            told: list[Effect] = []
+        else:
+            told = [Send(self.listener, Follow(master=master))]
+        return [*told, *self.reception.follow(master), *self.reads.follow(master, now)]
 
     def _take(self, slot: int, batch: Batch) -> list[Effect]:
-        return [] if self.ledger.take(slot, batch) else [Observe("paxos.far_behind")]
+        return [] if self.past.ledger.take(slot, batch) else [Observe("paxos.far_behind")]
 
     def _on_learned(self, learned: Learned, now: Instant) -> Effects:
         effects = [mark for slot, batch in learned.slots for mark in self._take(slot, batch)]
@@ -209,91 +220,65 @@ class Replica(Role[ReplicaHears]):
 
     def _apply(self, now: Instant) -> list[Effect]:
         """Apply what is decided without a gap, answer, and go on ordering."""
-        first = self.ledger.next
+        first = self.past.next
         effects: list[Effect] = []
-        for slot, batch in self.ledger.drain():
-            askers = self.proposals.in_flight.pop(slot, ())
-            outcomes = self._run(batch)
+        for slot, outcomes in self.past.apply():
+            askers = self.ordering.proposals.in_flight.pop(slot, ())
             for asker, told in zip(askers, outcomes[1:], strict=False):
-                effects += [Send(asker.client, outcome) for outcome in told]
-                effects.append(Send(asker.client, Proposed(number=asker.number, slot=slot)))
-            everything = tuple(outcome for told in outcomes for outcome in told)
-            if self.listener is not None and everything:
-                time_ms = self.ledger.time_ms
-                happened = Happened(slot=slot, time_ms=time_ms, outcomes=everything)
-                effects.append(Send(self.listener, happened))
-        if self.ledger.next == first:
+                if self.listener is None or node_of(asker.client) != self.node:
+                    effects += [Send(asker.client, outcome) for outcome in told]
+                    effects.append(Send(asker.client, Proposed(number=asker.number, slot=slot)))
+            happened = everything(outcomes)
+            if self.listener is not None and happened:
+                time_ms = self.past.ledger.time_ms
+                word = Happened(slot=slot, time_ms=time_ms, outcomes=happened)
+                effects.append(Send(self.listener, word))
+        if self.past.next == first:
             return effects
-        effects += self._tell_applied()
-        if self.reign is None:
-            self.clock.set(self.ledger.time_ms, now)
+        effects += self._tell_applied(now)
+        reign = self.ordering.reign
+        effects += self.past.trim(reigning=reign is not None)
+        if reign is None:
+            self.ordering.clock.set(self.past.ledger.time_ms, now)
             return effects
-        ordered = self._order(now) or [Send(self.reign.commander, Idle())]
-        return [*effects, *ordered, *self._arm(now)]
+        ordered = self.ordering.order(self.past.next, now) or [Send(reign.commander, Idle())]
+        armed = self.ordering.arm(self.machine.due_ms(), now)
+        return [*effects, *ordered, *armed, *self._tell_yielded()]
 
-    def _run(self, batch: Batch) -> list[tuple[Message, ...]]:
-        """Apply one batch; return what fell due by its time, and what came of each command."""
-        time_ms = self.ledger.time_ms
-        if not batch.commands:
-            return [tuple(self.machine.advance(time_ms))]
-        outcomes: list[tuple[Message, ...]] = [()]  # The first command lets time go on itself.
-        outcomes += [tuple(self.machine.apply(time_ms, command)) for command in batch.commands]
-        return outcomes
-
-    def _tell_applied(self) -> list[Effect]:
-        applied = Applied(slot=self.ledger.next)
-        return [Send(acceptor_of(self.node), applied), Send(leader_of(self.node), applied)]
-
-    def _arm(self, now: Instant) -> list[Effect]:
-        """Set a timer for what the machine has due next, unless one runs that is as early."""
-        due = self.machine.due_ms()
-        if self.reign is None or due is None or (self.tick_ms is not None and self.tick_ms <= due):
-            return []
-        self.tick_ms = due
-        return [Wake(max(0, due - self.clock.read(now)), Tick(ballot=self.reign.ballot))]
-
-    def _on_tick(self, tick: Tick, now: Instant) -> Effects:
-        """Let log time pass in the log, if nothing that is proposed does so anyway."""
-        if self.reign is None or tick.ballot != self.reign.ballot:
-            return ()
-        self.tick_ms = None
-        due = self.machine.due_ms()
-        if due is None or self.free > self.ledger.next:
-            return ()  # When what is under way is applied, the timer is set again.
-        if due > self.clock.read(now):
-            return self._arm(now)
-        return (self._give_slot((), now), Observe("paxos.ticked"))
+    def _tell_applied(self, now: Instant) -> list[Effect]:
+        applied = Applied(slot=self.past.next)
+        settled = self.ordering.is_settled(self.past.next)
+        return [
+            Send(acceptor_of(self.node), applied),
+            Send(leader_of(self.node), applied),
+            *self.reads.progress(self.past.next, settled=settled, now=now),
+        ]
 
     def _watch_gap(self) -> list[Effect]:
-        if self.committed <= self.ledger.next or self.checking or self.reign is not None:
+        if self.committed <= self.past.next or self.checking or self.ordering.reign is not None:
             return []
-        self.checking = self.ledger.next
+        self.checking = self.past.next
         return [Wake(GAP_MS, GapCheck(slot=self.checking))]
 
     def _on_gap_check(self, check: GapCheck) -> Effects:
         self.checking = 0
         again = self._watch_gap()
-        if check.slot != self.ledger.next or not again:
+        if check.slot != self.past.next or not again:
             return again
         lacking = Lacking(first=check.slot, target=self.committed, source=self.reception.master)
         return [Send(catchup_of(self.node), lacking), *again]
 
-    def _on_excerpt(self, excerpt: Excerpt) -> Effects:
-        batches = self.ledger.page(excerpt.first)
-        if batches is not None:
-            return (Send(excerpt.asker, Slots(first=excerpt.first, batches=batches)),)
-        photographed = Photographed(
-            asker=excerpt.asker,
-            slot=self.ledger.next,
-            time_ms=self.ledger.time_ms,
-            chunks=self.machine.snapshot(),
-        )
-        return (Send(catchup_of(self.node), photographed), Observe("paxos.photographed"))
-
     def _on_restore(self, restore: Restore, now: Instant) -> Effects:
-        if restore.slot <= self.ledger.next or self.reign is not None:
-            return (Observe("paxos.snapshot_too_old"),)
-        self.machine.restore(restore.chunks)
-        self.ledger.jump(restore.slot, restore.time_ms)
-        self.clock.set(self.ledger.time_ms, now)
-        return [*self._tell_applied(), Observe("paxos.restored"), *self._apply(now)]
+        """Take over another replica's state. Nobody is ever told the outcomes it stands for."""
+        kept = self.past.restore(restore) if self.ordering.reign is None else None
+        if kept is None:
+            return (Observe("paxos.snapshot_unusable"),)
+        self.ordering.clock.set(self.past.ledger.time_ms, now)
+        skipped = Skipped(slot=restore.slot)
+        return [
+            *self._tell_applied(now),
+            *kept,
+            *([] if self.listener is None else [Send(self.listener, skipped)]),
+            Observe("paxos.restored"),
+            *self._apply(now),
+        ]

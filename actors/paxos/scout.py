@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.actors.effect import Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, node_of
 from holdfast.actors.paxos.config import Config, acceptor_of, leader_of
-from holdfast.actors.paxos.event import Adopted, ScoutResend
+from holdfast.actors.paxos.event import Adopted
 from holdfast.actors.paxos.message import (
     NO_OP,
     NUMBER_MAX,
@@ -15,6 +15,7 @@ from holdfast.actors.paxos.message import (
     Promise,
     Vote,
 )
+from holdfast.actors.paxos.timer import ScoutResend
 from holdfast.actors.role import Host, Role
 
 SCOUT_RESEND_MS = 50

@@ -26,6 +26,7 @@ from holdfast.actors.paxos.journal import recover
 from holdfast.actors.paxos.leader import Leader
 from holdfast.actors.paxos.machine import Machine
 from holdfast.actors.paxos.monitor import Monitor
+from holdfast.actors.paxos.photography import JOURNAL_BYTES
 from holdfast.actors.paxos.replica import Replica
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def seat_log(
     election_ms: int = ELECTION_MS,
     drift_ppm: int = DRIFT_PPM,
     log_max: int = LOG_MAX,
+    journal_bytes: int = JOURNAL_BYTES,
 ) -> tuple[Spawn, ...]:
     """Return the roles of the log on ``node``, which is one of ``members``.
 
@@ -60,6 +62,7 @@ def seat_log(
         election_ms: a master silent for so long is suspected (ms).
         drift_ppm: how far a clock's rate may be from true (millionths).
         log_max: decided slots that each replica keeps for others, 1 or more.
+        journal_bytes: after how many bytes of commands the journal is cut; 0 for never.
 
     """
     config = Config(View(0, tuple(sorted(members))))
@@ -67,6 +70,7 @@ def seat_log(
     known = {**seat, "recovered": recover(records)}
     times = {"random": random, "lease_ms": lease_ms, "election_ms": election_ms}
     replica = {"machine": machine, "listener": listener, "opening": opening, "log_max": log_max}
+    replica |= {"journal_bytes": journal_bytes, "first_number": random.getrandbits(60)}
     return (
         Spawn(acceptor_of(node), Acceptor, {**known, "lease_ms": lease_ms}),
         Spawn(leader_of(node), Leader, {**known, "random": random}),

@@ -13,6 +13,28 @@ WHOLE_FROM = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """One figure that is compared with nothing.
+
+    Attributes:
+        key: its name for programs, unit last.
+        what: its name for people.
+        value: the figure.
+        unit: of ``value``.
+        note: how it came about.
+        rounds: where ``value`` is a median, what it is the median of.
+
+    """
+
+    key: str
+    what: str
+    value: float
+    unit: str
+    note: str = ""
+    rounds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """One line of a report: ours, the other's, their ratio, and the bar it has to meet.
 
@@ -82,6 +104,24 @@ def table_of(title: str, ours: str, other: str, figures: Sequence[Figure]) -> Ta
     return table
 
 
+def readings_table(title: str, readings: Sequence[Reading]) -> Table:
+    """Return figures that have no bar, with how each came about."""
+    table = Table(title=title)
+    table.add_column("what")
+    table.add_column("figure", justify="right")
+    table.add_column("unit")
+    table.add_column("how", overflow="fold")
+    for reading in readings:
+        figure = _digits(reading.value)
+        if reading.rounds:
+            figure += f" ({_digits(min(reading.rounds))} to {_digits(max(reading.rounds))})"
+        table.add_row(reading.what, figure, reading.unit, reading.note)
+    return table
+
+
 def _with_unit(value: float, figure: Figure) -> str:
-    digits = 0 if value >= WHOLE_FROM else 2
-    return f"{value:,.{digits}f} {figure.unit}"
+    return f"{_digits(value)} {figure.unit}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.{0 if value >= WHOLE_FROM else 2}f}"

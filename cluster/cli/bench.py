@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
+from collections.abc import Callable, Generator
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from holdfast.cluster.bench import locks as lock_bench
 from holdfast.cluster.bench.idle import share_of_a_core
-from holdfast.cluster.bench.report import table_of
+from holdfast.cluster.bench.locks import Part, Plan
+from holdfast.cluster.bench.report import readings_table, table_of
 from holdfast.cluster.bench.runtime import measure
+from holdfast.cluster.guarantee import PROMISES
+
+PROTOCOLS = ", ".join(PROMISES)
+
+
+class Durability(StrEnum):
+    """Where nodes keep what they promised."""
+
+    FSYNC = "fsync"
+    MEMORY = "memory"
+
 
 app = typer.Typer(no_args_is_help=True, help="Measure on this machine, beside something known.")
 
@@ -48,3 +65,76 @@ def runtime(
         typer.echo(json.dumps([asdict(figure) for figure in figures]))
     if not all(figure.met for figure in figures):
         raise typer.Exit(1)
+
+
+@app.command()
+def locks(
+    protocol: Annotated[str, typer.Option(help=f"Who grants the locks: {PROTOCOLS}.")] = "paxos",
+    nodes: Annotated[int, typer.Option(min=1, max=9, help="Node processes.")] = 3,
+    durability: Annotated[
+        Durability, typer.Option(help="On disk before it is promised, or in memory only.")
+    ] = Durability.FSYNC,
+    seconds: Annotated[
+        float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
+    ] = 5.0,
+    kills: Annotated[int, typer.Option(min=1, max=1000, help="Of the master, for failover.")] = 5,
+    only: Annotated[
+        list[Part] | None, typer.Option(help="Measure this alone; may be given several times.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="End with one JSON object on the last line.")
+    ] = False,
+) -> None:
+    """Measure [bold]locks[/bold] over real node and client processes on this machine.
+
+    A pair is an acquire and its release. Nodes listen on loopback and keep their journals in
+    a temporary folder (TMPDIR says where); nothing is left of them afterwards, or on Ctrl-C.
+    Failover and reads are measured for paxos.
+
+    For example:
+
+      [cyan]holdfast bench locks --seconds 10[/cyan]
+
+      [cyan]holdfast bench locks --only failover --kills 10 --json[/cyan]
+
+    """
+    plan = Plan(
+        protocol=protocol,
+        nodes=nodes,
+        durable=durability is Durability.FSYNC,
+        seconds=seconds,
+        kills=kills,
+        parts=tuple(part for part in Part if not only or part in only),
+    )
+    console = Console(stderr=as_json)
+    with _ends_on_sigterm(), _progress(console) as say:
+        report = lock_bench.measure(plan, say)
+    console.print(readings_table(f"holdfast bench locks, {plan.in_words()}", report.readings))
+    console.print(report.machine.in_words(), soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(report.as_plain()))
+
+
+@contextlib.contextmanager
+def _progress(console: Console) -> Generator[Callable[[str], None]]:
+    """Show what is measured: on a terminal in place, in a log as lines."""
+    if not console.is_terminal:
+        yield lambda what: console.print(f"measuring {what}", soft_wrap=True)
+        return
+    with console.status("measuring") as status:
+        yield lambda what: status.update(f"measuring {what}")
+
+
+@contextlib.contextmanager
+def _ends_on_sigterm() -> Generator[None]:
+    """Stop in order on SIGTERM as on Ctrl-C: no process is left behind."""
+
+    def leave(number: int, frame: object) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -35,12 +35,8 @@ def init(
 
     """
     # Imported late: the file's checks come with pydantic, which no other command's help needs.
-    from holdfast.cluster.config import (  # noqa: PLC0415
-        NODES_MAX,
-        PORT_MAX,
-        loopback,
-        starting_config,
-    )
+    from holdfast.cluster.config import loopback, starting_config  # noqa: PLC0415
+    from holdfast.cluster.config_file import NODES_MAX, PORT_MAX  # noqa: PLC0415
 
     if nodes > NODES_MAX:
         raise ConfigError(f"--nodes is {nodes}, 1 to {NODES_MAX} are allowed")

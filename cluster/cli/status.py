@@ -40,7 +40,7 @@ def status(
       [cyan]holdfast status --connect tcp://127.0.0.1:4041,tcp://127.0.0.1:4042 --json[/cyan]
 
     """
-    from holdfast.cluster import client  # noqa: PLC0415 (sockets: not for --help)
+    from holdfast.cluster import client, settings  # noqa: PLC0415 (sockets: not for --help)
 
     try:
         with client.connect(connect, cluster=cluster, timeout=timeout) as session:
@@ -54,7 +54,7 @@ def status(
         typer.echo(json.dumps([as_plain(node) for node in nodes], indent=2))
         return
     console = Console()
-    console.print(nodes_table(nodes, asked=len(client.parse_addresses(connect))))
+    console.print(nodes_table(nodes, asked=len(settings.parse_addresses(connect))))
     if any(node.locks for node in nodes):
         console.print(locks_table(nodes))
     else:

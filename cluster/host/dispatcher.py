@@ -16,7 +16,7 @@ from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]
 from holdfast.actors.effect import Effects
 from holdfast.actors.error import OverloadedError
 from holdfast.actors.lock.message import Abandon
-from holdfast.actors.message import Address, Event, Instant
+from holdfast.actors.message import Address, Event, Instant, address_of
 from holdfast.actors.role import Role
 from holdfast.cluster.host.cell import Cell
 from holdfast.cluster.host.gateway import Gateway
@@ -71,6 +71,8 @@ class Dispatcher:
         self.node = node
         self.failure: BaseException | None = None
         self.stopped = threading.Event()
+        self.ended = Reply()
+        """Answered once `stopped` is set, for who cannot block."""
         self._stage = Stage(node, self._welcome, Counter() if counters is None else counters)
         self._bridge = bridge
         self._gateway = Gateway(self._stage, bridge, members)
@@ -99,6 +101,14 @@ class Dispatcher:
         ref = cell.role.actor_ref
         assert isinstance(ref, RoleRef)
         return ref
+
+    def listen(self, name: str, callback: Callable[[Event], None]) -> Address:
+        """Return an address whose messages go to ``callback``, on the dispatcher's thread.
+
+        It must be quick. An exception in it stops the node, as one in a role does.
+        """
+        self._stage.listeners[address := address_of(self.node, name)] = callback
+        return address
 
     def stop(self, timeout: float | None = None) -> bool:
         """Stop in order: no new questions, the journal synced, sockets and threads gone.
@@ -245,6 +255,8 @@ class Dispatcher:
         self._stage.ring_alarms()
         self._stage.work(TURN_MAX)
         wrote = False
+        if self._stage.records:
+            self._gateway.flush()  # What waits for no record leaves now: peers work meanwhile.
         while self._stage.records:  # A role that is spawned by what was held may persist, too.
             wrote = True
             self._write()
@@ -277,6 +289,7 @@ class Dispatcher:
         """Leave nothing behind: no question, role, socket, file or thread."""
         self._closed = True
         with contextlib.ExitStack() as last:
+            last.callback(self.ended.set)
             last.callback(self.stopped.set)
             if self._journal is not None:
                 last.callback(self._journal.close)

@@ -85,6 +85,21 @@ class RoleRef(pykka.ActorRef[Any]):
             self._abandon(reply)
             raise
 
+    def submit(self, message: Any, reply: Reply) -> None:
+        """Send ``message`` and go on; the answer, or why there is none, goes to ``reply``.
+
+        Raises:
+            TypeError: the role does not accept ``message``, or a field is of another type
+                than it was declared.
+
+        """
+        self._check(message)
+        self._submit(message, reply)
+
+    def abandon(self, reply: Reply) -> None:
+        """Take back the question that ``reply`` was to answer; the role is told."""
+        self._abandon(reply)
+
     def _check(self, message: Any) -> None:
         """Refuse at the caller what a role would drop, or what would break it."""
         accepts = self.actor_class.accepts

@@ -5,11 +5,16 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pykka
 
 from holdfast.actors.message import Address
+
+Then = Callable[[Any, BaseException | None], None]
+"""What is told an answer: the value and the error, one of which is None."""
 
 
 class Reply(pykka.Future[Any]):
@@ -18,21 +23,41 @@ class Reply(pykka.Future[Any]):
     The lock is held until there is an answer; whoever gets it passes it on, so that
     any number of threads may wait and get the answer any number of times.
 
+    Args:
+        then: told the value and the error (one of them None) before anybody who waits,
+            on the thread that answers. It must be quick and must not raise.
+
     Attributes:
         address: from which the role is asked, once the dispatcher has taken the question.
         role: who is asked.
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, then: Then | None = None) -> None:
         super().__init__()
         self.address: Address | None = None
         self.role: Address | None = None
+        self._then = then
+        self._callbacks: deque[Callable[[], None]] = deque()
         self._answered = threading.Lock()
         self._answered.acquire()
         self._is_set = False
         self._value: Any = None
         self._error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is an answer."""
+        return self._is_set
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called once there is an answer; at once if there is one.
+
+        It runs on the thread that answers, or on this one, must be quick and not raise.
+        """
+        self._callbacks.append(callback)
+        if self._is_set:
+            self._call_back()
 
     def get(self, *, timeout: float | None = None) -> Any:
         """Return the answer, or raise it if it is an exception.
@@ -95,7 +120,19 @@ class Reply(pykka.Future[Any]):
     def _finish(self, value: Any, error: BaseException | None) -> None:
         if self._is_set or self._get_hook is not None:
             raise queue.Full
+        if self._then is not None:
+            self._then(value, error)
         self._value = value
         self._error = error
         self._is_set = True
         self._answered.release()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """Call each callback once, whether the answer or the callback came first."""
+        while self._callbacks:
+            try:
+                callback = self._callbacks.popleft()
+            except IndexError:  # Another thread took the last.
+                return
+            callback()

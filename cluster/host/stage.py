@@ -79,6 +79,8 @@ class Stage:
         self._welcome = welcome
         self.cells: dict[Address, Cell] = {}
         self.asks = Asks(node)
+        self.listeners: dict[Address, Callable[[Event], None]] = {}
+        """Who is told what roles send to these addresses, on the thread that runs the roles."""
         self.ready: deque[tuple[Cell, Address, Event]] = deque()
         self.records: list[tuple[str, Message | None]] = []
         """What the roles of this turn persist; None forgets what that role wrote before."""
@@ -282,6 +284,8 @@ class Stage:
             self.outboxes.setdefault(node, []).append(Envelope(to, cell.address, message))
         elif self.asks.answer(to, message):
             return
+        elif (listener := self.listeners.get(to)) is not None:
+            listener(message)
         elif to == self.here and type(message) is Report:
             self.post(cell, self.here, self._report())
         else:

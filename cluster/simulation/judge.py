@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from holdfast.actors.client.message import HoldsLost, Trusted
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.lock.message import Acquire, Granted, Refused, Release
-from holdfast.actors.message import NS_PER_MS, Address, node_of
+from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of
 from holdfast.cluster.simulation.trace import Delivered
 from holdfast.cluster.simulation.violation import ViolationError
 from holdfast.cluster.simulation.workload import Contender, Mood
@@ -33,6 +34,7 @@ class LockJudge:
     - Exclusion: at most one contender is inside a lock at any true time.
     - Fences: who enters a lock shows a higher fence than all before it.
     - Wants: nobody is granted what it did not ask for, or has been refused, or has.
+    - Belief: who enters a lock in a session that the cluster keeps may rely on it.
 
     If ``holds_end_with_gate``, a hold counts only until the node that granted it dies:
     the protocol gives the lock to others then, and only the fence stops the former
@@ -40,10 +42,20 @@ class LockJudge:
     after it. A grant that arrives when its gate has died already is not a hold at all,
     and may be late with its fence, as it may at whatever resource checks it.
 
+    With ``sessions``, a contender counts as inside while it may believe that it is: until it
+    says release, until its client's session says that the hold is lost, or until the
+    time has passed, on its client's own clock, that the session said last. If
+    ``clocks_true`` is false, clocks went further from true than the protocol declares:
+    then more than one may believe so, a grant may come late with its fence, and the
+    fences stop the former holder.
+
     Args:
         members: the nodes of the cluster.
         contenders: whose grants count; sessions and members say the same words.
         holds_end_with_gate: whether a crash of a node ends the holds granted through it.
+        sessions: reads the clock of a client's node, where the cluster keeps sessions;
+            None where it does not.
+        clocks_true: whether clocks keep to what the protocol declares of them.
 
     """
 
@@ -53,11 +65,18 @@ class LockJudge:
         contenders: tuple[Address, ...],
         *,
         holds_end_with_gate: bool = False,
+        sessions: Callable[[str], Instant] | None = None,
+        clocks_true: bool = True,
     ) -> None:
         self.members = frozenset(members)
         self.contenders = frozenset(contenders)
         self.holds_end_with_gate = holds_end_with_gate
+        self.sessions = sessions
+        self.clocks_true = clocks_true
         self.grants = 0
+        self.losses = 0
+        self.until: dict[str, Instant] = {}
+        """By client: until when its session is to be relied on, on its own clock."""
         self.inside: dict[str, Hold] = {}
         self.wants: dict[Address, str] = {}
         """What each waiting contender waits for."""
@@ -74,6 +93,10 @@ class LockJudge:
             gate = (node_of(delivered.sender), delivered.boot)
             key = (delivered.node, event.owner, event.lock, event.fence)
             self._gates.setdefault(key, gate)
+        if type(event) is Trusted:
+            self.until[delivered.node] = event.until
+        elif type(event) is HoldsLost:
+            self._lose(delivered.node, event)
         if delivered.to not in self.contenders:
             return
         if type(event) is Granted:
@@ -87,7 +110,11 @@ class LockJudge:
                 self._leave(delivered.to, effect.message.lock)
 
     def crashed(self, node: str, boot: int) -> None:
-        """End the holds that were granted through ``node``, if the protocol says so."""
+        """End the holds of ``node``; also those granted through it, if the protocol says so."""
+        for user in [user for user in self.wants if node_of(user) == node]:
+            del self.wants[user]
+        for hold in [hold for hold in self.inside.values() if node_of(hold.contender) == node]:
+            del self.inside[hold.lock]
         if self.holds_end_with_gate:
             self._dead.add((node, boot))
             gone = [hold for hold in self.inside.values() if (hold.gate, hold.boot) == (node, boot)]
@@ -103,13 +130,33 @@ class LockJudge:
         gate, boot = self._gates.get(key, ("", 0))
         hold = Hold(contender, granted.lock, granted.fence, delivered.time, gate, boot)
         dead_on_arrival = (gate, boot) in self._dead
-        self._judge_fence(hold, may_be_late=dead_on_arrival)
+        before = self.fences.get(hold.lock, {}).get(hold.fence)
+        if granted.count <= 1 or before != contender:
+            self._judge_fence(hold, may_be_late=dead_on_arrival or not self.clocks_true)
         if dead_on_arrival:
             return
         other = self.inside.get(hold.lock)
-        if other is not None:
+        if other is not None and (other.contender, other.fence) == (contender, hold.fence):
+            return  # It enters again what it holds.
+        if not self._believes(contender):
+            raise ViolationError(f"belief: {_told(hold)}, which it cannot rely on")
+        if other is not None and self.clocks_true and self._believes(other.contender):
             raise ViolationError(f"mutual exclusion: {_told(hold)} while {_told(other)}")
         self.inside[hold.lock] = hold
+
+    def _believes(self, contender: Address) -> bool:
+        """Whether ``contender`` may rely on what it holds, as far as its client knows."""
+        if self.sessions is None:
+            return True
+        node = node_of(contender)
+        return node in self.until and self.sessions(node) < self.until[node]
+
+    def _lose(self, client: str, lost: HoldsLost) -> None:
+        for loss in lost.losses:
+            self.losses += 1
+            hold = self.inside.get(loss.lock)
+            if hold is not None and (node_of(hold.contender), hold.fence) == (client, loss.fence):
+                del self.inside[loss.lock]
 
     def _judge_fence(self, hold: Hold, *, may_be_late: bool) -> None:
         shown = self.fences.setdefault(hold.lock, {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from holdfast.cluster.simulation.misfortune import CALM, Misfortune, draw_misfortune
@@ -34,6 +34,12 @@ class Plan:
     grants_min: int = 0
     """With fewer grants in all, besides the last one of each contender, the run proves
     nothing, which is a failure."""
+    ttl_ms: int = 2_500
+    """How long a session outlives the last word of its client, where there are such."""
+    deaths_ms: tuple[int, ...] = ()
+    """When clients die, the first, the second and so on; others come in their place."""
+    strikes_every_ms: int = 0
+    """Mean interval at which a client that holds a lock is cut off or paused (ms), 0 for never."""
     misfortune: Misfortune = CALM
     audit: bool = True
     """Whether gates are asked to describe themselves when all is over."""
@@ -44,7 +50,7 @@ def draw_plan(seed: int, promise: Promise) -> Plan:
     random = Random(f"{seed}/plan")
     fewest = 2 if promise.only_server_crashes else 1
     nodes = max(fewest, random.choice((1, 2, 3, 3, 3, 4, 5)))
-    return Plan(
+    plan = Plan(
         nodes=nodes,
         dated=random.choice((True, False)) or nodes == 1,
         clients=random.randint(1, 4),
@@ -53,4 +59,34 @@ def draw_plan(seed: int, promise: Promise) -> Plan:
         late_start_ms=random.choice((0, 100, 1_000)),
         chaos_ms=random.choice((2_000, 4_000, 8_000)),
         misfortune=draw_misfortune(random, promise.survives),
+    )
+    return _with_sessions(plan, random, promise) if promise.sessions else plan
+
+
+DEATH_SHARE = 0.5
+"""How often clients die at all; then up to all of them."""
+
+OUTLASTING_SHARE = 0.5
+"""How often partitions outlast sessions."""
+
+TRUE_CLOCKS_SHARE = 0.7
+"""How often clocks keep to what is declared of them, so that more than fences is judged."""
+
+
+def _with_sessions(plan: Plan, random: Random, promise: Promise) -> Plan:
+    """Let some clients die, sessions be short, and clocks be true more often than not."""
+    misfortune = plan.misfortune
+    if random.random() < TRUE_CLOCKS_SHARE:
+        drift_ppm = min(misfortune.drift_ppm, promise.drift_ppm)
+        misfortune = replace(misfortune, drift_ppm=drift_ppm, jump_every_ms=0)
+    ttl_ms = random.choice((500, 1_000, 3_000))
+    if random.random() < OUTLASTING_SHARE:
+        misfortune = replace(misfortune, cut_ms=2 * ttl_ms)
+    deaths = random.randint(0, plan.clients) if random.random() < DEATH_SHARE else 0
+    return replace(
+        plan,
+        ttl_ms=ttl_ms,
+        strikes_every_ms=random.choice((0, ttl_ms, 2 * ttl_ms)),
+        deaths_ms=tuple(random.randrange(plan.chaos_ms) for _ in range(deaths)),
+        misfortune=misfortune,
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.actors.client.tenure import DRIFT_PPM
 from holdfast.actors.error import ConfigError
 from holdfast.cluster.recipe import Settings
-from holdfast.cluster.simulation.misfortune import Kind
+from holdfast.cluster.simulation.drift import PPM
+from holdfast.cluster.simulation.misfortune import Kind, Misfortune
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +22,16 @@ class Promise:
     hold_ends_with_gate: bool = False
     """Whether a lock granted through a node is free again when that node crashes. Its holder
     does not know yet; its fence is lower than any later one, which is what stops it."""
+    sessions: bool = False
+    """Whether the cluster keeps sessions of clients, so that a client that dies frees its
+    locks, and a holder knows of its loss before another is granted the lock."""
+    drift_ppm: int = PPM
+    """How far clocks may be from true (millionths) for that; else only fences are judged."""
+
+    def clocks_true(self, misfortune: Misfortune) -> bool:
+        """Return whether clocks keep to what the protocol declares of them."""
+        drifts = misfortune.drift_every_ms > 0 and misfortune.drift_ppm > self.drift_ppm
+        return not self.sessions or not (drifts or misfortune.jump_every_ms > 0)
 
 
 EVERYTHING = frozenset(Kind)
@@ -31,8 +43,9 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
 
     `lamport` survives everything, as long as every node comes back. `central` survives
     everything but crashes; with a journal, also crashes of the server's node. `paxos`
-    survives everything; what was held through a node that crashed is free again once
-    the node is back, or its session has run out.
+    survives everything; a hold belongs to its client's session, and ends when that does.
+    That its holder knows of it first is judged while no clock is further from true than
+    declared.
 
     Raises:
         ConfigError: there is no such protocol.
@@ -42,7 +55,7 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
         case "lamport":
             return Promise(survives=EVERYTHING, hold_ends_with_gate=True)
         case "paxos":
-            return Promise(survives=EVERYTHING, hold_ends_with_gate=True)
+            return Promise(survives=EVERYTHING, sessions=True, drift_ppm=DRIFT_PPM)
         case "central":
             if settings.central_journal:
                 return Promise(survives=EVERYTHING, only_server_crashes=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from holdfast.actors.effect import Spawn
-from holdfast.actors.message import NS_PER_MS, Address, address_of, node_of
+from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
 from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings
+from holdfast.cluster.simulation.adversary import Adversary
+from holdfast.cluster.simulation.audit import Auditor
 from holdfast.cluster.simulation.ground import Judge
 from holdfast.cluster.simulation.judge import LockJudge, judge_drain, judge_progress
 from holdfast.cluster.simulation.nemesis import Nemesis
@@ -17,7 +20,6 @@ from holdfast.cluster.simulation.promise import NO_CRASH, Promise, promise_of
 from holdfast.cluster.simulation.trace import Trace
 from holdfast.cluster.simulation.violation import ViolationError
 from holdfast.cluster.simulation.workload import (
-    Auditor,
     Client,
     Contender,
     Door,
@@ -130,24 +132,51 @@ class _Run:
             for name in members
             if name != server or not promise.only_server_crashes
         )
+        self.promise = promise
+        self.dying: list[str] = []
+        """The clients that die, in order."""
         self.users = self._add_clients(door)
-        self.judge = LockJudge(members, self.users, holds_end_with_gate=promise.hold_ends_with_gate)
+        self.judge = LockJudge(
+            members,
+            self.users,
+            holds_end_with_gate=promise.hold_ends_with_gate,
+            sessions=self._clock_of if promise.sessions else None,
+            clocks_true=promise.clocks_true(plan.misfortune),
+        )
         self.world.judges.append(self.judge)
         self.nemesis = Nemesis(self.world, crashing)
+        self.adversary = Adversary(
+            self.world,
+            self.judge,
+            Random(f"{seed}/adversary"),
+            plan.strikes_every_ms,
+            plan.ttl_ms,
+        )
         self.world.may_die_in_sync = frozenset(crashing)
 
     def _add_clients(self, door: Door) -> tuple[Address, ...]:
         users: list[Address] = []
         locks = tuple(f"lock-{number}" for number in range(1, self.plan.locks + 1))
         owners = tuple(f"owner-{number}" for number in range(1, self.plan.owners + 1))
-        for number in range(self.plan.clients):
+        names = [f"c{number + 1}" for number in range(self.plan.clients)]
+        self.dying = names[: len(self.plan.deaths_ms)]
+        for number, name in enumerate([*names, *(f"{name}r" for name in self.dying)]):
             turned = number % len(self.gates)
             gates = self.gates[turned:] + self.gates[:turned]
-            name = f"c{number + 1}"
-            client = Client(gates, owners, locks, door)
+            ttl_ms = self.plan.ttl_ms if self.promise.sessions else 0
+            client = Client(gates, owners, locks, door, ttl_ms)
             self.world.add(name, client.recipe(), member=False)
             users += [address_of(name, owner) for owner in owners]
         return tuple(users)
+
+    def _clock_of(self, client: str) -> Instant:
+        return self.world.nodes[client].now()
+
+    def _die(self, name: str) -> None:
+        """Let a client die for good, and another one begin in its place."""
+        self.world.faults["death of a client"] += 1
+        self.world.crash(name)
+        self.world.power_on(f"{name}r")
 
     def play(self) -> None:
         """Go through the phases.
@@ -157,13 +186,18 @@ class _Run:
 
         """
         late = self.plan.late_start_ms * NS_PER_MS
+        late_comers = {f"{name}r" for name in self.dying}
         for name in self.world.nodes:
             start = self.world.streams.nodes.randint(0, late)
-            self.world.at(start, self.world.power_on, name)
+            if name not in late_comers:
+                self.world.at(start, self.world.power_on, name)
+        for name, at_ms in zip(self.dying, self.plan.deaths_ms, strict=True):
+            self.world.at(max(late, at_ms * NS_PER_MS), self._die, name)
         self.nemesis.begin()
+        self.adversary.begin()
         self.world.run(self.plan.chaos_ms * NS_PER_MS)
         self.nemesis.heal()
-        for user in self.users:
+        for user in self.contenders():
             self.world.nodes[node_of(user)].tell(user, Finish())
         self._wait(self.plan.served_ms, self._all_done)
         self._demand_single_grants()
@@ -173,8 +207,9 @@ class _Run:
         self._demand_grants()
 
     def contenders(self) -> dict[Address, Contender]:
-        """Return the contenders, in order."""
-        return {user: self.world.role_at(user) for user in self.users}
+        """Return the living contenders, in order."""
+        living = (user for user in self.users if node_of(user) not in self.dying)
+        return {user: self.world.role_at(user) for user in living}
 
     def _all_done(self) -> bool:
         return all(role.mood is Mood.DONE for role in self.contenders().values())
@@ -189,7 +224,8 @@ class _Run:
 
         def cast(seat: Seat) -> Cast:
             del seat
-            return Cast((Spawn(address, Auditor, {"gates": self.gates}),))
+            arguments = {"gates": self.gates, "table": self.promise.sessions}
+            return Cast((Spawn(address, Auditor, arguments),))
 
         node = self.world.add("auditor", cast, member=False)
         self.world.power_on(node.name)
@@ -205,7 +241,7 @@ class _Run:
             )
 
     def _demand_grants(self) -> None:
-        enough = len(self.users) + self.plan.grants_min
+        enough = len(self.contenders()) + self.plan.grants_min
         if self.judge.grants < enough:
             raise ViolationError(f"void: {self.judge.grants} grants, {enough} are needed")
 

@@ -1,4 +1,4 @@
-"""The rules of fenced locks as a dumb model: lists, scans, nothing forgotten.
+"""The rules of fenced locks as a dumb model: lists, scans, all that was ever asked.
 
 It knows the rules of the replicated table and none of its structure, and was written
 apart from it, so that a test can hold one against the other: what both make of the same
@@ -7,7 +7,6 @@ log must be the same, word by word. It costs O(n) for everything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.actors.lock.command import (
@@ -22,46 +21,22 @@ from holdfast.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from holdfast.actors.lock.outcome import Denial, Outcome
-
-Word = tuple[Any, ...]
-"""An outcome: its name, then its fields."""
-
-
-def word_of(outcome: Outcome) -> Word:
-    """Return an outcome as a tuple, without what only words it or numbers versions."""
-    untold = ("detail", "version", "label")
-    names: tuple[str, ...] = type(outcome).__slots__
-    told = [getattr(outcome, name) for name in names if name not in untold]
-    return (type(outcome).__name__, *told)
-
-
-@dataclass(eq=False)
-class Claim:
-    """A hold if it has a fence, else a wait."""
-
-    session: str
-    owner: str
-    lock: str
-    request: int
-    due: float
-    fence: int = 0
-    levels: list[int] = field(default_factory=list[int])
-    place: int = 0
+from holdfast.actors.lock.outcome import Denial
+from holdfast.cluster.simulation.table_word import Claim, Request, Who, Word
 
 
 class Model:
-    """Sessions, claims, and every request there ever was."""
+    """Sessions, claims, and every request that is not forgotten."""
 
     def __init__(self) -> None:
         self.now = self.fences = self.opened = 0
         self.sessions: list[dict[str, Any]] = []
         self.claims: list[Claim] = []
-        self.done: dict[tuple[str, str], list[list[Any]]] = {}
+        self.done: dict[Who, list[Request]] = {}
         self.forced: list[Word] = []
         self.lost: list[Word] = []
         self.out: list[Word] = []
-        self.places = 0
+        self.places = self.extended = 0
 
     def find(self, **wanted: Any) -> list[Claim]:
         """Return the claims whose fields are as wanted."""
@@ -74,9 +49,9 @@ class Model:
     def note(self, session: str, owner: str, request: int, lock: str, answer: Word) -> None:
         """Tell somebody, and remember it as the outcome of the request."""
         self.out.append(answer)
-        for entry in self.done.get((session, owner), []):
-            if entry[:2] == [request, lock]:
-                entry[3] = answer
+        for asked in self.done.get((session, owner, lock), []):
+            if asked.number == request:
+                asked.answer, asked.at = answer, self.now
 
     def deny(self, session: str, owner: str, request: int, lock: str, reason: Denial) -> None:
         """Tell somebody no."""
@@ -103,12 +78,12 @@ class Model:
     def advance(self, to: int) -> list[Word]:
         """Do all that falls due up to log time ``to``."""
         self.out = []
+        self.now = max(self.now, to)
         while True:
             due: list[tuple[float, int, int, str, Claim | None]]
             due = [(c.due, 0, c.place, c.session, c) for c in self.claims if not c.fence]
             due += [(s["due"], 1, s["number"], s["id"], None) for s in self.sessions]
             if not due or (first := min(due, key=lambda d: d[:3]))[0] > to:
-                self.now = max(self.now, to)
                 return self.out
             if first[4] is None:
                 self.close(first[3], CloseReason.EXPIRED, 0)
@@ -132,6 +107,8 @@ class Model:
     def apply(self, at: int, command: Command) -> list[Word]:
         """Apply one command at log time ``at``."""
         if isinstance(command, ExtendSessions):
+            self.fences = max(self.fences, command.fence_floor)
+            self.extended = max(self.extended, at, self.now)
             for s in self.sessions:
                 s["due"] = max(s["due"], max(at, self.now) + s["ttl"])
         self.advance(at)
@@ -166,12 +143,13 @@ class Model:
                 "ttl": c.ttl_ms,
                 "number": self.opened,
                 "due": 0,
+                "floor": 0,
             }
             self.sessions.append(known)
         if known is None:
             self.out.append(("Denied", c.session, "", 0, "", Denial.SESSION_EXPIRED))
             return
-        known["due"] = max(known["due"], self.now + known["ttl"])
+        self.hear(known)
         opened = ("SessionOpened", c.session, known["id"], known["ttl"], 0)
         self.out.append(opened if opening else ("SessionKept", c.session, 0))
 
@@ -187,13 +165,28 @@ class Model:
             deed = ("Forced", c.operator, c.request, c.lock, c.fence, *who, self.now)
             self.forced.append(deed)
             self.out += [deed, ("Lost", *who, c.lock, c.fence, c.operator)]
-            last = self.done[who][-1]
-            if last[3] is not None and last[3][0] == "Held" and last[3][5] == c.fence:
-                last[3] = ("Denied", *who, last[0], c.lock, Denial.OWNERSHIP_LOST)
-            self.lost = [x for x in self.lost if x[:3] != (*who, c.lock)]
+            last = self.done[*who, c.lock][-1]
+            if last.answer is not None and last.answer[0] == "Held":
+                last.answer = ("Denied", *who, last.number, c.lock, Denial.OWNERSHIP_LOST)
             self.lost.append((*who, c.lock, c.fence))
-            self.claims.remove(hold)
+            self.drop(hold)
             self.serve()
+
+    def drop(self, hold: Claim) -> None:
+        """End a hold: from now on its owner is quiet."""
+        self.claims.remove(hold)
+        self.done[hold.session, hold.owner, hold.lock][-1].at = self.now
+
+    def hear(self, session: dict[str, Any]) -> None:
+        """Note a sign of life, and forget who was quiet for a TTL."""
+        session["due"] = max(session["due"], self.now + session["ttl"])
+        for who, past in list(self.done.items()):
+            ended = max(past[-1].at, self.extended) + session["ttl"]
+            claims = self.find(session=who[0], owner=who[1], lock=who[2])
+            lost = [x for x in self.lost if x[:3] == who]
+            if who[0] == session["id"] and not claims and not lost and ended <= self.now:
+                session["floor"] = max(session["floor"], past[-1].number)
+                del self.done[who]
 
     def _on_lock(self, c: AcquireLock | ReleaseLock | CancelWait) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
@@ -201,20 +194,26 @@ class Model:
         if known is None:
             self.out.append(("Denied", s, o, r, lock, Denial.SESSION_EXPIRED))
             return
-        known["due"] = max(known["due"], self.now + known["ttl"])
+        self.hear(known)
         mine = next(iter(self.find(session=s, owner=o, lock=lock)), None)
-        past = self.done.setdefault((s, o), [])
+        forgotten = r <= known["floor"] and (s, o, lock) not in self.done
         if isinstance(c, CancelWait):
             self.out.append(("WaitCancelled", s, o, r, lock))
+        elif forgotten:
+            self.out.append(("Denied", s, o, r, lock, Denial.FORGOTTEN))
+        if forgotten:
+            return
+        past = self.done.setdefault((s, o, lock), [])
+        if isinstance(c, CancelWait):
             self._on_cancel(c, mine, past)
-        elif past and r <= past[-1][0]:
+        elif past and r <= past[-1].number:
             self.out.append(self._again(c, mine, past))
         else:
             if mine is not None and not mine.fence:
                 self.claims.remove(mine)
                 self.deny(s, o, mine.request, lock, Denial.CANCELLED)
                 mine = None
-            past.append([r, lock, type(c), None])
+            past.append(Request(r, type(c)))
             self._do(c, mine)
 
     def _do(self, c: AcquireLock | ReleaseLock, mine: Claim | None) -> None:
@@ -227,7 +226,7 @@ class Model:
             mine.levels.pop()
             self.note(s, o, r, lock, ("Freed", s, o, r, lock, len(mine.levels)))
             if not mine.levels:
-                self.claims.remove(mine)
+                self.drop(mine)
                 self.serve()
         elif loss is not None and loss[3] == c.fence:
             self.lost.remove(loss)
@@ -257,32 +256,30 @@ class Model:
             self.claims.append(claim)
             self.out.append(("Queued", s, o, r, lock))
 
-    def _on_cancel(self, c: CancelWait, mine: Claim | None, past: list[list[Any]]) -> None:
+    def _on_cancel(self, c: CancelWait, mine: Claim | None, past: list[Request]) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         waits = mine is not None and not mine.fence
-        new = not past or r > past[-1][0]
+        new = not past or r > past[-1].number
+        undone: Word = ("Denied", s, o, r, lock, Denial.CANCELLED)
         if mine is not None and waits and (new or mine.request == r):
             self.claims.remove(mine)
             self.deny(s, o, mine.request, lock, Denial.CANCELLED)
         elif mine is not None and not new and mine.request == r:
-            for entry in past:
-                if entry[:2] == [r, lock]:
-                    entry[3] = ("Denied", s, o, r, lock, Denial.CANCELLED)
+            for asked in past:
+                if asked.number == r:
+                    asked.answer = undone
             mine.request = 0
             mine.levels.pop()
             if not mine.levels:
-                self.claims.remove(mine)
+                self.drop(mine)
                 self.serve()
         if new:
-            past.append([r, lock, AcquireLock, ("Denied", s, o, r, lock, Denial.CANCELLED)])
+            past.append(Request(r, AcquireLock, undone, self.now))
 
-    def _again(
-        self, c: AcquireLock | ReleaseLock, mine: Claim | None, past: list[list[Any]]
-    ) -> Word:
+    def _again(self, c: AcquireLock | ReleaseLock, mine: Claim | None, past: list[Request]) -> Word:
         who = (c.session, c.owner, c.request, c.lock)
-        found = [e for e in past if e[:3] == [c.request, c.lock, type(c)]]
+        found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
         live = mine is not None and mine.request == c.request and isinstance(c, AcquireLock)
-        if found and (c.request == past[-1][0] or live):
-            answer: Word = found[0][3] or ("Queued", *who)
-            return answer
+        if found and (found[0] is past[-1] or live):
+            return found[0].answer or ("Queued", *who)
         return ("Denied", *who, Denial.SUPERSEDED)

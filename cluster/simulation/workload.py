@@ -1,29 +1,44 @@
-"""Who wants the locks: contenders behind a client's session, and an auditor that asks the gates."""
+"""Who wants the locks: contenders behind a client's session, who may be told of a loss."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
+from itertools import count
 from random import Random
 from typing import NamedTuple
 
+from holdfast.actors.client.message import HoldsLost, Suspected, Trusted
 from holdfast.actors.effect import Effects, Observe, Send, Spawn, Wake
 from holdfast.actors.lock.message import (
     Acquire,
-    Describe,
     Granted,
-    NodeStatus,
     Refused,
     Release,
     Released,
 )
-from holdfast.actors.message import Address, Instant, Local, Timer, address_of, local, timer
+from holdfast.actors.message import (
+    Address,
+    Instant,
+    Local,
+    Timer,
+    address_of,
+    local,
+    node_of,
+    timer,
+)
 from holdfast.actors.role import Host, Role
 from holdfast.cluster.recipe import Cast, Recipe, Seat
 
 HOLD_MS_MAX = 150
 REST_MS_MAX = 250
 WAIT_MS_MAX = 2_000
+LEVELS = 2
+"""How often a contender that enters again holds a lock at most."""
+REENTRY_SHARE = 0.3
+LONG_SHARE = 0.5
+"""How often a lock is held for so long that its session may end meanwhile."""
 
 
 class Mood(Enum):
@@ -41,6 +56,14 @@ class Finish(Local):
     """Misfortune is over: get a lock once more, without limit, release it, and be done."""
 
 
+@local
+class Bereft(Local):
+    """What was held under that fence is held no more."""
+
+    lock: str
+    fence: int
+
+
 @timer
 class Rested(Timer):
     """Want something, if this is still the ``turn``."""
@@ -55,7 +78,10 @@ class Used(Timer):
     turn: int
 
 
-class Contender(Role[Finish | Rested | Used | Granted | Refused | Released]):
+Met = Finish | Bereft | Rested | Used | Granted | Refused | Released
+
+
+class Contender(Role[Met]):
     """Wants one lock of a few, holds it for a while, releases it, rests, and again.
 
     Args:
@@ -63,6 +89,8 @@ class Contender(Role[Finish | Rested | Used | Granted | Refused | Released]):
         owner: who this is in that client.
         locks: the names to choose from.
         random: what it wants, how long it waits, holds and rests.
+        lease_ms: how long what it holds outlives its client's silence, 0 if there is no such
+            thing; then it sometimes holds for longer, and enters twice what it holds.
 
     """
 
@@ -75,8 +103,10 @@ class Contender(Role[Finish | Rested | Used | Granted | Refused | Released]):
         owner: str,
         locks: tuple[str, ...],
         random: Random,
+        lease_ms: int = 0,
     ) -> None:
         super().__init__(address, host)
+        self.lease_ms = lease_ms
         self.session = session
         self.owner = owner
         self.locks = locks
@@ -84,6 +114,8 @@ class Contender(Role[Finish | Rested | Used | Granted | Refused | Released]):
         self.mood = Mood.RESTS
         self.lock = ""
         self.fence = 0
+        self.levels = 0
+        """How often it holds the lock at once."""
         self.turn = 0
         self.finishing = False
         self.served = False
@@ -94,12 +126,7 @@ class Contender(Role[Finish | Rested | Used | Granted | Refused | Released]):
         del now
         return self._rest()
 
-    def handle(
-        self,
-        sender: Address,
-        event: Finish | Rested | Used | Granted | Refused | Released,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Met, now: Instant) -> Effects:
         """Go on to the next thing a contender does."""
         del sender, now
         match event:
@@ -112,8 +139,12 @@ class Contender(Role[Finish | Rested | Used | Granted | Refused | Released]):
                 return self._leave() if self._is_current(event.turn, Mood.HOLDS) else ()
             case Granted():
                 return self._on_granted(event)
-            case Refused() | Released():
-                return self._on_end()
+            case Bereft():
+                return self._on_bereft(event)
+            case Refused():
+                return self._on_end(left=0)
+            case Released():
+                return self._on_end(left=event.count)
 
     def _is_current(self, turn: int, mood: Mood) -> bool:
         return turn == self.turn and mood is self.mood
@@ -124,77 +155,70 @@ class Contender(Role[Finish | Rested | Used | Granted | Refused | Released]):
         self.lock = self.random.choice(self.locks)
         limit = self.random.choice((None, None, None, 0, self.random.randint(1, WAIT_MS_MAX)))
         wait_ms = None if self.finishing else limit
-        acquire = Acquire(lock=self.lock, owner=self.owner, wait_ms=wait_ms)
-        return [Send(self.session, acquire), Observe("contender.wants")]
+        return [self._ask(wait_ms), Observe("contender.wants")]
+
+    def _ask(self, wait_ms: int | None) -> Send:
+        limit = LEVELS if self.lease_ms else 1
+        acquire = Acquire(lock=self.lock, owner=self.owner, wait_ms=wait_ms, limit=limit)
+        return Send(self.session, acquire)
 
     def _on_granted(self, granted: Granted) -> Effects:
         if self.mood is not Mood.WANTS or granted.lock != self.lock:
             return [Observe("contender.granted_out_of_turn")]  # A judge has seen it.
-        self.mood = Mood.HOLDS
-        self.fence = granted.fence
+        self.fence, self.levels = granted.fence, granted.count
         self.served = self.finishing
-        return [Wake(self.random.randint(0, HOLD_MS_MAX), Used(turn=self.turn))]
+        twice = self.lease_ms > 0 and self.random.random() < REENTRY_SHARE
+        if twice and self.levels < LEVELS:
+            return [self._ask(None), Observe("contender.enters_again")]
+        self.mood = Mood.HOLDS
+        longer = not self.finishing and self.random.random() < LONG_SHARE
+        most = 2 * self.lease_ms if self.lease_ms and longer else HOLD_MS_MAX
+        return [Wake(self.random.randint(0, most), Used(turn=self.turn))]
+
+    def _on_bereft(self, bereft: Bereft) -> Effects:
+        if self.mood is not Mood.HOLDS or (bereft.lock, bereft.fence) != (self.lock, self.fence):
+            return [Observe("contender.lost_while_leaving")]  # The answer is on its way.
+        return [Observe("contender.bereft"), *self._on_end(left=0)]
 
     def _leave(self) -> Effects:
         self.mood = Mood.LEAVES
         release = Release(lock=self.lock, fence=self.fence, owner=self.owner)
         return [Send(self.session, release)]
 
-    def _on_end(self) -> Effects:
-        if self.mood is Mood.LEAVES and self.served:
+    def _on_end(self, left: int) -> Effects:
+        """Go on when something is over; of what is held, ``left`` times are left."""
+        self.levels = left
+        if self.mood is Mood.LEAVES and left:
+            return self._leave()
+        if self.mood in {Mood.LEAVES, Mood.HOLDS} and self.served:
             self.mood = Mood.DONE
             return ()
-        return self._rest() if self.mood in {Mood.WANTS, Mood.LEAVES} else ()
+        return self._rest() if self.mood in {Mood.WANTS, Mood.LEAVES, Mood.HOLDS} else ()
 
     def _rest(self) -> Effects:
         self.mood = Mood.RESTS
         return [Wake(self.random.randint(1, REST_MS_MAX), Rested(turn=self.turn))]
 
 
-AUDIT_MS = 500
+class Herald(Role[Trusted | Suspected | HoldsLost]):
+    """Tells the contenders of its node what they lost; judges look on (session's watcher)."""
 
-
-@timer
-class Audit(Timer):
-    """Ask the gates again."""
-
-
-class Auditor(Role[NodeStatus | Audit]):
-    """Asks every gate what is held or waited for through it, until it is nothing.
-
-    Args:
-        gates: the proxies to ask.
-
-    """
-
-    def __init__(self, address: Address, host: Host, *, gates: tuple[Address, ...]) -> None:
-        super().__init__(address, host)
-        self.gates = gates
-        self.left: dict[str, str] = dict.fromkeys(gates, "it never answered")
-        """What is wrong at a gate still, by its address."""
-
-    def begin(self, now: Instant) -> Effects:
-        """Ask for the first time."""
-        del now
-        return self._ask()
-
-    def handle(self, sender: Address, event: NodeStatus | Audit, now: Instant) -> Effects:
-        """Take note of an answer, or ask again."""
-        del now
+    def handle(
+        self, sender: Address, event: Trusted | Suspected | HoldsLost, now: Instant
+    ) -> Effects:
+        """Pass losses on."""
+        del sender, now
         match event:
-            case Audit():
-                return self._ask() if self.left else ()
-            case NodeStatus(locks=()):
-                self.left.pop(sender, None)
-            case NodeStatus():
-                if sender in self.left:
-                    self.left[sender] = f"it still has {event.locks!r}"
-        return ()
-
-    def _ask(self) -> Effects:
-        session = self.address.partition("/")[0]
-        asked = [Send(Address(gate), Describe(session=session)) for gate in self.left]
-        return [*asked, Wake(AUDIT_MS, Audit())]
+            case Trusted():
+                return ()
+            case Suspected():
+                return [Observe("herald.suspected")]
+            case HoldsLost():
+                node = node_of(self.address)
+                return [
+                    Send(address_of(node, loss.owner), Bereft(lock=loss.lock, fence=loss.fence))
+                    for loss in event.losses
+                ]
 
 
 Door = Callable[[Seat, tuple[Address, ...]], Spawn]
@@ -208,10 +232,17 @@ class Client(NamedTuple):
     owners: tuple[str, ...]
     locks: tuple[str, ...]
     door: Door
+    ttl_ms: int = 0
+    """Of its session, where the cluster keeps such; 0 where it does not."""
 
     def recipe(self) -> Recipe:
-        """Return the roles of such a node: one session, and a contender for each owner."""
-        return self._cast
+        """Return the roles of such a node: one session, and a contender for each owner.
+
+        It lives once: when it is switched on again nobody is there, as when a process that
+        died is not the one that is started next.
+        """
+        lives = count(1)
+        return lambda seat: self._cast(seat) if next(lives) == 1 else Cast(())
 
     def _cast(self, seat: Seat) -> Cast:
         session = self.door(seat, self.gates)
@@ -224,11 +255,20 @@ class Client(NamedTuple):
                     "owner": owner,
                     "locks": self.locks,
                     "random": Random(f"{seat.boot}/{owner}"),
+                    "lease_ms": self.ttl_ms,
                 },
             )
             for owner in self.owners
         )
-        return Cast((session, *contenders))
+        if not self.ttl_ms:
+            return Cast((session, *contenders))
+        herald = Spawn(address_of(seat.node, WATCHER), Herald)
+        arguments = {**session.arguments, "watcher": herald.address, "ttl_ms": self.ttl_ms}
+        return Cast((herald, replace(session, arguments=arguments), *contenders))
+
+
+WATCHER = "watcher"
+"""The role of a client's node that hears of its session's life."""
 
 
 def session_door(seat: Seat, gates: tuple[Address, ...]) -> Spawn:

@@ -17,10 +17,14 @@ from holdfast.actors.error import (
     ConfigError,
     HoldfastError,
     InvalidRequestError,
+    LimitReachedError,
+    LockOwnershipLostError,
     LockTimeoutError,
     NotHeldError,
     OverloadedError,
     RefusedError,
+    SessionExpiredError,
+    StaleError,
     UnavailableError,
     UnknownOutcomeError,
     UnsupportedError,
@@ -43,11 +47,14 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
+from holdfast.actors.lock.session_message import ListedLock
 from holdfast.cluster.client import Client, connect
+from holdfast.cluster.hold import HoldState, Notice
 from holdfast.cluster.lock import Lock
 from holdfast.cluster.log import silence
 
 if TYPE_CHECKING:
+    from holdfast import aio
     from holdfast.cluster.config import Config, load
     from holdfast.cluster.node import Node
 
@@ -68,25 +75,33 @@ __all__ = [
     "Counted",
     "Describe",
     "Granted",
+    "HoldState",
     "HoldfastError",
     "Inspect",
     "InvalidRequestError",
+    "LimitReachedError",
+    "ListedLock",
     "Lock",
+    "LockOwnershipLostError",
     "LockStatus",
     "LockTimeoutError",
     "Node",
     "NodeStatus",
     "NotHeldError",
+    "Notice",
     "OverloadedError",
     "Reason",
     "Refused",
     "RefusedError",
     "Release",
     "Released",
+    "SessionExpiredError",
+    "StaleError",
     "UnavailableError",
     "UnknownOutcomeError",
     "UnsupportedError",
     "WrongClusterError",
+    "aio",
     "connect",
     "load",
 ]
@@ -100,7 +115,9 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a client does not need when it is first asked for."""
+    """Import what a blocking client does not need when it is first asked for."""
+    if name == "aio":
+        return import_module("holdfast.aio")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LATER[name]), name)

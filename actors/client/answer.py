@@ -1,0 +1,293 @@
+"""What the gates say, and what a session makes of it."""
+
+from __future__ import annotations
+
+from holdfast.actors.client.holding import Hold, Level
+from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.loss import lose
+from holdfast.actors.client.pending import Claim, Debt, Pending, claim_of, settle
+from holdfast.actors.client.wording import Answer, No, answers, lost
+from holdfast.actors.effect import Effect, Observe, Send
+from holdfast.actors.lock.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Granted,
+    NodeStatus,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.lock.session_message import Ended, HoldLost, Opened
+from holdfast.actors.message import Address, Instant
+
+UNDECIDED = frozenset(
+    {Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.INVALID, Reason.UNSUPPORTED, Reason.CANCELLED}
+)
+"""What a gate may say by itself, and not the cluster: an earlier copy may still be done."""
+
+GONE = frozenset({Reason.NOT_HELD, Reason.OWNERSHIP_LOST})
+"""After these there is no hold that a release could release."""
+
+
+def on_answer(ledger: Ledger, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
+    """Pass ``answer`` to who asked, once; drop what nobody waits for."""
+    tenure = ledger.tenure
+    if isinstance(answer, Refused) and answer.reason is Reason.SESSION_EXPIRED:
+        return _on_expired(ledger, sender, answer, now)
+    if isinstance(answer, Refused) and tenure.asked_for(answer.session, answer.request):
+        return _on_not_opened(ledger, sender, answer, now)
+    if answer.session not in (tenure.name, tenure.assigned):
+        return [Observe("client.answer_of_another_session_dropped")]
+    pending = ledger.outstanding.pending.get(answer.request)
+    if pending is None:
+        return _on_late(ledger, sender, answer)
+    session = tenure.name if claim_of(pending.asked) is None else tenure.assigned
+    fits = answer.session == session and answers(pending.asked, answer)
+    if pending.said_at is None or not fits:
+        return [Observe("client.unfit_answer_dropped")]
+    effects = hear(ledger, sender, now)
+    match answer:
+        case Granted():
+            return effects + _on_granted(ledger, pending, answer, now)
+        case Released():
+            return effects + _on_released(ledger, pending, answer, now)
+        case Refused():
+            return effects + _on_refused(ledger, pending, answer, now)
+        case NodeStatus():
+            effects += _note_node(ledger, sender, answer.node, answer.master, now)
+            if pending.survey:
+                return effects + _on_surveyed(ledger, pending, answer)
+        case _:
+            pass
+    ledger.outstanding.drop(pending)
+    return effects + ledger.reply(pending, answer)
+
+
+def on_cancelled(
+    ledger: Ledger, sender: Address, cancelled: Cancelled, now: Instant
+) -> list[Effect]:
+    """Cross a withdrawal off, and let go on what had to stay behind it."""
+    settled = None
+    if cancelled.session == ledger.tenure.assigned:
+        settled = settle(ledger.outstanding.withdrawals, ledger.gates.table, cancelled)
+    if settled is None:
+        return [Observe("client.late_answer_dropped")]
+    debt, withdrawal = settled
+    return [
+        *hear(ledger, debt.gate or sender, now),
+        *ledger.confirm(withdrawal.said_at, now),
+        *ledger.outstanding.go_on(debt.claim, now, debt.gate),
+    ]
+
+
+def on_alive(ledger: Ledger, sender: Address, alive: Alive, now: Instant) -> list[Effect]:
+    """Note that a gate lives, and that the cluster keeps the session, if that is what it said."""
+    tenure = ledger.tenure
+    if alive.session not in (tenure.name, tenure.assigned):
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = hear(ledger, sender, now)
+    if tenure.kept and alive.session == tenure.assigned:
+        effects += ledger.confirm(tenure.sent.pop(alive.request, None), now)
+    return effects + _note_node(ledger, sender, alive.node, alive.master, now)
+
+
+def on_opened(ledger: Ledger, sender: Address, opened: Opened, now: Instant) -> list[Effect]:
+    """Take the session, and say all that waited for it."""
+    effects = hear(ledger, sender, now)
+    if not ledger.tenure.opened(opened, now):
+        return [*effects, Observe("client.late_answer_dropped")]
+    if ledger.tenure.kept:
+        ledger.gates.live_by(ledger.tenure.lived_ms)
+        ledger.greet_at = None
+        effects.append(Observe("client.session_opened"))
+    effects += ledger.tell_watcher(now)
+    effects += _note_node(ledger, sender, opened.node, opened.master, now)
+    return effects + ledger.outstanding.start_over(now)
+
+
+def on_ended(ledger: Ledger, sender: Address, ended: Ended, now: Instant) -> list[Effect]:
+    """Cross off a session that was given up; or learn that the one in force is no more."""
+    if ledger.endings.pop(ended.session, None) is not None:
+        return hear(ledger, sender, now)
+    if not ledger.tenure.kept or ended.session != ledger.tenure.assigned:
+        return [Observe("client.late_answer_dropped")]
+    effects = hear(ledger, sender, now)
+    return effects + lose(ledger, f"the session ended: {ended.detail}", now, ended=True)
+
+
+def on_hold_lost(ledger: Ledger, sender: Address, word: HoldLost, now: Instant) -> list[Effect]:
+    """Learn that one hold was taken away, perhaps before it was known to be granted."""
+    if not ledger.tenure.kept or word.session != ledger.tenure.assigned:
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = hear(ledger, sender, now)
+    claim = Claim(word.lock, word.owner)
+    hold = ledger.holds.get(claim)
+    if hold is not None and hold.fence == word.fence:
+        return effects + ledger.lose_hold(claim, word.detail)
+    if hold is None and claim in ledger.outstanding.waits:
+        ledger.memory.add(claim, word.fence, 1, word.detail)
+    return effects
+
+
+def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
+    """Note a sign of life of ``gate``; if it was given up, bring it what is stranded."""
+    if gate not in ledger.gates.table or not ledger.gates.heard(gate, now):
+        return []
+    return come_back(ledger, now)
+
+
+def come_back(ledger: Ledger, now: Instant) -> list[Effect]:
+    """Now that a gate is usable again, bring it what is stranded at others."""
+    effects: list[Effect] = [Observe("client.gate_back")]
+    for gate in ledger.gates.table.values():
+        if not gate.usable:
+            effects += ledger.outstanding.leave(gate.address, now)
+    return effects
+
+
+def prefer_master(ledger: Ledger, now: Instant) -> list[Effect]:
+    """Ask the master, where that spares a hop: it is known, one of the gates, and usable."""
+    gates = ledger.gates
+    master, former = gates.of_master(), gates.current
+    if not ledger.tenure.kept or master is None or master.address == former:
+        return []
+    gates.current = master.address
+    moved = ledger.outstanding.move(former, master.address, now)
+    return [Observe("client.master_preferred"), *moved]
+
+
+def _note_node(
+    ledger: Ledger, sender: Address, node: str, master: str, now: Instant
+) -> list[Effect]:
+    """Learn which node is behind a gate, and which one leads; act on news only."""
+    gates = ledger.gates
+    gate = gates.table.get(sender)
+    if gate is None:
+        return []
+    news = (master and master != gates.master) or (node and node != gate.node)
+    if not news:
+        return []
+    gate.node, gates.master = node or gate.node, master or gates.master
+    return prefer_master(ledger, now)
+
+
+def _on_expired(ledger: Ledger, sender: Address, answer: Refused, now: Instant) -> list[Effect]:
+    effects = hear(ledger, sender, now)
+    if not ledger.tenure.kept or answer.session != ledger.tenure.assigned:
+        return effects  # An answer to a greeting before there was a session, or of an old one.
+    detail = f"the cluster does not know the session (any more): {answer.detail}"
+    return effects + lose(ledger, detail, now, ended=True)
+
+
+def _on_not_opened(ledger: Ledger, sender: Address, answer: Refused, now: Instant) -> list[Effect]:
+    """Tell all who need the session that there is none to be had (rule 57)."""
+    effects = hear(ledger, sender, now)
+    ledger.tenure.drop()
+    no = No(answer.reason, f"no session: {answer.detail}")
+    for pending in ledger.claims_pending():
+        effects += ledger.refuse(pending, no, now)
+    return [*effects, Observe("client.session_refused")]
+
+
+def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant) -> list[Effect]:
+    claim = Claim(granted.lock, granted.owner)
+    assert pending.user is not None
+    ledger.outstanding.drop(pending)
+    effects = ledger.confirm(pending.said_at, now)
+    loss = ledger.memory.tell(claim, granted.fence)
+    if loss is not None:  # It was taken away before this answer came.
+        return [*effects, *ledger.reply_no(pending, lost(claim, granted.fence, loss))]
+    hold = ledger.holds.get(claim)
+    if hold is not None and hold.fence != granted.fence:
+        assert ledger.tenure.kept  # C3
+        effects += ledger.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")
+        hold = None
+    if hold is None:
+        hold = ledger.holds[claim] = Hold(pending.gate, granted.fence)
+    hold.levels.append(Level(pending.user, pending.asked.request))
+    return [*effects, *ledger.reply(pending, granted), *ledger.outstanding.go_on(claim, now)]
+
+
+def _on_released(
+    ledger: Ledger, pending: Pending, released: Released, now: Instant
+) -> list[Effect]:
+    claim = Claim(released.lock, released.owner)
+    ledger.outstanding.drop(pending)
+    hold = ledger.holds[claim]
+    hold.freed(released.count, owed=pending.owed)
+    if released.count <= 0:
+        del ledger.holds[claim]
+    effects = [*ledger.confirm(pending.said_at, now), *ledger.reply(pending, released)]
+    if claim in ledger.holds:
+        effects += ledger.release_owed(claim, now)
+    return [*effects, *ledger.outstanding.go_on(claim, now)]
+
+
+def _on_refused(ledger: Ledger, pending: Pending, answer: Refused, now: Instant) -> list[Effect]:
+    claim = claim_of(pending.asked)
+    match pending.asked:
+        case Acquire() if answer.reason is Reason.CANCELLED:
+            # Not our doing: the gate took us for gone. Our user still waits.
+            ledger.outstanding.renew(pending, now)
+            return [Observe("client.wait_renewed")]
+        case Acquire() if answer.reason in UNDECIDED and ledger.tenure.kept and pending.said > 1:
+            return [*ledger.reply(pending, answer), *ledger.outstanding.withdraw(pending, now)]
+        case Release() if answer.reason not in GONE:
+            if pending.user is None or ledger.tenure.kept:
+                return []  # The hold is still there, or an earlier copy may be done: go on.
+        case _:
+            pass
+    ledger.outstanding.drop(pending)
+    effects = ledger.reply(pending, answer)
+    if claim is not None and claim in ledger.holds:
+        told = isinstance(pending.asked, Release) and pending.user is not None
+        if answer.reason is Reason.OWNERSHIP_LOST:
+            effects = [*ledger.lose_hold(claim, answer.detail, told=int(told)), *effects]
+        elif isinstance(pending.asked, Release) and answer.reason is Reason.NOT_HELD:
+            del ledger.holds[claim]
+    return effects if claim is None else [*effects, *_rest_of(ledger, claim, now)]
+
+
+def _rest_of(ledger: Ledger, claim: Claim, now: Instant) -> list[Effect]:
+    """Go on with ``claim``: its releases are over if there is nothing left to release."""
+    effects: list[Effect] = []
+    if claim not in ledger.holds:
+        for number in list(ledger.outstanding.releases.get(claim, ())):
+            pending = ledger.outstanding.pending[number]
+            ledger.outstanding.drop(pending)
+            text = f"lock {claim.lock!r}: owner {claim.owner!r} does not hold it any more"
+            effects += ledger.reply_no(pending, No(Reason.NOT_HELD, text))
+    return [*effects, *ledger.outstanding.go_on(claim, now)]
+
+
+def _on_surveyed(ledger: Ledger, pending: Pending, status: NodeStatus) -> list[Effect]:
+    ledger.outstanding.drop(pending)
+    survey = ledger.surveys[pending.survey]
+    del survey.missing[pending.gate]
+    survey.statuses[pending.gate] = status
+    return ledger.finish_surveys()
+
+
+def _on_late(ledger: Ledger, sender: Address, answer: Answer) -> list[Effect]:
+    """Drop an answer nobody waits for; a grant among them is handed back (C2).
+
+    A withdrawal sees to that, unless a network that delays without bound brought
+    the wait to a gate that had forgotten its withdrawal. A cluster that keeps the
+    session does not forget it.
+    """
+    effects: list[Effect] = [Observe("client.late_answer_dropped")]
+    known = sender in ledger.gates.table and not ledger.tenure.kept
+    if not isinstance(answer, Granted) or not known:
+        return effects
+    claim = Claim(answer.lock, answer.owner)
+    hold = ledger.holds.get(claim)
+    repeated = hold is not None and hold.fence == answer.fence
+    if repeated or Debt(sender, claim) in ledger.outstanding.withdrawals:
+        return effects
+    cancel = Cancel(
+        lock=answer.lock, session=answer.session, owner=answer.owner, request=answer.request
+    )
+    return [*effects, Send(sender, cancel), Observe("client.stray_grant_returned")]

@@ -1,0 +1,104 @@
+"""How a client goes: what it holds is given back, and who closes it waits for that, a while."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.message import Closed
+from holdfast.actors.client.pacing import later
+from holdfast.actors.client.pending import claim_of
+from holdfast.actors.client.tenure import Ending, Stage
+from holdfast.actors.client.voice import end_sessions
+from holdfast.actors.client.wording import No
+from holdfast.actors.effect import Effect, Send
+from holdfast.actors.lock.message import Reason, Release, Released
+from holdfast.actors.message import Address, Instant
+
+CLOSE_MS = 2_000
+"""How long closing waits for releases and cancels, or the session's end, to be confirmed (ms)."""
+
+CLOSED = No(Reason.CANCELLED, "the client is closed")
+
+
+@dataclass(slots=True)
+class Closing:
+    """The end of a client, once it begins.
+
+    A session that the cluster keeps is ended as a whole, in one step (rule 89): its waits
+    and holds need no word of their own. Else every hold is released where it lives.
+    """
+
+    begun: bool = False
+    closers: tuple[Address, ...] = ()
+    due_at: Instant | None = None
+    """When whoever closes is told, at the latest; None when nobody waits."""
+    session: str = ""
+    """What is being ended, empty if nothing is."""
+
+    def begin(self, ledger: Ledger, user: Address, now: Instant) -> list[Effect]:
+        """End all waits, and give back all holds; ``user`` hears `Closed` in the end."""
+        self.closers = (*self.closers, user)
+        if self.begun:
+            self.due_at = self.due_at or now
+            return []
+        self.begun = True
+        self.due_at = later(now, CLOSE_MS)
+        kept = ledger.tenure.kept
+        effects: list[Effect] = []
+        no = No(Reason.CANCELLED, "the client was closed")
+        for pending in list(ledger.outstanding.pending.values()):
+            if pending.survey:
+                ledger.outstanding.drop(pending)
+            elif not isinstance(pending.asked, Release) and kept:
+                effects += ledger.reply_no(pending, no)
+                ledger.outstanding.drop(pending)
+            elif not isinstance(pending.asked, Release):
+                effects += ledger.refuse(pending, no, now)
+        if kept:
+            self.session = ledger.tenure.assigned
+            ledger.endings[self.session] = Ending(self.due_at, now)
+            effects += end_sessions(ledger, now)
+        else:
+            effects += _release_all(ledger, now)
+        return [*effects, *ledger.finish_surveys()]
+
+    def ends(self, session: str) -> bool:
+        """Whether that is the session whose end is waited for."""
+        return self.begun and session == self.session != ""
+
+    def ended(self, ledger: Ledger) -> list[Effect]:
+        """Take note that the session is no more: all is released."""
+        effects: list[Effect] = []
+        ledger.endings.pop(self.session, None)
+        for pending in ledger.claims_pending():
+            claim = claim_of(pending.asked)
+            assert claim is not None
+            ledger.outstanding.drop(pending)
+            released = Released(lock=claim.lock, session=self.session, owner=claim.owner)
+            effects += ledger.reply(pending, released)
+        ledger.holds.clear()
+        ledger.outstanding.withdrawals.clear()
+        ledger.tenure.drop()
+        self.session = ""
+        return effects
+
+    def finish(self, ledger: Ledger, now: Instant) -> list[Effect]:
+        """Answer who closed once nothing can be confirmed any more, or not in time."""
+        if self.due_at is None:
+            return []
+        left = ledger.unconfirmed()
+        if now < self.due_at and any(ledger.gates.table[gate].usable for gate in left):
+            return []
+        closers, self.closers, self.due_at = self.closers, (), None
+        return [Send(user, Closed(unanswered=len(left))) for user in closers]
+
+
+def _release_all(ledger: Ledger, now: Instant) -> list[Effect]:
+    if ledger.tenure.stage is Stage.OPENING:
+        ledger.tenure.drop()
+    effects: list[Effect] = []
+    for claim, hold in ledger.holds.items():
+        for level in list(hold.levels) if claim not in ledger.outstanding.releases else ():
+            effects += ledger.give_back(claim, level, now)
+    return effects

@@ -1,0 +1,77 @@
+"""What the users of a client hold, how often, and what they held until it was lost."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.actors.client.pending import Claim
+from holdfast.actors.message import Address
+
+HOLDS_MAX = 100_000
+"""Locks one client may hold at a time; a session of the cluster may hold no more either."""
+
+
+class Level(NamedTuple):
+    """One of the times that an owner entered a lock."""
+
+    user: Address
+    token: int
+    """The number the user gave its `Acquire`, by which it can take it back."""
+
+
+@dataclass(slots=True)
+class Hold:
+    """A lock that was granted to an owner of this client, once or more often."""
+
+    gate: Address
+    """Who granted it: where the cluster keeps no sessions the hold lives there."""
+    fence: int
+    levels: list[Level] = field(default_factory=list[Level])
+    """The times it was entered and not left, oldest first."""
+    owed: int = 0
+    """How many more it is held, at the cluster, by nobody: to be released."""
+
+    def take(self, found: Level) -> None:
+        """Let nobody own that level any more; it is owed."""
+        self.levels.remove(found)
+        self.owed += 1
+
+    def freed(self, count: int, *, owed: bool) -> None:
+        """Note that one release was confirmed, and ``count`` holds are left at the cluster."""
+        if owed:
+            self.owed -= 1
+        elif self.levels:
+            self.levels.pop()
+        self.owed = max(0, count - len(self.levels))
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was lost and not yet told to whoever releases it: a bounded memory, oldest first."""
+
+    losses: OrderedDict[tuple[Claim, int], tuple[int, str]] = field(
+        default_factory=OrderedDict[tuple[Claim, int], tuple[int, str]]
+    )
+    """By claim and fence: how often it was held, and how it was lost."""
+
+    def add(self, claim: Claim, fence: int, times: int, detail: str) -> None:
+        """Remember that ``claim`` was lost, which ``times`` releases may still ask about."""
+        if times < 1:
+            return
+        self.losses[claim, fence] = (times, detail)
+        self.losses.move_to_end((claim, fence))
+        if len(self.losses) > HOLDS_MAX:
+            self.losses.popitem(last=False)
+
+    def knows(self, claim: Claim, fence: int) -> bool:
+        """Whether that was lost."""
+        return (claim, fence) in self.losses
+
+    def tell(self, claim: Claim, fence: int) -> str | None:
+        """Return how that was lost, once for each time it was held; None if it was not."""
+        times, detail = self.losses.pop((claim, fence), (0, ""))
+        if times > 1:
+            self.losses[claim, fence] = (times - 1, detail)
+        return detail if times else None

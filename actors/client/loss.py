@@ -1,0 +1,91 @@
+"""What follows when a session is no more, or can no longer be believed in."""
+
+from __future__ import annotations
+
+from holdfast.actors.client.holding import Hold
+from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.message import Loss
+from holdfast.actors.client.pacing import later
+from holdfast.actors.client.pending import Claim, Pending, claim_of
+from holdfast.actors.client.tenure import Ending
+from holdfast.actors.client.voice import end_sessions, open_session
+from holdfast.actors.client.wording import lost
+from holdfast.actors.effect import Effect, Observe
+from holdfast.actors.lock.message import Release
+from holdfast.actors.message import Instant, ms_between
+
+END_TTLS = 2
+"""For so many TTLs a session that was given up is ended, if it may live; then it does not."""
+
+ENDINGS_MAX = 16
+"""Sessions given up at a time; the oldest of more expires by itself."""
+
+
+def judge_belief(ledger: Ledger, now: Instant) -> list[Effect]:
+    """Lose the session if it may have ended: what the cluster says later does not count."""
+    tenure = ledger.tenure
+    if not tenure.passed(now):
+        return []
+    silent = ms_between(tenure.confirmed_at, now) / 1000
+    detail = (
+        f"nothing confirmed the session for {silent:.1f} s, its TTL is "
+        f"{tenure.lived_ms / 1000:g} s; nodes: {ledger.gates.describe(now)}"
+    )
+    return lose(ledger, detail, now, ended=False)
+
+
+def lose(ledger: Ledger, detail: str, now: Instant, *, ended: bool) -> list[Effect]:
+    """Give up the session: its holds are lost, its waits go on in the next one.
+
+    Args:
+        ledger: the session's memory.
+        detail: why, in words.
+        now: the time.
+        ended: whether the cluster said so; else it is told, since the session may live.
+
+    """
+    questions, holds = ledger.claims_pending(), dict(ledger.holds)
+    needed = bool(questions or holds or ledger.outstanding.withdrawals)
+    session = ledger.tenure.drop()
+    ledger.holds.clear()
+    ledger.outstanding.withdrawals.clear()
+    effects: list[Effect] = [Observe("client.session_lost")]
+    if holds:
+        losses = tuple(Loss(claim.lock, claim.owner, hold.fence) for claim, hold in holds.items())
+        effects += ledger.report_losses(losses, detail)
+    told: dict[Claim, int] = {}
+    for pending in questions:
+        effects += _end_or_go_on(ledger, pending, holds, told, detail)
+    for claim, hold in holds.items():
+        times = len(hold.levels) - told.get(claim, 0)
+        ledger.memory.add(claim, hold.fence, times, detail)
+    if needed and not ended:
+        if len(ledger.endings) >= ENDINGS_MAX:
+            del ledger.endings[next(iter(ledger.endings))]
+        gives_up_at = later(now, END_TTLS * ledger.tenure.lived_ms)
+        ledger.endings[session] = Ending(gives_up_at, now)
+        effects += end_sessions(ledger, now)
+    if ledger.claims_pending():
+        ledger.tenure.need(now)
+        effects += open_session(ledger, now)
+    return effects
+
+
+def _end_or_go_on(
+    ledger: Ledger,
+    pending: Pending,
+    holds: dict[Claim, Hold],
+    told: dict[Claim, int],
+    detail: str,
+) -> list[Effect]:
+    """Tell whoever held the lock of its loss (rules 59, 65); let others wait on (58)."""
+    claim = claim_of(pending.asked)
+    assert claim is not None
+    hold = holds.get(claim)
+    if hold is None:
+        pending.said, pending.said_at = 0, None
+        return []
+    ledger.outstanding.drop(pending)
+    if isinstance(pending.asked, Release) and pending.user is not None:
+        told[claim] = told.get(claim, 0) + 1
+    return ledger.reply_no(pending, lost(claim, hold.fence, detail))

@@ -1,0 +1,98 @@
+"""The master's part of a replica: which commands get which slot, at which log time. Pure."""
+
+from __future__ import annotations
+
+from holdfast.actors.effect import Effect, Observe, Send, Wake
+from holdfast.actors.message import Instant
+from holdfast.actors.paxos.config import WINDOW
+from holdfast.actors.paxos.event import Order, Reign
+from holdfast.actors.paxos.logclock import LogClock
+from holdfast.actors.paxos.message import Batch, Propose
+from holdfast.actors.paxos.proposals import Asker, Proposals
+from holdfast.actors.paxos.timer import Tick
+
+
+class Ordering:
+    """A command gets a slot at once while fewer than `WINDOW` slots are undecided.
+
+    If not it shares one with all that came meanwhile; so nothing waits for a timer, and the
+    more comes the more goes at a time.
+
+    Log time never goes back: a master's stamps are not below any that was applied, or
+    that phase one found, and a no-op's time does not count.
+
+    Args:
+        opening: commands with which every reign begins.
+
+    """
+
+    def __init__(self, opening: tuple[bytes, ...]) -> None:
+        self.opening = opening
+        self.clock = LogClock()
+        self.proposals = Proposals()
+        self.reign: Reign | None = None
+        self.yielding = False
+        """Whether the reign is about to end, and takes no more commands."""
+        self.free = 0
+        """The first slot that has no batch, while reigning."""
+        self.stamped_ms = 0
+        """The last stamp given, or the first that may be."""
+        self.tick_ms: int | None = None
+        """The log time for which a `Tick` runs."""
+
+    def begin(self, reign: Reign, time_ms: int, now: Instant) -> Send:
+        """Begin a reign with a batch of its own: when that is applied, so is all before it."""
+        self.reign, self.tick_ms, self.yielding = reign, None, False
+        self.free = reign.first
+        self.stamped_ms = max(time_ms, reign.time_ms)
+        return self._give_slot(self.opening, now)
+
+    def end(self) -> list[Asker]:
+        """End the reign; return who waits for a slot, or for its decision."""
+        self.reign = None
+        self.yielding = False
+        return self.proposals.clear()
+
+    def is_settled(self, applied: int) -> bool:
+        """Return whether this is a reign, and all that others decided before it is applied."""
+        return self.reign is not None and applied > self.reign.first
+
+    def is_drained(self, applied: int) -> bool:
+        """Return whether nothing waits for a slot or a decision; slots before it are applied."""
+        return not self.proposals.queue and self.free == applied
+
+    def add(self, propose: Propose) -> None:
+        """Let a command wait for a slot."""
+        self.proposals.add(propose)
+
+    def order(self, applied: int, now: Instant) -> list[Effect]:
+        """Give slots to what waits, as far as the window has room."""
+        effects: list[Effect] = []
+        while self.proposals.queue and self.free < applied + WINDOW:
+            effects.append(self._give_slot(self.proposals.take(self.free), now))
+        return effects
+
+    def _give_slot(self, commands: tuple[bytes, ...], now: Instant) -> Send:
+        assert self.reign is not None
+        self.stamped_ms = max(self.stamped_ms, self.clock.read(now))
+        order = Order(slot=self.free, batch=Batch(time_ms=self.stamped_ms, commands=commands))
+        self.free += 1
+        return Send(self.reign.commander, order)
+
+    def arm(self, due: int | None, now: Instant) -> list[Effect]:
+        """Set a timer for what the machine has due next, unless one runs that is as early."""
+        if self.reign is None or due is None or (self.tick_ms is not None and self.tick_ms <= due):
+            return []
+        self.tick_ms = due
+        return [Wake(max(0, due - self.clock.read(now)), Tick(ballot=self.reign.ballot))]
+
+    def tick(self, tick: Tick, due: int | None, applied: int, now: Instant) -> list[Effect]:
+        """Let log time pass in the log, if nothing that is proposed does so anyway."""
+        if self.reign is None or self.yielding or tick.ballot != self.reign.ballot:
+            return []
+        self.tick_ms = None
+        if due is None or self.free > applied:
+            return []  # When what is under way is applied, the timer is set again.
+        if due > self.clock.read(now):
+            return self.arm(due, now)
+        return [self._give_slot((), now), Observe("paxos.ticked")]

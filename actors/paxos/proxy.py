@@ -1,0 +1,299 @@
+"""The door of a node of the replicated log: clients ask here, the log decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
+from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock.backend import Reported
+from holdfast.actors.lock.message import (
+    Abandon,
+    Acquire,
+    Alive,
+    Describe,
+    KeepAlive,
+    Reason,
+    Release,
+)
+from holdfast.actors.lock.name import OWNER_BYTES_MAX
+from holdfast.actors.lock.session_message import Evict, Open
+from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
+from holdfast.actors.paxos.event import Consulted, Follow, Happened, Skipped
+from holdfast.actors.paxos.message import Declined, Proposed
+from holdfast.actors.paxos.proxy_answering import Answering
+from holdfast.actors.paxos.proxy_command import check_question, translate
+from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind, key_of_session
+from holdfast.actors.paxos.proxy_event import (
+    Asked,
+    FromClient,
+    FromLog,
+    Heard,
+    Question,
+    Round,
+    Told,
+)
+from holdfast.actors.paxos.proxy_guest import (
+    GUEST_ERRANDS_MAX,
+    Guest,
+    Guests,
+    client_of,
+    why_foreign,
+)
+from holdfast.actors.paxos.proxy_own import OwnSession
+from holdfast.actors.paxos.proxy_reading import Readings
+from holdfast.actors.paxos.proxy_status import Description
+from holdfast.actors.paxos.proxy_tenure import Tenure
+from holdfast.actors.paxos.proxy_wording import refuse
+from holdfast.actors.role import Host, Role
+
+ROUND_MS = 250
+"""How often it is looked, while anything is under way, for what has to be said again."""
+
+BURST = 500
+"""Commands proposed again in one round: what is late because much is asked must not double it."""
+
+FOLLOW_BURST = 5_000
+"""Commands proposed again when there is another master: half of what it lets wait."""
+
+
+class LogProxy(Role[Heard]):
+    """Puts requests into the log and passes on what came of them.
+
+    The log remembers; the door does not. A request is translated, proposed, and kept only
+    until its outcome is heard, from this node's own replica or, sooner, from the master's.
+    Until then it is proposed again as it is: the log does it once, however often it comes
+    and through whichever door. A request that is sent again after its answer is proposed
+    again, too, and gets the outcome of the first time.
+
+    When no majority answers requests wait: nothing is known of them. A client of another
+    process has a limit of its own and cancels; for callers inside the process `OwnSession`
+    sets one. The sessions of clients are theirs to keep alive, at whichever door.
+
+    Args:
+        node: this node.
+        members: the nodes that vote, sorted: outcomes count only from their replicas.
+        replica: the replica of this node, which takes proposals and answers questions.
+        name: what the node's own session is called: ``node/boot``, so that no life of the
+            node, and no client, has the same.
+        encode: a command as the log carries it.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        node: str,
+        members: tuple[str, ...],
+        replica: Address,
+        name: str,
+        encode: Callable[[Message], bytes],
+    ) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.members = frozenset(members)
+        self.majority = f"a majority of {', '.join(members)}"
+        self.name = name
+        self.errands = Errands(address, replica, encode)
+        self.guests = Guests()
+        self.own = OwnSession(node, self.errands, Tenure(node, name, self.errands))
+        self.answering = Answering(node, self.errands, self.guests, self.own)
+        self.readings = Readings(node, replica)
+        self.description = Description(node, members, replica, self.readings)
+        self.heard_at = Instant(0)
+        """When the log last spoke."""
+        self.idle_until = Instant(0)
+        """When something was asked for while nothing was under way."""
+        self.evictions = 0
+        self.ticking = False
+
+    def begin(self, now: Instant) -> Effects:
+        """Begin to count silence."""
+        self.heard_at = now
+        return ()
+
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+        """Serve clients, hear the log."""
+        if isinstance(event, Happened):
+            self.heard_at = now
+            return self.answering.happened(event, now)
+        if isinstance(event, FromClient):
+            return self._on_client(sender, event, now)
+        if isinstance(event, Told):
+            return self._on_told(sender, event, now)
+        if isinstance(event, FromLog):
+            return self._on_log(sender, event, now)
+        match event:
+            case Abandon():
+                return [*self.own.abandon(sender, now), *self._tick()]
+            case Reported():
+                self.description.reported = event
+                return self.description.finish(self.answering.master, self._silence(now), now)
+            case Round():
+                return self._on_round(now)
+
+    def _on_client(self, asker: Address, event: FromClient, now: Instant) -> Effects:
+        if not (self.errands or self.readings.by_number or self.description.asked):
+            self.idle_until = now
+        if isinstance(event, Describe):
+            if len(event.session) > OWNER_BYTES_MAX:  # It would be kept until the answer.
+                return [Observe("proxy.session_malformed")]
+            return [*self.description.ask(asker, event, now), *self._tick()]
+        guest, problem = self._admit(asker, event.session, now)
+        if problem:
+            return [refuse(asker, event, Reason.INVALID, problem), Observe("proxy.refused")]
+        try:
+            if isinstance(event, Question):
+                check_question(event)
+                return [*self.readings.ask(asker, event, now), *self._tick()]
+            if not event.session:
+                return self._on_inside(asker, event, now)
+            return self._on_asked(asker, guest, event, now)
+        except InvalidRequestError as error:
+            return [refuse(asker, event, Reason.INVALID, str(error)), Observe("proxy.refused")]
+
+    def _admit(self, asker: Address, session: str, now: Instant) -> tuple[Guest | None, str]:
+        """Return who is to be charged for a request in ``session``, and why it may not be asked."""
+        client = node_of(asker)
+        if client == self.node:
+            if session:
+                self.guests.hear(client_of(session), asker, session, now)
+            return None, ""
+        guest = self.guests.by_id.get(client)
+        if guest is None or guest.session != session:
+            problem = why_foreign(client, session)
+            if problem:
+                return None, problem
+        return self.guests.hear(client, asker, session, now), ""
+
+    def _on_asked(self, asker: Address, guest: Guest | None, asked: Asked, now: Instant) -> Effects:
+        if "." not in asked.session and not isinstance(asked, Open | Evict):
+            return self._on_sessionless(asker, asked)
+        kind, key, command = translate(asked)
+        errand = self.errands.by_key.get(key)
+        if errand is not None:
+            errand.asker, errand.asked = asker, asked
+            return ()
+        if self.errands.is_full():
+            return self._overloaded(asker, asked, f"{ERRANDS_MAX} requests")
+        if guest is not None and guest.errands >= GUEST_ERRANDS_MAX:
+            return self._overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
+        if kind is Kind.CANCEL:
+            session, owner, lock, number = key
+            self.errands.drop((session, owner, lock, -number))
+        elif kind is Kind.KEEP and guest is not None:
+            self.errands.drop(key_of_session(kind, *guest.keeps))
+            guest.keeps = (asked.session, asked.request)
+        errand = self.errands.add(kind, key, command, now, asker=asker, asked=asked, guest=guest)
+        return (self.errands.propose(errand), *self._tick())
+
+    def _on_sessionless(self, asker: Address, asked: Asked) -> Effects:
+        """Answer a request under a name that is no session's id, since those have a number."""
+        if isinstance(asked, KeepAlive):
+            alive = Alive(
+                session=asked.session,
+                node=self.node,
+                request=asked.request,
+                master=self.answering.master,
+            )
+            return [Send(asker, alive)]
+        text = f"{asked.session[:80]!r} is no session, but a name: open one under it"
+        return [refuse(asker, asked, Reason.SESSION_EXPIRED, text), Observe("proxy.refused")]
+
+    def _on_inside(self, asker: Address, asked: Asked, now: Instant) -> Effects:
+        """Serve a caller inside the process that names no session."""
+        match asked:
+            case Acquire():
+                translate(replace(asked, session=self.name, request=1))
+                if self.errands.is_full():
+                    return self._overloaded(asker, asked, f"{ERRANDS_MAX} requests")
+                return [*self.own.acquire(asker, asked, now), *self._tick()]
+            case Release():
+                return [*self.own.release(asker, asked, now), *self._tick()]
+            case Evict():
+                self.evictions += 1
+                named = replace(asked, session=self.name, request=self.evictions)
+                kind, key, command = translate(named)
+                errand = self.errands.add(kind, key, command, now, asker=asker, asked=asked)
+                return [self.errands.propose(errand), *self._tick()]
+            case KeepAlive():
+                return self._on_sessionless(asker, asked)
+            case _:
+                raise InvalidRequestError("session is empty; there is none to do this to")
+
+    def _overloaded(self, asker: Address, asked: Asked, limit: str) -> Effects:
+        text = f"{limit} are under way at node {self.node}, its limit; nothing was done"
+        return [refuse(asker, asked, Reason.OVERLOADED, text), Observe("proxy.refused")]
+
+    def _on_log(self, sender: Address, event: FromLog, now: Instant) -> Effects:
+        match event:
+            case Follow():
+                self.answering.master = event.master
+                if not event.master:
+                    return ()
+                self.errands.doubt(now)
+                return self._repeat(now, FOLLOW_BURST)
+            case Skipped():
+                self.errands.doubt(now, queued=True)
+                kept = self.own.tenure.keep_now(now) if self.own.is_active() else []
+                return [*kept, *self._repeat(now, FOLLOW_BURST)]
+            case Consulted():
+                return self._on_consulted(event, now)
+            case Declined():
+                return self._on_told(sender, event, now)
+            case Proposed() | Happened():
+                return ()  # What came of it is heard as outcomes.
+
+    def _on_told(self, sender: Address, told: Told | Declined, now: Instant) -> Effects:
+        """Take in what a replica says to the door itself: that of a member, which may be far."""
+        if node_of(sender) not in self.members:
+            return [Observe("paxos.stranger_ignored")]
+        if isinstance(told, Declined):
+            return self.answering.declined(told)
+        self.heard_at = now
+        return self.answering.told(told, now)
+
+    def _on_consulted(self, consulted: Consulted, now: Instant) -> Effects:
+        silence = self._silence(now)
+        effects = self.description.on_consulted(consulted)
+        if effects is None:
+            return self.readings.on_consulted(consulted, now, silence)
+        return [*effects, *self.description.finish(self.answering.master, silence, now)]
+
+    def _on_round(self, now: Instant) -> Effects:
+        silence = self._silence(now)
+        effects: list[Effect] = [
+            *self.own.keep_up(now, silence),
+            *self.readings.end_old(now, silence),
+            *self.description.finish(self.answering.master, silence, now),
+        ]
+        if self.guests.forget_silent(now):
+            gone = self.errands.forget_silent(now)
+            effects.append(Observe("proxy.request_of_silent_client_forgotten", gone))
+        effects += self._repeat(now, BURST)
+        self.ticking = False
+        busy = self.errands or self.readings.by_number or self.description.asked
+        return [*effects, *self._tick()] if busy or self.own.is_active() else effects
+
+    def _repeat(self, now: Instant, most: int) -> list[Effect]:
+        """Propose again what is due; end waits inside the process that are over."""
+        silence = self._silence(now)
+        effects: list[Effect] = []
+        for errand in self.errands.due(now, most):
+            given_up = self.own.give_up(errand, now, silence) if errand.own else []
+            effects += given_up or [self.errands.propose(errand)]
+        return effects
+
+    def _silence(self, now: Instant) -> str:
+        """Return in words who does not answer, and for how long it could have."""
+        silent_ms = ms_between(max(self.heard_at, self.idle_until), now)
+        return f"{self.majority} has not answered for {silent_ms} ms"
+
+    def _tick(self) -> tuple[Wake, ...]:
+        if self.ticking:
+            return ()
+        self.ticking = True
+        return (Wake(ROUND_MS, Round()),)

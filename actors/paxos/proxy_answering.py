@@ -1,0 +1,114 @@
+"""What the log says, passed on to whom it concerns."""
+
+from __future__ import annotations
+
+from holdfast.actors.effect import Effect, Effects, Observe, Send
+from holdfast.actors.lock.command import CloseReason
+from holdfast.actors.lock.message import Reason
+from holdfast.actors.lock.outcome import Denied, Freed, Held, Lost, Queued, SessionClosed
+from holdfast.actors.message import Instant
+from holdfast.actors.paxos.event import Happened
+from holdfast.actors.paxos.message import Decline, Declined
+from holdfast.actors.paxos.proxy_command import errand_of
+from holdfast.actors.paxos.proxy_errand import Errand, Errands, Kind
+from holdfast.actors.paxos.proxy_event import Told
+from holdfast.actors.paxos.proxy_guest import Guests, client_of
+from holdfast.actors.paxos.proxy_own import OwnSession
+from holdfast.actors.paxos.proxy_wording import answer, ended, hold_lost, refuse
+
+
+class Answering:
+    """Ends errands by their outcomes, and tells of losses.
+
+    Args:
+        node: this node.
+        errands: what waits for an outcome.
+        guests: the clients of other processes.
+        own: for callers inside this one.
+
+    """
+
+    def __init__(self, node: str, errands: Errands, guests: Guests, own: OwnSession) -> None:
+        self.node = node
+        self.errands = errands
+        self.guests = guests
+        self.own = own
+        self.master = ""
+        """The node that leads, if any is known."""
+
+    def happened(self, happened: Happened, now: Instant) -> list[Effect]:
+        """Take in what one slot brought, of which this node's replica tells every one."""
+        effects: list[Effect] = []
+        for outcome in happened.outcomes:
+            if isinstance(outcome, Told):
+                self._take(outcome, now, effects)
+                if isinstance(outcome, Lost | SessionClosed):
+                    self._warn(outcome, now, effects)
+        return effects
+
+    def told(self, outcome: Told, now: Instant) -> list[Effect]:
+        """Take in what the master's replica says itself, ahead of this node's own."""
+        effects: list[Effect] = []
+        self._take(outcome, now, effects)
+        return effects
+
+    def declined(self, declined: Declined) -> Effects:
+        """Take in that a proposal was not accepted.
+
+        Mostly it is proposed again, when there is another master or soon. What is new, and was
+        refused by a master that has too much to do, is refused here: nothing was done.
+        """
+        mark = Observe(f"paxos.proposal_declined_{declined.why.name.lower()}")
+        errand = self.errands.numbered(declined.number)
+        if errand is None or errand.asked is None or errand.own:
+            return [mark]
+        if declined.why is Decline.INVALID:
+            self.errands.end(errand)
+            text = "the log cannot read this request"
+            return [refuse(errand.asker, errand.asked, Reason.INVALID, text), mark]
+        if declined.why is Decline.OVERLOADED and declined.master and _is_untried(errand):
+            self.errands.end(errand)
+            text = f"too much waits for a place in the log at {declined.master}; nothing was done"
+            return [refuse(errand.asker, errand.asked, Reason.OVERLOADED, text), mark]
+        return [mark]
+
+    def _take(self, outcome: Told, now: Instant, effects: list[Effect]) -> None:
+        """Answer whoever waits for ``outcome`` here, if anybody does."""
+        if isinstance(outcome, Lost):
+            return
+        errand = errand_of(self.errands, outcome)
+        if errand is None:
+            return
+        if isinstance(outcome, Queued):
+            self.errands.known(errand, now)
+            if errand.own:
+                self.own.tenure.confirm(errand)
+            return
+        if errand.own:
+            effects += self.own.settle(errand, outcome, now)
+            return
+        self.errands.end(errand)
+        effects.append(Send(errand.asker, answer(errand, outcome, now, self.node, self.master)))
+        if isinstance(outcome, Held):
+            effects.append(Observe("proxy.granted"))
+        elif isinstance(outcome, Freed):
+            effects.append(Observe("proxy.released"))
+        elif isinstance(outcome, Denied):
+            effects.append(Observe("proxy.refused"))
+
+    def _warn(self, outcome: Lost | SessionClosed, now: Instant, effects: list[Effect]) -> None:
+        """Tell of a loss whom it concerns, unasked, if that one is here."""
+        guest = self.guests.by_id.get(client_of(outcome.session))
+        if isinstance(outcome, Lost):
+            effects += self.own.taken(outcome)
+            if guest is not None:
+                effects.append(Send(guest.asker, hold_lost(outcome)))
+            return
+        effects += self.own.closed(outcome, now)
+        if guest is not None and outcome.reason is not CloseReason.GRACEFUL:
+            effects.append(Send(guest.asker, ended(outcome)))
+
+
+def _is_untried(errand: Errand) -> bool:
+    """Return whether ``errand`` is new work, no copy of which can be in the log yet."""
+    return errand.times == 1 and errand.kind in (Kind.OPEN, Kind.ACQUIRE, Kind.EVICT)

@@ -1,0 +1,197 @@
+"""Requests of clients as commands for the log, and which request an outcome answers. Pure."""
+
+from __future__ import annotations
+
+from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock.command import (
+    LABEL_BYTES_MAX,
+    AcquireLock,
+    CancelWait,
+    CloseReason,
+    CloseSession,
+    Command,
+    ForceRelease,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+    check_command,
+)
+from holdfast.actors.lock.message import Acquire, Cancel, Inspect, KeepAlive, Release
+from holdfast.actors.lock.name import (
+    LOCK_NAME_BYTES_MAX,
+    WAIT_MS_MAX,
+    check_lock_name,
+    check_owner,
+)
+from holdfast.actors.lock.outcome import (
+    Denial,
+    Denied,
+    Forced,
+    Freed,
+    Held,
+    Queued,
+    SessionClosed,
+    SessionKept,
+    SessionOpened,
+    WaitCancelled,
+)
+from holdfast.actors.lock.session_message import End, Evict, Open
+from holdfast.actors.paxos.proxy_errand import (
+    Errand,
+    Errands,
+    Key,
+    Kind,
+    key_of_cancel,
+    key_of_session,
+)
+from holdfast.actors.paxos.proxy_event import Asked, Ending, Question
+from holdfast.actors.paxos.proxy_guest import client_of
+
+PAGE_MAX = 1_000
+"""Lines of one `ListLocks`."""
+
+
+def translate(asked: Asked) -> tuple[Kind, Key, Command]:
+    """Return what ``asked`` is in the log, and what its outcome will be known by.
+
+    Raises:
+        InvalidRequestError: a field is out of its limits; the text names it.
+
+    """
+    kind, key, command = _translate(asked)
+    check_command(command)
+    return kind, key, command
+
+
+def _translate(asked: Asked) -> tuple[Kind, Key, Command]:
+    session, request = asked.session, asked.request
+    match asked:
+        case Acquire(lock=lock, owner=owner):
+            acquire = AcquireLock(
+                session=session,
+                owner=owner,
+                request=request,
+                lock=lock,
+                wait_ms=asked.wait_ms,
+                limit=asked.limit,
+                label=asked.label,
+            )
+            return Kind.ACQUIRE, (session, owner, lock, request), acquire
+        case Release(lock=lock, owner=owner):
+            release = ReleaseLock(
+                session=session, owner=owner, request=request, lock=lock, fence=asked.fence
+            )
+            return Kind.RELEASE, (session, owner, lock, request), release
+        case Cancel(lock=lock, owner=owner):
+            cancel = CancelWait(session=session, owner=owner, request=request, lock=lock)
+            return Kind.CANCEL, key_of_cancel(session, owner, lock, request), cancel
+        case KeepAlive():
+            keep = KeepSession(session=session, request=request)
+            return Kind.KEEP, key_of_session(Kind.KEEP, session, request), keep
+        case Open():
+            _check_name(session)
+            opening = OpenSession(
+                session=session, ttl_ms=asked.ttl_ms, label=asked.label, request=request
+            )
+            return Kind.OPEN, key_of_session(Kind.OPEN, session, request), opening
+        case End():
+            end = CloseSession(session=session, reason=CloseReason.GRACEFUL, request=request)
+            return Kind.END, key_of_session(Kind.END, session, request), end
+        case Evict(lock=lock):
+            operator = _operator(asked)
+            force = ForceRelease(operator=operator, request=request, lock=lock, fence=asked.fence)
+            return Kind.EVICT, ("", operator, lock, request), force
+
+
+def check_question(question: Question) -> None:
+    """Refuse a question that is out of its limits.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    age_ms = question.age_ms
+    if age_ms is not None and not 0 <= age_ms <= WAIT_MS_MAX:
+        raise InvalidRequestError(f"age_ms is {age_ms}, 0 to {WAIT_MS_MAX} are allowed")
+    check_owner(question.session)
+    if isinstance(question, Inspect):
+        check_lock_name(question.lock)
+        return
+    if not 1 <= question.most <= PAGE_MAX:
+        raise InvalidRequestError(f"most is {question.most}, 1 to {PAGE_MAX} are allowed")
+    for field, text in (("prefix", question.prefix), ("after", question.after)):
+        size = len(text.encode(errors="replace"))
+        if size > LOCK_NAME_BYTES_MAX:
+            raise InvalidRequestError(
+                f"{field} has {size} bytes, at most {LOCK_NAME_BYTES_MAX} are allowed"
+            )
+
+
+def errand_of(errands: Errands, outcome: Ending | Queued) -> Errand | None:
+    """Return whose outcome this is, None if nobody here waits for it.
+
+    What can only be wrong, such as a grant of a release, is nobody's.
+    """
+    by_key = errands.by_key
+    match outcome:
+        case Held() | Queued():
+            return _of(
+                Kind.ACQUIRE,
+                by_key.get((outcome.session, outcome.owner, outcome.lock, outcome.request)),
+            )
+        case Freed():
+            return _of(
+                Kind.RELEASE,
+                by_key.get((outcome.session, outcome.owner, outcome.lock, outcome.request)),
+            )
+        case Denied():
+            return _denied_of(errands, outcome)
+        case WaitCancelled():
+            session, owner, lock = outcome.session, outcome.owner, outcome.lock
+            return by_key.get(key_of_cancel(session, owner, lock, outcome.request))
+        case SessionKept():
+            return by_key.get(key_of_session(Kind.KEEP, outcome.session, outcome.request))
+        case SessionOpened():
+            return by_key.get(key_of_session(Kind.OPEN, outcome.session, outcome.request))
+        case SessionClosed():
+            return by_key.get(key_of_session(Kind.END, outcome.session, outcome.request))
+        case Forced():
+            return by_key.get(("", outcome.operator, outcome.lock, outcome.request))
+
+
+def _of(kind: Kind, errand: Errand | None) -> Errand | None:
+    return errand if errand is not None and errand.kind is kind else None
+
+
+def _denied_of(errands: Errands, denied: Denied) -> Errand | None:
+    session, owner, lock, request = denied.session, denied.owner, denied.lock, denied.request
+    if not lock:
+        keys = (key_of_session(kind, session, request) for kind in (Kind.KEEP, Kind.OPEN, Kind.END))
+        return next((errands.by_key[key] for key in keys if key in errands.by_key), None)
+    errand = errands.by_key.get((session, owner, lock, request))
+    if errand is None and denied.reason is Denial.SESSION_EXPIRED:
+        errand = errands.by_key.get(key_of_cancel(session, owner, lock, request))
+    return errand
+
+
+def _check_name(session: str) -> None:
+    """Refuse a name for a session that could be taken for the id of one."""
+    if "." in session or "/" in session or not client_of(session):
+        raise InvalidRequestError(
+            f"session {session[:80]!r}: a name like 'me' or 'me~2' is wanted, without '.' and '/'"
+        )
+
+
+def _operator(evict: Evict) -> str:
+    """Return who evicts as the log keeps it: unique with the request, and readable.
+
+    It is the client's id and not its session: an eviction that is sent again, after the session
+    was lost, is the same.
+    """
+    operator = f"{evict.operator} ({client_of(evict.session)})"
+    size = len(operator.encode(errors="replace"))
+    if size > LABEL_BYTES_MAX:
+        raise InvalidRequestError(
+            f"operator and client together have {size} bytes, at most {LABEL_BYTES_MAX} are allowed"
+        )
+    return operator

@@ -1,0 +1,223 @@
+"""What a node's door has under way in the log: commands proposed and not yet answered."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.actors.effect import Send
+from holdfast.actors.lock.command import Command
+from holdfast.actors.message import NS_PER_MS, Address, Instant, Message
+from holdfast.actors.paxos.message import Propose
+from holdfast.actors.paxos.proxy_event import Asked
+from holdfast.actors.paxos.proxy_guest import Guest
+
+ERRANDS_MAX = 100_000
+"""Commands under way through one node; beyond it a request is refused, memory does not grow."""
+
+ASK_AGAIN_MS = 500
+"""A command without an outcome is proposed again after this: it, or a master, may be lost."""
+
+LOOK_AGAIN_MS = 5_000
+"""A wait that the log knows is asked for again this seldom, in case its end was not heard."""
+
+NOBODY = Address("")
+"""The asker of a command that the door gives for itself."""
+
+Key = tuple[str, str, str, int]
+"""What an outcome is addressed by: session, owner, lock, request. See the `key_of_` functions."""
+
+
+class Kind(Enum):
+    """What a command is for."""
+
+    OPEN = "open"
+    KEEP = "keep"
+    END = "end"
+    ACQUIRE = "acquire"
+    RELEASE = "release"
+    CANCEL = "cancel"
+    EVICT = "evict"
+
+
+def key_of_session(kind: Kind, session: str, request: int) -> Key:
+    """Return the key of a command about a session; locks have names, so it is no claim's."""
+    return (session, kind.value, "", request)
+
+
+def key_of_cancel(session: str, owner: str, lock: str, request: int) -> Key:
+    """Return the key of a cancel, which has the number of the acquire it undoes (1 or more)."""
+    return (session, owner, lock, -request)
+
+
+@dataclass(slots=True, eq=False)
+class Errand:
+    """One command on its way into the log.
+
+    Attributes:
+        number: what replicas know it by; the same each time it is proposed.
+        command: as the log carries it.
+        asker: where the answer goes, `NOBODY` for none; it moves when the request is sent again.
+        asked: the request as its asker said it, None for what the door wants for itself.
+        asked_at: when it was asked for.
+        since: when it was first proposed: what its outcome confirms was true after that.
+        proposed_at: when it was last proposed.
+        times: how often it was proposed.
+        guest: the client that is charged for it, None for one inside the node.
+        own: whether it belongs to the node's own session.
+
+    """
+
+    key: Key
+    kind: Kind
+    number: int
+    command: bytes
+    asker: Address
+    asked: Asked | None
+    asked_at: Instant
+    since: Instant
+    proposed_at: Instant
+    times: int = 1
+    guest: Guest | None = None
+    own: bool = False
+
+
+class Errands:
+    """All commands under way. The log's outcome ends an errand; until then it is repeated.
+
+    Both queues are in the order of `Errand.proposed_at`, so that what is due is in front and
+    a look at them costs what is due. They are `OrderedDict` since a dict that loses its first
+    key again and again walks over all the lost ones each time.
+
+    Args:
+        door: whose errands these are; outcomes come there.
+        replica: of the same node.
+        encode: a command as the log carries it.
+
+    """
+
+    def __init__(self, door: Address, replica: Address, encode: Callable[[Message], bytes]) -> None:
+        self.door = door
+        self.replica = replica
+        self._encode = encode
+        self.number = 0
+        self.by_key: dict[Key, Errand] = {}
+        self.unheard: OrderedDict[int, Errand] = OrderedDict()
+        """Of which the log is not known to know."""
+        self.queued: OrderedDict[int, Errand] = OrderedDict()
+        """Acquires that wait in the table."""
+        self.unheard_before = Instant(-1)
+        """What was proposed before this, and is unheard, is due."""
+        self.queued_before = Instant(-1)
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def is_full(self) -> bool:
+        """Return whether no more can be taken on."""
+        return len(self.by_key) >= ERRANDS_MAX
+
+    def add(
+        self,
+        kind: Kind,
+        key: Key,
+        command: Command,
+        now: Instant,
+        *,
+        asker: Address = NOBODY,
+        asked: Asked | None = None,
+        guest: Guest | None = None,
+        own: bool = False,
+    ) -> Errand:
+        """Take on a command, whose ``key`` must be free; the caller sends `propose` of it."""
+        assert key not in self.by_key
+        self.number += 1
+        errand = Errand(
+            key,
+            kind,
+            self.number,
+            self._encode(command),
+            asker,
+            asked,
+            now,
+            now,
+            now,
+            guest=guest,
+            own=own,
+        )
+        self.by_key[key] = self.unheard[errand.number] = errand
+        if guest is not None:
+            guest.errands += 1
+        return errand
+
+    def propose(self, errand: Errand) -> Send:
+        """Return the proposal of ``errand`` to this node's replica, which passes it on."""
+        propose = Propose(client=self.door, number=errand.number, command=errand.command)
+        return Send(self.replica, propose)
+
+    def numbered(self, number: int) -> Errand | None:
+        """Return the errand that replicas know by ``number``, None if it is over."""
+        return self.unheard.get(number) or self.queued.get(number)
+
+    def end(self, errand: Errand) -> None:
+        """Forget ``errand``: it has its outcome, or nobody wants it any more."""
+        del self.by_key[errand.key]
+        if self.unheard.pop(errand.number, None) is None:
+            del self.queued[errand.number]
+        if errand.guest is not None:
+            errand.guest.errands -= 1
+
+    def drop(self, key: Key) -> None:
+        """Forget a command that another makes needless, if it is under way."""
+        errand = self.by_key.get(key)
+        if errand is not None:
+            self.end(errand)
+
+    def forget_silent(self, now: Instant) -> int:
+        """Forget what silent clients asked for; return how much that was."""
+        gone = [
+            errand
+            for errand in self.by_key.values()
+            if errand.guest is not None and errand.guest.is_silent(now)
+        ]
+        for errand in gone:
+            self.end(errand)
+        return len(gone)
+
+    def known(self, errand: Errand, now: Instant) -> None:
+        """Note that the log knows of ``errand``, an acquire, and will say when it is over."""
+        self.unheard.pop(errand.number, None)
+        errand.proposed_at = now
+        self.queued[errand.number] = errand
+        self.queued.move_to_end(errand.number)
+
+    def doubt(self, now: Instant, *, queued: bool = False) -> None:
+        """Let all be due that is unheard, and what is ``queued`` too if that is asked for."""
+        self.unheard_before = now
+        if queued:
+            self.queued_before = now
+
+    def due(self, now: Instant, most: int) -> list[Errand]:
+        """Return what should be proposed again, the longest due first, at most ``most``.
+
+        All of it counts as proposed now, and as unheard until the log speaks of it.
+        """
+        due: list[Errand] = []
+        waited = Instant(now - ASK_AGAIN_MS * NS_PER_MS)
+        looked = Instant(now - LOOK_AGAIN_MS * NS_PER_MS)
+        for queue, before in (
+            (self.unheard, max(waited + 1, self.unheard_before)),
+            (self.queued, max(looked + 1, self.queued_before)),
+        ):
+            while queue and len(due) < most:
+                number = next(iter(queue))
+                if queue[number].proposed_at >= before:
+                    break
+                due.append(queue.pop(number))
+        for errand in due:
+            errand.proposed_at = now
+            errand.times += 1
+            self.unheard[errand.number] = errand
+        return due

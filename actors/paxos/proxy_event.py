@@ -1,0 +1,87 @@
+"""What the door of the log hears: clients, its replica, the master's replica, and its timer."""
+
+from __future__ import annotations
+
+from holdfast.actors.lock.backend import Reported
+from holdfast.actors.lock.message import (
+    Abandon,
+    Acquire,
+    Cancel,
+    Describe,
+    Inspect,
+    KeepAlive,
+    Release,
+)
+from holdfast.actors.lock.outcome import (
+    Denied,
+    Forced,
+    Freed,
+    Held,
+    Lost,
+    Queued,
+    SessionClosed,
+    SessionKept,
+    SessionOpened,
+    WaitCancelled,
+)
+from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
+from holdfast.actors.message import Timer, timer
+from holdfast.actors.paxos.event import Consulted, Follow, Happened, Skipped
+from holdfast.actors.paxos.message import Declined, Proposed
+
+
+@timer
+class Round(Timer):
+    """Propose again what the log may not have heard, and see what has lasted too long."""
+
+
+Asked = Open | End | KeepAlive | Acquire | Release | Cancel | Evict
+"""Requests that become commands in the log."""
+
+Question = Inspect | ListLocks
+"""Requests that read the table."""
+
+FromClient = Asked | Question | Describe
+
+Ending = (
+    SessionOpened | SessionKept | SessionClosed | Held | Freed | Denied | WaitCancelled | Forced
+)
+"""Outcomes after which nothing more is to be expected of a command."""
+
+Told = Ending | Queued | Lost
+"""Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
+
+FromLog = Happened | Follow | Skipped | Consulted | Proposed | Declined
+
+Heard = (
+    Open
+    | End
+    | KeepAlive
+    | Acquire
+    | Release
+    | Cancel
+    | Inspect
+    | ListLocks
+    | Evict
+    | Describe
+    | Abandon
+    | Happened
+    | Follow
+    | Skipped
+    | Consulted
+    | Proposed
+    | Declined
+    | SessionOpened
+    | SessionKept
+    | SessionClosed
+    | Held
+    | Freed
+    | Denied
+    | WaitCancelled
+    | Forced
+    | Queued
+    | Lost
+    | Reported
+    | Round
+)
+"""All of it, one by one, as `Role` reads it."""

@@ -1,0 +1,204 @@
+"""Questions that do not change the table: asked of the replica of the same node."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from holdfast.actors.effect import Effect, Effects, Observe, Send
+from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
+from holdfast.actors.lock.message import Contender, Inspect, LockStatus, Reason
+from holdfast.actors.lock.report import HolderSeen, LockReport, WaiterSeen
+from holdfast.actors.lock.session_message import ListedLock, LockList
+from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
+from holdfast.actors.paxos.event import Consult, Consulted
+from holdfast.actors.paxos.proxy_event import Question
+from holdfast.actors.paxos.proxy_guest import client_of
+from holdfast.actors.paxos.proxy_wording import refuse
+
+QUESTIONS_MAX = 10_000
+"""Unanswered questions of one node."""
+
+READ_MS = 10_000
+"""How long a question waits for an answer. A caller inside the node is told then; a client of
+another process has asked again meanwhile, or has given up by its own limit."""
+
+SHOWN_BYTES_MAX = 1 << 19
+"""Text of one answer, half of what its frame may have."""
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """One question under way."""
+
+    asker: Address
+    question: Question
+    since: Instant
+
+
+class Readings:
+    """All of them. A question that is sent again is asked once.
+
+    Args:
+        node: this node.
+        replica: of the same node.
+
+    """
+
+    def __init__(self, node: str, replica: Address) -> None:
+        self.node = node
+        self.replica = replica
+        self.number = 0
+        self.by_number: OrderedDict[int, Reading] = OrderedDict()
+        """In the order of asking."""
+        self.asked: set[tuple[Address, Question]] = set()
+
+    def ask(self, asker: Address, question: Question, now: Instant) -> Effects:
+        """Consult the replica, unless that is under way."""
+        if (asker, question) in self.asked:
+            return ()
+        if len(self.by_number) >= QUESTIONS_MAX:
+            text = f"node {self.node} has {QUESTIONS_MAX} unanswered questions, its limit"
+            return [refuse(asker, question, Reason.OVERLOADED, text)]
+        self.by_number[self.next_number()] = Reading(asker, question, now)
+        self.asked.add((asker, question))
+        match question:
+            case Inspect():
+                asks: LookUp | Browse = LookUp(lock=question.lock)
+            case _:
+                asks = Browse(prefix=question.prefix, after=question.after, most=question.most)
+        consult = Consult(number=self.number, question=asks, age_ms=question.age_ms)
+        return [Send(self.replica, consult)]
+
+    def next_number(self) -> int:
+        """Return a number that no question had."""
+        self.number += 1
+        return self.number
+
+    def on_consulted(self, consulted: Consulted, now: Instant, silence: str) -> Effects:
+        """Answer a question, or say why that cannot be done.
+
+        Args:
+            consulted: what the replica said.
+            now: the time on this node's clock.
+            silence: who does not answer, for texts.
+
+        """
+        reading = self.by_number.get(consulted.number)
+        if reading is None:
+            return ()
+        self._end(consulted.number, reading)
+        asker, question = reading.asker, reading.question
+        match consulted.answer, question:
+            case (Looked(report=report), Inspect()):
+                return [Send(asker, _status(report, question, consulted))]
+            case (Browsed(), _) if not isinstance(question, Inspect):
+                return [Send(asker, _list(consulted.answer, question, consulted))]
+            case _ if question.age_ms is not None:
+                known = in_words(consulted.age_ms)
+                text = f"node {self.node}: {known}, at most {question.age_ms} ms were allowed"
+                return [refuse(asker, question, Reason.STALE, text), Observe("proxy.stale_read")]
+            case _:
+                return self._give_up(reading, now, silence)
+
+    def end_old(self, now: Instant, silence: str) -> list[Effect]:
+        """End what has waited for too long."""
+        effects: list[Effect] = []
+        while self.by_number:
+            number, reading = next(iter(self.by_number.items()))
+            if ms_between(reading.since, now) < READ_MS:
+                break
+            self._end(number, reading)
+            effects += self._give_up(reading, now, silence)
+        return effects
+
+    def _end(self, number: int, reading: Reading) -> None:
+        del self.by_number[number]
+        self.asked.discard((reading.asker, reading.question))
+
+    def _give_up(self, reading: Reading, now: Instant, silence: str) -> list[Effect]:
+        if node_of(reading.asker) != self.node:
+            return [Observe("proxy.read_unanswered")]
+        text = f"nothing read for {ms_between(reading.since, now)} ms: {silence}"
+        return [refuse(reading.asker, reading.question, Reason.UNAVAILABLE, text)]
+
+
+def in_words(age_ms: int) -> str:
+    """Return how old what a node knows may be, as `Consulted` has it, for people."""
+    if age_ms < 0:
+        return "it is not known how old its state is"
+    return f"its state may be {age_ms} ms old"
+
+
+def holder_of(seen: HolderSeen) -> Contender:
+    """Return a holder in the words of clients."""
+    return Contender(
+        node=client_of(seen.session),
+        session=seen.session,
+        owner=seen.owner,
+        fence=seen.fence,
+        since_ms=seen.held_ms,
+        label=seen.label,
+        times=seen.times,
+    )
+
+
+def waiters_of(report: LockReport, bytes_max: int) -> tuple[Contender, ...]:
+    """Return the waiters of a lock in the words of clients, in order, as many as fit."""
+    shown: list[Contender] = []
+    for seen in report.waiters:
+        waiter = _waiter(seen)
+        bytes_max -= size_of(waiter)
+        if bytes_max < 0:
+            break
+        shown.append(waiter)
+    return tuple(shown)
+
+
+def size_of(contender: Contender) -> int:
+    """Return at least how much of a frame ``contender`` takes (bytes)."""
+    texts = (contender.node, contender.session, contender.owner, contender.label)
+    return sum(len(text.encode()) + 3 for text in texts) + 32
+
+
+def _waiter(seen: WaiterSeen) -> Contender:
+    return Contender(
+        node=client_of(seen.session),
+        session=seen.session,
+        owner=seen.owner,
+        fence=None,
+        since_ms=seen.waited_ms,
+        label=seen.label,
+    )
+
+
+def _status(report: LockReport, inspect: Inspect, consulted: Consulted) -> Message:
+    return LockStatus(
+        lock=inspect.lock,
+        holder=None if report.holder is None else holder_of(report.holder),
+        waiters=waiters_of(report, SHOWN_BYTES_MAX),
+        waits_for=(),
+        session=inspect.session,
+        request=inspect.request,
+        slot=consulted.slot,
+        age_ms=consulted.age_ms,
+    )
+
+
+def _list(browsed: Browsed, question: Question, consulted: Consulted) -> Message:
+    lines: list[ListedLock] = []
+    left = SHOWN_BYTES_MAX
+    for line in browsed.lines:
+        listed = ListedLock(line.lock, holder_of(line.holder), line.waiting)
+        left -= size_of(listed.holder) + len(line.lock.encode()) + 16
+        if left < 0:
+            break
+        lines.append(listed)
+    return LockList(
+        lines=tuple(lines),
+        more=browsed.more or len(lines) < len(browsed.lines),
+        session=question.session,
+        request=question.request,
+        slot=consulted.slot,
+        age_ms=consulted.age_ms,
+    )

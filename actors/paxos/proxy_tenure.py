@@ -1,0 +1,134 @@
+"""How a node opens a session of its own, keeps it, and knows until when it lives for certain."""
+
+from __future__ import annotations
+
+from holdfast.actors.effect import Effect
+from holdfast.actors.lock.command import (
+    CloseReason,
+    CloseSession,
+    Command,
+    KeepSession,
+    OpenSession,
+)
+from holdfast.actors.lock.outcome import SessionOpened
+from holdfast.actors.message import NS_PER_MS, Instant, ms_between
+from holdfast.actors.paxos.config import DRIFT_PPM
+from holdfast.actors.paxos.proxy_errand import Errand, Errands, Kind, key_of_session
+
+TTL_MS = 15_000
+"""How long the session outlives the last confirmed word of this node (log time)."""
+
+
+class Tenure:
+    """The session of a node, one after the other.
+
+    It is believed to live for its TTL, less the drift of two clocks, from when the last
+    command was proposed that the log confirmed. The log cannot end it before: it counts
+    from when it heard, which is later, and a new master begins to count anew.
+
+    Args:
+        node: this node, for people.
+        name: unique to this life of the node, and no client's: ``node/boot``.
+        errands: where commands go.
+
+    """
+
+    def __init__(self, node: str, name: str, errands: Errands) -> None:
+        self.node = node
+        self.name = name
+        self.errands = errands
+        self.generation = 1
+        """How many sessions there were, with this one: each lost one makes a new name."""
+        self.session = ""
+        """The id of the session in force, empty if there is none."""
+        self.ttl_ms = TTL_MS
+        self.confirmed_at = Instant(0)
+        self.kept_at = Instant(0)
+        """When the last keep was proposed."""
+        self.opening: Errand | None = None
+        self.keeping: Errand | None = None
+        self.requests = 0
+
+    def open(self, now: Instant) -> list[Effect]:
+        """Open a session, unless that is under way."""
+        if self.opening is not None:
+            return []
+        name = self.name if self.generation == 1 else f"{self.name}~{self.generation}"
+        self.requests += 1
+        request = self.requests
+        command = OpenSession(session=name, ttl_ms=TTL_MS, label=self.node, request=request)
+        self.opening = self._add(Kind.OPEN, name, request, command, now)
+        return [self.errands.propose(self.opening)]
+
+    def begin(self, errand: Errand, opened: SessionOpened, now: Instant) -> bool:
+        """Take in that the session is open; return whether it can still be relied on."""
+        self.session, self.ttl_ms = opened.assigned, opened.ttl_ms
+        self.confirmed_at = self.kept_at = errand.since
+        if self.is_over(now):
+            self.leave()
+        return bool(self.session)
+
+    def settle(self, errand: Errand) -> None:
+        """Note that ``errand`` is over, one way or the other."""
+        if errand is self.opening:
+            self.opening = None
+        if errand is self.keeping:
+            self.keeping = None
+
+    def confirm(self, errand: Errand) -> None:
+        """Note that the log has done ``errand``: the session lived after it was proposed."""
+        if errand.key[0] == self.session and errand.since > self.confirmed_at:
+            self.confirmed_at = errand.since
+
+    def is_over(self, now: Instant) -> bool:
+        """Return whether there is a session that may not live any more."""
+        if not self.session:
+            return False
+        sure_ns = self.ttl_ms * (NS_PER_MS - NS_PER_MS * DRIFT_PPM // 1_000_000)
+        return now - self.confirmed_at >= sure_ns
+
+    def why_over(self, now: Instant) -> str:
+        """Return in words why the session may not live any more."""
+        silent_ms = ms_between(self.confirmed_at, now)
+        return f"session {self.session!r} was not confirmed for {silent_ms} ms"
+
+    def keep(self, now: Instant) -> list[Effect]:
+        """Say that the node is there, if that is due or was not confirmed in time."""
+        heard_at = max(self.confirmed_at, self.kept_at)
+        if not self.session or ms_between(heard_at, now) < self.ttl_ms // 5:
+            return []
+        return self.keep_now(now)
+
+    def keep_now(self, now: Instant) -> list[Effect]:
+        """Say that the node is there; what is under way would confirm an earlier time."""
+        if not self.session:
+            return []
+        if self.keeping is not None:
+            self.errands.end(self.keeping)
+        self.kept_at = now
+        self.requests += 1
+        command = KeepSession(session=self.session, request=self.requests)
+        self.keeping = self._add(Kind.KEEP, self.session, self.requests, command, now)
+        return [self.errands.propose(self.keeping)]
+
+    def leave(self) -> None:
+        """Let the session end by itself: nothing is held in it."""
+        if self.keeping is not None:
+            self.errands.end(self.keeping)
+            self.keeping = None
+        self.session = ""
+
+    def abandon(self, now: Instant) -> list[Effect]:
+        """End the session for certain: the next one has another name."""
+        old = self.session
+        self.leave()
+        self.generation += 1
+        self.requests += 1
+        command = CloseSession(session=old, reason=CloseReason.GRACEFUL, request=self.requests)
+        return [self.errands.propose(self._add(Kind.END, old, self.requests, command, now))]
+
+    def _add(
+        self, kind: Kind, session: str, request: int, command: Command, now: Instant
+    ) -> Errand:
+        key = key_of_session(kind, session, request)
+        return self.errands.add(kind, key, command, now, own=True)

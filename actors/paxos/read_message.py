@@ -1,0 +1,24 @@
+"""How a follower learns which slots a linearizable read must see. Tags 0xa0 and 0xa1."""
+
+from __future__ import annotations
+
+from holdfast.actors.message import Message, message
+
+
+@message(0xA0)
+class Barrier(Message):
+    """Replica to the master's: tell before which slot all is that was decided by now.
+
+    Answered by `BarrierPassed` as soon as the master knows that it still is one, or not at
+    all. It may be repeated.
+    """
+
+    number: int
+
+
+@message(0xA1)
+class BarrierPassed(Message):
+    """All that anybody knew to be decided when that `Barrier` was first sent is before ``slot``."""
+
+    number: int
+    slot: int

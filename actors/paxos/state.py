@@ -1,0 +1,154 @@
+"""What a replica has applied: the machine, the slots that led to it, and its photographs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Wake
+from holdfast.actors.message import Message
+from holdfast.actors.paxos.config import acceptor_of, catchup_of
+from holdfast.actors.paxos.event import Everywhere, Excerpt, Reprint, Restore, Swollen, Trimmed
+from holdfast.actors.paxos.journal import Recovered
+from holdfast.actors.paxos.ledger import Ledger
+from holdfast.actors.paxos.machine import Machine
+from holdfast.actors.paxos.message import Slots
+from holdfast.actors.paxos.photography import DEVELOP_MS, Photography, records_of
+from holdfast.actors.paxos.timer import Develop
+
+PastHears = Everywhere | Excerpt | Develop | Swollen
+"""What `State` handles."""
+
+
+class State:
+    """Slots are applied in order, each once, and forgotten when a photograph stands for them.
+
+    Invariants:
+        P16 Nothing is forgotten of what led to a state before that state is durable: who
+            trims hears of it by a `Send` behind the `Checkpoint`.
+
+    Args:
+        node: where it is.
+        machine: what commands are applied to.
+        ledger: decided slots.
+        photography: when to photograph.
+
+    """
+
+    def __init__(
+        self, node: str, machine: Machine, ledger: Ledger, photography: Photography
+    ) -> None:
+        self.node = node
+        self.machine = machine
+        self.ledger = ledger
+        self.photography = photography
+
+    @property
+    def next(self) -> int:
+        """The first slot that is not applied."""
+        return self.ledger.next
+
+    def handle(self, event: PastHears) -> Effects:
+        """Give, photograph, forget."""
+        match event:
+            case Everywhere():
+                self.ledger.trim(event.slot)
+                return ()
+            case Excerpt():
+                return self._on_excerpt(event)
+            case Develop():
+                return self._on_develop()
+            case Swollen():
+                return self._photograph()
+
+    def recover(self, recovered: Recovered) -> None:
+        """Bring the machine to where the journal ends."""
+        if recovered.base is not None:
+            base = recovered.base
+            self.machine.restore(base.chunks)
+            self.ledger.jump(base.slot, base.time_ms)
+            self.photography.replace(base.slot, base.chunks)
+        for slot, batch in enumerate(recovered.decided, start=self.next):
+            self.ledger.take(slot, batch)
+            for _ in self.apply():
+                pass  # Whom that concerned was told long ago.
+        for slot in sorted(recovered.later):
+            self.ledger.take(slot, recovered.later[slot])
+
+    def apply(self) -> Iterator[tuple[int, list[tuple[Message, ...]]]]:
+        """Apply what is decided without a gap; yield each slot with what came of it.
+
+        That is first what fell due by the time of a batch without commands, then what
+        came of each command: the first lets time go on itself.
+        """
+        for slot, batch in self.ledger.drain():
+            self.photography.note(batch)
+            time_ms = self.ledger.time_ms
+            if not batch.commands:
+                yield slot, [tuple(self.machine.advance(time_ms))]
+                continue
+            commands = batch.commands
+            outcomes = [tuple(self.machine.apply(time_ms, command)) for command in commands]
+            yield slot, [(), *outcomes]
+
+    def trim(self, *, reigning: bool) -> list[Effect]:
+        """Begin to photograph, if the journal should be cut."""
+        return self._photograph() if self.photography.is_due(reigning=reigning) else []
+
+    def restore(self, restore: Restore) -> list[Effect] | None:
+        """Take over a state that is later than this one; None if it is not, or is none.
+
+        The caller has told everybody how far this node is, when the effects are carried out.
+        """
+        if restore.slot <= self.next:
+            return None
+        try:
+            self.machine.restore(restore.chunks)
+        except ValueError:
+            return None
+        self.ledger.jump(restore.slot, restore.time_ms)
+        self.photography.replace(restore.slot, restore.chunks)
+        return self._keep(records_of(restore.slot, restore.time_ms, restore.chunks))
+
+    def _photograph(self) -> list[Effect]:
+        """Begin to photograph, unless one is under way or there is nothing to be seen."""
+        if self.photography.is_under_way() or self.next == 1:
+            return []
+        begun = self.photography.begin(self.machine, self.next, self.ledger.time_ms)
+        return [*begun, Observe("paxos.photographed")]
+
+    def _on_develop(self) -> Effects:
+        """Go on with the photograph; when it is complete, let it stand for what led to it."""
+        if not self.photography.is_under_way():
+            return ()
+        if not self.photography.develop():
+            return (Wake(DEVELOP_MS, Develop()),)
+        photographed, records = self.photography.finish()
+        return [Send(catchup_of(self.node), photographed), *self._keep(records)]
+
+    def _keep(self, records: tuple[Message, ...]) -> list[Effect]:
+        """Write down all that was applied, and only then let others forget it (P16)."""
+        if not self.photography.journal_bytes:
+            return []
+        trimmed = Trimmed(slot=self.next)
+        return [
+            Checkpoint(records),
+            Send(acceptor_of(self.node), trimmed),
+            Send(catchup_of(self.node), trimmed),
+            Observe("paxos.trimmed"),
+        ]
+
+    def _on_excerpt(self, excerpt: Excerpt) -> Effects:
+        """Give decided slots, or the last photograph, or a new one when it is there."""
+        batches = self.ledger.page(excerpt.first)
+        if batches is not None:
+            return (Send(excerpt.asker, Slots(first=excerpt.first, batches=batches)),)
+        if excerpt.slot > excerpt.first and self.ledger.reaches_back_to(excerpt.slot):
+            return (Send(catchup_of(self.node), Reprint(asker=excerpt.asker)),)
+        begun = self._photograph()
+        self.photography.askers[excerpt.asker] = None
+        return begun
+
+
+def everything(outcomes: list[tuple[Message, ...]]) -> tuple[Message, ...]:
+    """Return what came of a slot, in order."""
+    return tuple(outcome for told in outcomes for outcome in told)

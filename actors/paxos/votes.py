@@ -1,0 +1,51 @@
+"""What an acceptor accepted in slots that its node has not applied, within bounds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.actors.paxos.config import VOTES_BYTES_MAX, VOTES_MAX
+from holdfast.actors.paxos.message import Vote
+
+
+class Votes:
+    """The last vote for each slot.
+
+    Args:
+        by_slot: those of earlier lives.
+
+    """
+
+    def __init__(self, by_slot: Mapping[int, Vote]) -> None:
+        self.by_slot = dict(by_slot)
+        self.size = sum(vote.batch.size() for vote in self.by_slot.values())
+        """What they take (bytes)."""
+
+    def has_room(self, slot: int, size: int) -> bool:
+        """Return whether a vote of ``size`` bytes for ``slot`` may be added."""
+        if slot in self.by_slot or not self.by_slot:
+            return True
+        return len(self.by_slot) < VOTES_MAX and self.size + size <= VOTES_BYTES_MAX
+
+    def get(self, slot: int) -> Vote | None:
+        """Return the vote for ``slot``, None if there is none."""
+        return self.by_slot.get(slot)
+
+    def put(self, vote: Vote) -> None:
+        """Let ``vote`` be the last for its slot."""
+        before = self.by_slot.get(vote.slot)
+        self.size += vote.batch.size() - (0 if before is None else before.batch.size())
+        self.by_slot[vote.slot] = vote
+
+    def slots(self, first: int, end: int | None = None) -> list[int]:
+        """Return in order which slots from ``first`` on, and before ``end``, have a vote."""
+        known = (slot for slot in self.by_slot if slot >= first and (end is None or slot < end))
+        return sorted(known)
+
+    def forget(self, first: int, end: int) -> None:
+        """Drop the votes before slot ``end``; there are none before ``first``."""
+        few = end - first < len(self.by_slot)
+        slots = range(first, end) if few else [slot for slot in self.by_slot if slot < end]
+        for slot in slots:
+            vote = self.by_slot.pop(slot, None)
+            self.size -= 0 if vote is None else vote.batch.size()

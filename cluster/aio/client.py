@@ -1,0 +1,167 @@
+"""The asyncio client: `connect` to a cluster, then lock by name from any task of one loop."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.actors.lock.message import Contender, LockStatus, NodeStatus
+from holdfast.actors.lock.session_message import ListedLock
+from holdfast.cluster import operation
+from holdfast.cluster.aio.lock import Lock
+from holdfast.cluster.aio.loop import LoopHerald, drive
+from holdfast.cluster.connection import Connection
+from holdfast.cluster.hold import Callback
+from holdfast.cluster.settings import Read, Settings, age_ms_of
+
+
+class Client:
+    """A connection to a cluster, for all tasks of one loop. From `holdfast.aio.connect`.
+
+    A thread of its own keeps the session alive, however busy the loop is. It leaves nothing
+    running after `close`, which ``async with`` and the end of the process call. Arguments,
+    values and errors are those of `holdfast.Client`.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        atexit.register(self._close_at_exit)
+
+    @property
+    def session(self) -> str:
+        """The id of this client; `Lock.status` may show it with the number of its session."""
+        return self._connection.session
+
+    @property
+    def protocol(self) -> str:
+        """Which protocol the cluster runs."""
+        return self._connection.protocol
+
+    def lock(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        reentrant: bool = False,
+        limit: int | None = None,
+        owner: str | None = None,
+        label: str = "",
+    ) -> Lock:
+        """Return the lock called ``name``; asks nobody yet. See `holdfast.Client.lock`."""
+        terms = self._connection.terms(name, timeout, reentrant, limit, owner, label)
+        return Lock(self._connection.line, self._connection.grips, terms)
+
+    async def status(
+        self, name: str, read: Read = "linearizable", max_age: float = 1.0
+    ) -> LockStatus:
+        """Return who holds ``name`` and who waits; see `holdfast.Client.status`."""
+        return await drive(self._connection.line.inspecting(name, age_ms_of(read, max_age)))
+
+    async def locks(
+        self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0
+    ) -> tuple[ListedLock, ...]:
+        """Return the held locks by name; see `holdfast.Client.locks`."""
+        return await drive(self._connection.listing(prefix, read, max_age))
+
+    async def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
+        """Take a lock from whoever holds it; see `holdfast.Client.evict`."""
+        return await drive(self._connection.evicting(name, fence, operator))
+
+    async def describe(self) -> tuple[NodeStatus, ...]:
+        """Return what each node says of itself; see `holdfast.Client.describe`."""
+        return await drive(self._connection.surveying())
+
+    def on_lost(self, callback: Callback) -> None:
+        """Have ``callback`` called, on the loop, when any lock of this client is lost."""
+        self._connection.grips.listeners.lost.append(callback)
+
+    def on_suspect(self, callback: Callback) -> None:
+        """Have ``callback`` called, on the loop, when any lock of this client is in doubt."""
+        self._connection.grips.listeners.suspect.append(callback)
+
+    async def close(self) -> None:
+        """Release what is held, cancel what waits, and leave nothing running.
+
+        Waits up to 2 s for nodes that can be heard to confirm; if it is cancelled, no
+        longer. Tasks that wait for a lock get `holdfast.CancelledError`.
+        """
+        await drive(self._connection.closing(self._closed))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        del kind, error, trace
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<aio.Client {self._connection}>"
+
+    def _close_at_exit(self) -> None:
+        """Close as a thread would: the loop is gone."""
+        operation.drive(self._connection.closing(self._closed))
+
+    def _closed(self) -> None:
+        atexit.unregister(self._close_at_exit)
+
+
+class Connecting:
+    """A client to be awaited, or entered with ``async with``. Nothing runs before that."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        """Connect, and return the client once a node answered."""
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        del kind, error, trace
+        assert self._client is not None
+        await self._client.close()
+
+    async def _connect(self) -> Client:
+        connection = Connection(self._settings, LoopHerald())
+        try:
+            await drive(connection.greeting())
+            return Client(connection)
+        except BaseException:
+            connection.stop()
+            raise
+
+
+def connect(
+    addresses: str,
+    *,
+    cluster: str = "holdfast",
+    timeout: float = 10.0,
+    ttl: float = 15.0,
+    label: str | None = None,
+) -> Connecting:
+    """Return what connects when it is awaited, or entered with ``async with``.
+
+    Arguments and errors are those of `holdfast.connect`. If it is cancelled nothing is
+    left running.
+
+    Raises:
+        ConfigError: an argument is not usable; at once.
+
+    """
+    return Connecting(Settings(addresses, cluster, timeout, ttl, label))

@@ -1,0 +1,64 @@
+"""A lock as an asyncio task sees it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from holdfast.actors.lock.message import LockStatus
+from holdfast.cluster.aio.loop import drive
+from holdfast.cluster.aio.owner import owner_of_task
+from holdfast.cluster.handle import Handle, wait_ms_of
+from holdfast.cluster.settings import Read, age_ms_of
+
+
+class Lock(Handle):
+    """One named lock of the cluster, from `holdfast.aio.Client.lock`.
+
+    Each task is an owner of its own, unless `Client.lock` was given an ``owner``: what one
+    task holds another cannot release. Before Python 3.12 `asyncio.wait_for` runs what it is
+    given in a task of its own: use ``timeout``, or `asyncio.timeout`, instead.
+
+    Callbacks are called on the loop, where they must not block. A cancellation is safe at
+    any moment: a cancelled acquire leaves nothing held, a cancelled release happens.
+    """
+
+    def _runner(self) -> str:
+        return owner_of_task()
+
+    async def acquire(self, blocking: bool = True, timeout: float | None = None) -> int | None:
+        """Wait for the lock and hold it; arguments, value and errors of `holdfast.Lock.acquire`.
+
+        Raises:
+            asyncio.CancelledError: the task was cancelled; nothing is held.
+
+        """
+        return await drive(self._acquiring(blocking, timeout))
+
+    async def release(self) -> None:
+        """Give the lock up, or one of several holds; errors of `holdfast.Lock.release`.
+
+        Raises:
+            asyncio.CancelledError: the task was cancelled; the release happens all the same.
+
+        """
+        await drive(self._releasing())
+
+    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return who holds the lock and who waits; see `holdfast.Client.status`."""
+        return await drive(self._line.inspecting(self.name, age_ms_of(read, max_age)))
+
+    async def __aenter__(self) -> Self:
+        """Hold the lock, or raise; see `holdfast.Lock`."""
+        await drive(self._entering(wait_ms_of(self._terms.timeout)))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release. An error of the body goes on as it is; one of releasing is noted on it."""
+        del kind, trace
+        await drive(self._exiting(error))

@@ -1,0 +1,159 @@
+"""Clients' work, measured: pairs of acquire and release, and reads, from threads of one process."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import holdfast
+from holdfast.actors.error import HoldfastError
+from holdfast.cluster.bench.job import Job
+from holdfast.cluster.client import Client
+
+CONNECT_S = 30.0
+"""Nodes may be busy with an election when a client comes."""
+
+WARM_PAIRS = 100
+"""Pairs before the first that is measured, where pairs and not seconds are counted."""
+
+
+def pair(client: Client, job: Job) -> dict[str, float]:
+    """Take and give back one lock, alone; return how long a pair took (us), and how many."""
+    lock = client.lock(job.lock)
+    for _ in range(WARM_PAIRS):
+        _one_pair(lock)
+    took: list[float] = []
+    ends = time.perf_counter() + job.seconds
+    while (began := time.perf_counter()) < ends or len(took) < 2:  # noqa: PLR2004 (quantiles)
+        _one_pair(lock)
+        took.append(time.perf_counter() - began)
+    return quantiles_us(took)
+
+
+def rate(client: Client, job: Job) -> dict[str, float]:
+    """Take and give back locks from many threads; return how many pairs in how many seconds."""
+
+    def work(number: int) -> Callable[[], None]:
+        lock = client.lock(job.lock_of(number))
+        return lambda: _one_pair(lock)
+
+    return _counted(work, job)
+
+
+def read(client: Client, job: Job) -> dict[str, float]:
+    """Ask for the status of locks from many threads; return how many in how many seconds."""
+
+    def work(number: int) -> Callable[[], None]:
+        lock = client.lock(job.lock_of(number))
+        if job.age_ms is None:
+            return lambda: _use(lock.status())
+        max_age = job.age_ms / 1000
+        return lambda: _use(lock.status(read="local", max_age=max_age))
+
+    return _counted(work, job)
+
+
+def watch(client: Client, job: Job, until: Callable[[], object]) -> dict[str, object]:
+    """Take and give back locks until ``until`` returns.
+
+    Returns:
+        ``grants_ms``: the milliseconds of the monotonic clock in which there was a grant,
+        rising; ``errors``: how often which error was met. The threads go on after one.
+
+    """
+    crowd = _Crowd(job.at_once)
+    grants: list[set[int]] = [set() for _ in range(job.at_once)]
+    errors: list[Counter[str]] = [Counter() for _ in range(job.at_once)]
+
+    def work(number: int) -> Callable[[], None]:
+        lock = client.lock(job.lock_of(number))
+        mine, met = grants[number], errors[number]
+
+        def once() -> None:
+            try:
+                lock.acquire()
+                mine.add(time.monotonic_ns() // 1_000_000)
+                lock.release()
+            except HoldfastError as error:
+                met[type(error).__name__] += 1
+
+        return once
+
+    crowd.start(work)
+    until()
+    crowd.stop()
+    total = sum(errors, Counter[str]())
+    return {"grants_ms": sorted(set[int]().union(*grants)), "errors": dict(total)}
+
+
+def connect(job: Job) -> Client:
+    """Return a client of the nodes that ``job`` names."""
+    return holdfast.connect(job.address, cluster=job.cluster, timeout=CONNECT_S)
+
+
+def quantiles_us(took: list[float]) -> dict[str, float]:
+    """Return median and 99th percentile of two or more durations (s) in microseconds."""
+    cuts = statistics.quantiles(took, n=100, method="inclusive")
+    return {"p50_us": 1e6 * cuts[49], "p99_us": 1e6 * cuts[98], "times": len(took)}
+
+
+class _Crowd:
+    """Threads that do the same again and again, and how often each did it."""
+
+    def __init__(self, size: int) -> None:
+        self.times = [0] * size
+        self.failure: BaseException | None = None
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, work: Callable[[int], Callable[[], None]]) -> None:
+        for number in range(len(self.times)):
+            thread = threading.Thread(target=self._run, args=(number, work(number)), daemon=True)
+            self._threads.append(thread)
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for so long; raise what ended a thread, if anything did."""
+        self._over.wait(seconds)
+        if self.failure is not None:
+            raise self.failure
+
+    def stop(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self, number: int, once: Callable[[], None]) -> None:
+        try:
+            while not self._over.is_set():
+                once()
+                self.times[number] += 1
+        except BaseException as failure:  # noqa: BLE001 (the top of a thread: told to the main one)
+            self.failure = failure
+            self._over.set()
+
+
+def _counted(work: Callable[[int], Callable[[], None]], job: Job) -> dict[str, float]:
+    crowd = _Crowd(job.at_once)
+    crowd.start(work)
+    crowd.wait(job.warm_s)
+    before, began = sum(crowd.times), time.perf_counter()
+    crowd.wait(job.seconds)
+    times, took = sum(crowd.times) - before, time.perf_counter() - began
+    crowd.stop()
+    return {"times": times, "seconds": took}
+
+
+def _one_pair(lock: holdfast.Lock) -> None:
+    lock.acquire()
+    lock.release()
+
+
+def _use(status: holdfast.LockStatus) -> None:
+    assert status.lock

@@ -1,0 +1,278 @@
+"""Locks as users meet them: real nodes, clients in processes of their own, and a clock."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from holdfast.cluster.bench.failover import failover
+from holdfast.cluster.bench.job import Job, Kind
+from holdfast.cluster.bench.machine import Machine, this_machine
+from holdfast.cluster.bench.members import BenchFailedError, Members, described, master_of
+from holdfast.cluster.bench.report import Reading
+from holdfast.cluster.bench.workers import started, together
+from holdfast.cluster.client import Client, connect
+
+PROCESSES = 2
+THREADS = 64
+"""Of each process, each on a lock of its own."""
+RIVALS = 4
+"""Threads of each process, all on one lock."""
+TASKS = 256
+READERS = 16
+"""Threads of each process that ask for the status of one lock."""
+
+LOCAL_AGE_MS = 1_000
+"""How old a local read may be: what a caller gets who says nothing."""
+
+CONNECT_S = 30.0
+
+
+class Part(StrEnum):
+    """One of the measurements."""
+
+    PAIR = "pair"
+    THROUGHPUT = "throughput"
+    HANDOVER = "handover"
+    TASKS = "tasks"
+    FAILOVER = "failover"
+    READS = "reads"
+
+
+ONLY_PAXOS = frozenset({Part.FAILOVER, Part.READS})
+"""Elsewhere nobody takes over, and reads are of one kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        protocol: who grants the locks.
+        nodes: how many node processes.
+        durable: whether nodes keep on disk what they promised, where that is a choice.
+        seconds: how long each measurement takes, above 0; as much as a fifth more to warm up.
+        kills: of the master, 1 or more.
+        parts: which measurements, in this order.
+
+    """
+
+    protocol: str = "paxos"
+    nodes: int = 3
+    durable: bool = True
+    seconds: float = 5.0
+    kills: int = 5
+    parts: tuple[Part, ...] = tuple(Part)
+
+    def in_words(self) -> str:
+        """Return what is measured, for a title."""
+        kept = {"paxos": "fsync", "central": "journal"}.get(self.protocol, "")
+        kept = kept if self.durable or not kept else "memory"
+        return ", ".join(part for part in (self.protocol, f"{self.nodes} nodes", kept) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that was measured in a run, and on what."""
+
+    plan: Plan
+    machine: Machine
+    readings: tuple[Reading, ...]
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return all of it as what JSON knows: each figure by its key, rounds apart."""
+        return {
+            "plan": asdict(self.plan),
+            "machine": asdict(self.machine),
+            "figures": {one.key: round(one.value, 3) for one in self.readings},
+            "rounds": {one.key: one.rounds for one in self.readings if one.rounds},
+        }
+
+
+def measure(plan: Plan, say: Callable[[str], None]) -> Report:
+    """Start a cluster, measure what ``plan`` says, and leave nothing running.
+
+    Args:
+        plan: what to measure.
+        say: called with what is measured next.
+
+    Raises:
+        BenchFailedError: a process failed, or was not served at all; the text says more.
+        holdfast.ConfigError: the protocol cannot run so.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name, ExitStack() as stack:
+        folder = Path(name)
+        machine = this_machine(folder)
+        say(f"starting {plan.nodes} nodes")
+        members = stack.enter_context(
+            Members(folder, plan.protocol, plan.nodes, durable=plan.durable)
+        )
+        watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
+        stack.enter_context(watcher)
+        members.wait_until_ready(watcher)
+        bench = _Bench(plan, members, watcher, say)
+        readings: list[Reading] = []
+        for part in plan.parts:
+            if plan.protocol == "paxos" or part not in ONLY_PAXOS:
+                readings += bench.run(part)
+        return Report(plan, machine, tuple(readings))
+
+
+class _Bench:
+    """The measurements over one running cluster."""
+
+    def __init__(
+        self, plan: Plan, members: Members, watcher: Client, say: Callable[[str], None]
+    ) -> None:
+        self.plan = plan
+        self.members = members
+        self.watcher = watcher
+        self.say = say
+        self.job = Job(
+            kind=Kind.RATE,
+            address=members.connect,
+            cluster=members.cluster,
+            seconds=plan.seconds,
+            warm_s=plan.seconds / 5,
+        )
+
+    def run(self, part: Part) -> list[Reading]:
+        """Measure one part, on a cluster whose nodes are all ready."""
+        self.members.wait_until_ready(self.watcher)
+        self.say(part.value)
+        match part:
+            case Part.PAIR:
+                return self._pair()
+            case Part.THROUGHPUT:
+                return self._throughput()
+            case Part.HANDOVER:
+                return self._handover()
+            case Part.TASKS:
+                return self._tasks()
+            case Part.FAILOVER:
+                return self._failover()
+            case Part.READS:
+                return self._reads()
+
+    def _pair(self) -> list[Reading]:
+        (took,) = self._measured(replace(self.job, kind=Kind.PAIR))
+        note = f"1 client, 1 lock, {took['times']:,.0f} pairs"
+        return [
+            Reading("pair_p50_us", "pair, p50", took["p50_us"], "us", note),
+            Reading("pair_p99_us", "pair, p99", took["p99_us"], "us"),
+        ]
+
+    def _throughput(self) -> list[Reading]:
+        jobs = [
+            replace(self.job, at_once=THREADS, lock=f"own-{number}") for number in range(PROCESSES)
+        ]
+        note = f"{PROCESSES} processes x {THREADS} threads, a lock each"
+        rate = _per_s(self._measured(*jobs))
+        return [Reading("pairs_per_s", "throughput", rate, "pairs/s", note)]
+
+    def _handover(self) -> list[Reading]:
+        job = replace(self.job, at_once=RIVALS, lock="one", shared=True)
+        note = f"{PROCESSES} processes x {RIVALS} threads, one lock"
+        rate = _per_s(self._measured(*[job] * PROCESSES))
+        return [Reading("handovers_per_s", "hand-over", rate, "grants/s", note)]
+
+    def _tasks(self) -> list[Reading]:
+        job = replace(self.job, kind=Kind.TASKS, at_once=TASKS, lock="task")
+        rate = _per_s(self._measured(job))
+        self.say("a bare ROUTER and DEALER")
+        with ExitStack() as stack:
+            echo = started(stack, Job(kind=Kind.ECHO), self.members.folder, "echo")
+            echo.wait_until_ready()
+            address: str = echo.ready["address"]
+            ping = Job(kind=Kind.PING, address=address, seconds=self.plan.seconds, at_once=TASKS)
+            (bare,) = self._measured(ping)
+        ratio = rate * bare["p50_us"] / 1e6
+        return [
+            Reading(
+                "tasks_pairs_per_s",
+                "asyncio",
+                rate,
+                "pairs/s",
+                f"1 process x {TASKS} tasks, {ratio:.2f}x the bare round trips",
+            ),
+            Reading("bare_p50_us", "bare round trip, p50", bare["p50_us"], "us", "ROUTER, DEALER"),
+            Reading("bare_p99_us", "bare round trip, p99", bare["p99_us"], "us"),
+            Reading(
+                "bare_piped_per_s",
+                "bare round trips",
+                bare["piped_per_s"],
+                "1/s",
+                f"{TASKS} under way",
+            ),
+        ]
+
+    def _failover(self) -> list[Reading]:
+        seen = failover(self.members, self.watcher, self.plan.kills, self.say)
+        met = ", ".join(f"{times} {name}" for name, times in seen.errors.items()) or "no error"
+        return [
+            Reading(
+                "failover_gap_ms",
+                "failover gap",
+                seen.gap_ms,
+                "ms",
+                f"median of {self.plan.kills} kills -9 of the master; {met}",
+                seen.gaps_ms,
+            ),
+            Reading(
+                "failover_client_gap_ms",
+                "failover gap, worst client",
+                seen.client_gap_ms,
+                "ms",
+                "",
+                seen.client_gaps_ms,
+            ),
+        ]
+
+    def _reads(self) -> list[Reading]:
+        master = master_of(described(self.watcher))
+        readings: list[Reading] = []
+        kinds: list[tuple[str, str, list[str], int | None]] = [
+            ("reads_linearizable_per_s", "linearizable reads", [master], None),
+            ("reads_local_master_per_s", "local reads, master", [master], LOCAL_AGE_MS),
+        ]
+        followers = [node for node in self.members.names if node != master]
+        if followers:
+            local = ("reads_local_per_s", "local reads, follower", followers[:1], LOCAL_AGE_MS)
+            kinds.append(local)
+        with self.watcher.lock("seen"):
+            for key, what, nodes, age_ms in kinds:
+                self.say(what)
+                address = ",".join(self.members.addresses[node] for node in nodes)
+                job = replace(
+                    self.job,
+                    kind=Kind.READ,
+                    address=address,
+                    at_once=READERS,
+                    lock="seen",
+                    shared=True,
+                    age_ms=age_ms,
+                )
+                rate = _per_s(self._measured(*[job] * PROCESSES))
+                note = f"{PROCESSES} processes x {READERS} threads, at {', '.join(nodes)}"
+                readings.append(Reading(key, what, rate, "reads/s", note))
+        return readings
+
+    def _measured(self, *jobs: Job) -> list[dict[str, float]]:
+        with ExitStack() as stack:
+            workers = [
+                started(stack, job, self.members.folder, f"{job.kind}-{number}")
+                for number, job in enumerate(jobs)
+            ]
+            return together(workers)
+
+
+def _per_s(measured: Sequence[dict[str, float]]) -> float:
+    if not all(one["times"] for one in measured):
+        raise BenchFailedError("a client process was not served even once: measure longer")
+    return sum(one["times"] / one["seconds"] for one in measured)

@@ -1,0 +1,198 @@
+"""Nodes as processes of their own on loopback, for measurements that kill some of them."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Generator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from holdfast.actors.error import HoldfastError, UnavailableError
+from holdfast.actors.lock.message import NodeStatus
+from holdfast.cluster.client import Client
+from holdfast.cluster.config import parse
+from holdfast.cluster.ports import free_ports
+
+READY_S = 30.0
+"""A node needs a second; a loaded machine with a long journal some more."""
+
+STOP_S = 10.0
+"""How long a process may take to end in order before it is killed."""
+
+LOOK_AGAIN_S = 0.02
+LOG_CHARACTERS = 2_000
+"""How much of a log is shown when its node is not ready: the folder is removed afterwards."""
+
+
+class BenchFailedError(HoldfastError):
+    """A measurement could not be made; the text says which process failed, and what it said."""
+
+
+class Members:
+    """A cluster of ``holdfast serve`` processes, all of which end with the ``with`` block.
+
+    Args:
+        folder: where configuration, journals and logs go.
+        protocol: who grants the locks.
+        nodes: how many, 1 or more: n1, n2 and so on.
+        durable: whether what was promised survives kill -9 (on disk), where the protocol
+            leaves the choice: `paxos` and `central`.
+
+    Raises:
+        holdfast.ConfigError: there is no such protocol, or it cannot run so.
+
+    """
+
+    cluster = "bench"
+
+    def __init__(self, folder: Path, protocol: str, nodes: int, *, durable: bool) -> None:
+        self.folder = folder
+        names = [f"n{number + 1}" for number in range(nodes)]
+        ports = free_ports(nodes)
+        self.addresses = {
+            name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)
+        }
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        text = configuration(self.cluster, protocol, self.addresses, durable=durable)
+        parse(text, folder)  # What nodes would refuse is refused here, in words.
+        (folder / "cluster.toml").write_text(text, encoding="utf-8")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ids of all nodes."""
+        return tuple(self.addresses)
+
+    @property
+    def connect(self) -> str:
+        """All addresses, as clients take them."""
+        return ",".join(self.addresses.values())
+
+    def __enter__(self) -> Self:
+        try:
+            for node in self.names:
+                self.start(node)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        stop_all(list(self.processes.values()))
+
+    def start(self, node: str) -> None:
+        """Start the process of ``node``; it goes on with what its former life left on disk."""
+        command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
+        with self._log_of(node).open("ab") as log, uninterrupted():
+            self.processes[node] = subprocess.Popen(
+                [*command, "--config", str(self.folder / "cluster.toml")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self, node: str) -> float:
+        """Kill ``node`` with SIGKILL; return when, on the monotonic clock (s)."""
+        process = self.processes[node]
+        at = time.monotonic()
+        process.kill()
+        process.wait()
+        return at
+
+    def wait_until_ready(self, watcher: Client) -> tuple[NodeStatus, ...]:
+        """Return what all nodes say of themselves, once each says that it can serve.
+
+        Raises:
+            BenchFailedError: one ended, or is not ready within `READY_S`.
+
+        """
+        ends = time.monotonic() + READY_S
+        while True:
+            statuses = described(watcher)
+            ready = {status.node for status in statuses if status.ready}
+            if ready == set(self.names):
+                return statuses
+            for node in self.names:
+                if self.processes[node].poll() is not None:
+                    raise BenchFailedError(f"node {node} ended:\n{self._said(node)}")
+            if time.monotonic() > ends:
+                missing = ", ".join(sorted(set(self.names) - ready))
+                said = "\n".join(self._said(node) for node in sorted(set(self.names) - ready))
+                raise BenchFailedError(f"not ready after {READY_S:g} s: {missing}\n{said}")
+            time.sleep(LOOK_AGAIN_S)
+
+    def _log_of(self, node: str) -> Path:
+        return self.folder / f"{node}.log"
+
+    def _said(self, node: str) -> str:
+        return self._log_of(node).read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
+
+
+def configuration(cluster: str, protocol: str, addresses: dict[str, str], *, durable: bool) -> str:
+    """Return the TOML file of such a cluster."""
+    lines = [f'cluster = "{cluster}"', f'protocol = "{protocol}"', 'data = "data"']
+    for node, address in addresses.items():
+        lines += [f"[nodes.{node}]", f'address = "{address}"']
+    if protocol == "central":
+        lines += ["[central]", f"journal = {str(durable).lower()}"]
+    if protocol == "paxos" and not durable:
+        lines += ["[paxos]", 'durability = "memory"']
+    return "\n".join([*lines, ""])
+
+
+def described(watcher: Client) -> tuple[NodeStatus, ...]:
+    """Return what the nodes that can be heard say of themselves; empty if none can be."""
+    try:
+        return watcher.describe()
+    except UnavailableError:
+        return ()
+
+
+def master_of(statuses: Sequence[NodeStatus]) -> str:
+    """Return the node that most of ``statuses`` call master; empty if none does."""
+    told = Counter(status.master for status in statuses if status.master)
+    return max(sorted(told), key=lambda node: told[node], default="")
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Generator[None]:
+    """Put off SIGINT and SIGTERM: a process that is being started belongs to nobody yet."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Signals are handled by the main thread alone.
+        return
+    came: list[int] = []
+
+    def later(number: int, frame: object) -> None:
+        del frame
+        came.append(number)
+
+    before = {each: signal.signal(each, later) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, former in before.items():
+            signal.signal(each, former)
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
+def stop_all(processes: Collection[subprocess.Popen[Any]]) -> None:
+    """Ask every process to end, and kill those that do not in `STOP_S`, or when interrupted."""
+    try:
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+        ends = time.monotonic() + STOP_S
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, ends - time.monotonic()))
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()

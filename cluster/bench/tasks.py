@@ -1,0 +1,41 @@
+"""Pairs of acquire and release from many asyncio tasks of one process, measured."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from holdfast import aio
+from holdfast.cluster.bench.job import Job
+from holdfast.cluster.bench.load import CONNECT_S
+
+
+async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:
+    """Take and give back locks from many tasks; return how many pairs in how many seconds.
+
+    Args:
+        job: see there; ``at_once`` tasks.
+        begin: says that all is ready, and returns when it is time; may block.
+
+    """
+    async with aio.connect(job.address, cluster=job.cluster, timeout=CONNECT_S) as client:
+        begin()
+        times = [0] * job.at_once
+
+        async def work(number: int) -> None:
+            lock = client.lock(job.lock_of(number))
+            while True:
+                await lock.acquire()
+                await lock.release()
+                times[number] += 1
+
+        async with asyncio.TaskGroup() as group:
+            crowd = [group.create_task(work(number)) for number in range(job.at_once)]
+            await asyncio.sleep(job.warm_s)
+            before, began = sum(times), time.perf_counter()
+            await asyncio.sleep(job.seconds)
+            pairs, took = sum(times) - before, time.perf_counter() - began
+            for task in crowd:
+                task.cancel()
+        return {"times": pairs, "seconds": took}

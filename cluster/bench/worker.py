@@ -1,0 +1,61 @@
+"""A client process of a measurement: ``python -m holdfast.cluster.bench.worker JOB``.
+
+It says a line of JSON when it is ready, begins when it reads a line, and says what it
+measured as a line. Where there is no natural end, a second line ends it. When standard
+input ends, whoever started it is gone, and it ends too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from holdfast.cluster.bench import load, wire
+from holdfast.cluster.bench.job import Job, Kind, read_job
+
+
+def main() -> None:
+    """Do the one job. An error ends the process, and its text is on standard error."""
+    job = read_job(sys.argv[1])
+    match job.kind:
+        case Kind.ECHO:
+            wire.echo(_say)
+        case Kind.PING:
+            _begin()
+            _say(wire.ping(job))
+        case Kind.TASKS:
+            from holdfast.cluster.bench.tasks import tasks  # noqa: PLC0415 (not for the others)
+
+            _say(asyncio.run(tasks(job, _begin)))
+        case Kind.PAIR | Kind.RATE | Kind.READ | Kind.WATCH:
+            _say(_with_threads(job))
+
+
+def _with_threads(job: Job) -> object:
+    with load.connect(job) as client:
+        _begin()
+        match job.kind:
+            case Kind.PAIR:
+                return load.pair(client, job)
+            case Kind.READ:
+                return load.read(client, job)
+            case Kind.WATCH:
+                return load.watch(client, job, sys.stdin.readline)
+            case _:
+                return load.rate(client, job)
+
+
+def _begin() -> None:
+    """Say that all is ready, and wait for the word to begin."""
+    _say({})
+    if not sys.stdin.readline():
+        raise SystemExit("whoever started this process is gone")
+
+
+def _say(answer: object) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""How the commands that ask a running cluster find it, and what they say if nobody answers."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Protocol, cast
+
+import typer
+
+from holdfast.actors.error import ConfigError, UnavailableError, WrongClusterError
+from holdfast.actors.lock.message import LockStatus, NodeStatus
+from holdfast.actors.lock.session_message import Evicted, ListedLock
+
+EXIT_NO_ANSWER = 1
+
+CONFIG = Path("cluster.toml")
+"""Where the addresses come from if nobody says them."""
+
+DEFAULT_CLUSTER = "holdfast"
+
+ConnectOption = Annotated[
+    str | None,
+    typer.Option(
+        "--connect",
+        envvar="HOLDFAST_CONNECT",
+        help=f"Addresses of nodes, with commas between; those in ./{CONFIG} if left out.",
+        metavar="ADDRESSES",
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        envvar="HOLDFAST_CLUSTER",
+        help=f"The cluster's name; the one in ./{CONFIG}, or {DEFAULT_CLUSTER}, if left out.",
+    ),
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", help="How long to wait for a first answer (s).")
+]
+
+
+class Operator(Protocol):
+    """What the commands need of a client."""
+
+    def describe(self) -> tuple[NodeStatus, ...]:
+        """Return what each node says of itself."""
+        ...
+
+    def status(self, name: str) -> LockStatus:
+        """Return who holds a lock, and who waits."""
+        ...
+
+    def locks(self, prefix: str = "") -> Iterable[ListedLock]:
+        """Return the held locks whose names begin with ``prefix``, by name."""
+        ...
+
+    def evict(self, name: str, fence: int, operator: str | None = None) -> Evicted:
+        """Take a lock from whoever holds it under ``fence``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which nodes to ask, of which cluster."""
+
+    addresses: tuple[str, ...]
+    cluster: str
+
+
+def target(connect: str | None, cluster: str | None, config: Path = CONFIG) -> Target:
+    """Return what ``--connect`` and ``--cluster`` say, or for want of them the file here.
+
+    Raises:
+        ConfigError: neither says where to ask, or one is not usable.
+
+    """
+    from holdfast.cluster.settings import parse_addresses  # noqa: PLC0415 (sockets: not for --help)
+
+    if connect is not None:
+        return Target(parse_addresses(connect), cluster or DEFAULT_CLUSTER)
+    if not config.exists():
+        raise ConfigError(
+            f"where is the cluster? Say --connect tcp://host:4040 (or set HOLDFAST_CONNECT), "
+            f"or change to the folder of its {config}"
+        )
+    from holdfast.actors.client.gate import GATES_MAX  # noqa: PLC0415
+    from holdfast.cluster.config import load  # noqa: PLC0415 (pydantic)
+
+    known = load(config)
+    addresses = tuple(known.nodes.values())[:GATES_MAX]
+    return Target(addresses, cluster or known.cluster)
+
+
+@contextmanager
+def asking(where: Target, timeout: float) -> Generator[Operator]:
+    """Connect; if nobody answers, say so in a line and exit with `EXIT_NO_ANSWER`.
+
+    Raises:
+        WrongClusterError: somebody answers, and it is the question that must change.
+        RefusedError: what was asked in the ``with`` is refused.
+
+    """
+    from holdfast.cluster import client  # noqa: PLC0415 (sockets: not for --help)
+
+    addresses = ",".join(where.addresses)
+    try:
+        with client.connect(addresses, cluster=where.cluster, timeout=timeout) as session:
+            yield cast("Operator", session)
+    except WrongClusterError:
+        raise
+    except UnavailableError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_NO_ANSWER) from error

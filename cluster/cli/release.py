@@ -1,0 +1,99 @@
+"""``holdfast release``: an operator takes a lock from whoever holds it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from holdfast.actors.error import ConfigError, NotHeldError
+from holdfast.actors.lock.message import LockStatus
+from holdfast.cluster.cli.asking import (
+    ClusterOption,
+    ConnectOption,
+    TimeoutOption,
+    asking,
+    target,
+)
+from holdfast.cluster.cli.locks import holder_lines
+from holdfast.cluster.cli.wording import as_plain, in_full
+
+EXIT_KEPT = 1
+"""Whoever was asked said no: the holder keeps the lock."""
+
+CONSEQUENCES = """\
+If you release it by force, whoever is next gets it at once, under a new fence. The former
+holder is told, but may still be at work: only storage that checks fences stops its writes.
+"""
+
+
+def release(
+    name: Annotated[str, typer.Argument(help="The lock's name.")],
+    fence: Annotated[
+        int,
+        typer.Option(
+            "--fence",
+            help="Under which fence it is held, as `holdfast who NAME` shows it: "
+            "only that ownership can be ended, never the next one.",
+        ),
+    ],
+    operator: Annotated[
+        str | None,
+        typer.Option("--operator", help="Who does this, for the record; you at this host."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    connect: ConnectOption = None,
+    cluster: ClusterOption = None,
+    timeout: TimeoutOption = 5.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was done as one JSON object.")
+    ] = False,
+) -> None:
+    """Take a lock [bold]by force[/bold] from whoever holds it, and give it to who is next.
+
+    A lock whose holder is dead is freed by itself when the holder's session ends; this is
+    for a holder that lives and does not let go. It is written down in the cluster's log.
+
+    For example:
+
+      [cyan]holdfast who orders/42[/cyan]
+
+      [cyan]holdfast release orders/42 --fence 17 --operator alice[/cyan]
+
+    """
+    if not yes and not sys.stdin.isatty():
+        raise ConfigError("nobody is here to confirm: look with `holdfast who`, then add --yes")
+    with asking(target(connect, cluster), timeout) as asked:
+        if not yes:
+            _confirm(asked.status(name), fence)
+        done = asked.evict(name, fence, operator)
+    if as_json:
+        typer.echo(json.dumps(as_plain(done), indent=2))
+        return
+    typer.echo(f"{name} was taken from {in_full(done.holder)}, who held it under fence {fence}.")
+
+
+def _confirm(status: LockStatus, fence: int) -> None:
+    """Say what would be done, and return if the user wants that.
+
+    Raises:
+        NotHeldError: there is nothing to do: nobody holds it under ``fence``.
+        typer.Exit: the user does not.
+
+    """
+    holder = status.holder
+    if holder is None:
+        raise NotHeldError(f"{status.lock} is not held: there is nothing to release")
+    if holder.fence != fence:
+        raise NotHeldError(
+            f"{status.lock} is held by {in_full(holder)} under fence {holder.fence}, not {fence}: "
+            f"nothing was released. If you mean this holder, say --fence {holder.fence}"
+        )
+    for line in holder_lines(status.lock, holder):
+        typer.echo(line, err=True)
+    typer.echo(f"{len(status.waiters)} wait for it.\n\n{CONSEQUENCES}", err=True)
+    if not typer.confirm("Release it?", err=True):
+        typer.echo("Nothing was released.", err=True)
+        raise typer.Exit(EXIT_KEPT)

@@ -1,0 +1,111 @@
+"""The TOML file of a cluster as it is written: its keys, and what each may be."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from holdfast.actors.paxos.photography import JOURNAL_BYTES
+from holdfast.cluster.guarantee import PROMISES
+
+NODES_MAX = 64
+"""Every node talks to every other: at 64 that is 63 links a node."""
+CLUSTER_ID = re.compile(r"[a-z0-9-]{1,64}")
+NODE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+ADDRESS = re.compile(
+    r"tcp://(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})"
+)
+ANYWHERE = {"0.0.0.0", "[::]"}
+"""Hosts to listen at, but not to be reached at."""
+FOLDER = re.compile(r"[^\0]+")
+LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
+PORT_MAX = 65535
+JOURNAL_BYTES_MIN = 64 << 10
+"""Of `paxos`: below this (bytes) a node would photograph its table more than it serves it."""
+JOURNAL_BYTES_MAX = 1 << 30
+"""Of `paxos`: above this (bytes) a node would read its journal for minutes at a start."""
+
+
+def _matching(pattern: re.Pattern[str]) -> AfterValidator:
+    def check(value: str) -> str:
+        if pattern.fullmatch(value) is None:
+            raise ValueError(value)
+        return value
+
+    return AfterValidator(check)
+
+
+def _one_of(values: tuple[str, ...]) -> AfterValidator:
+    return _matching(re.compile("|".join(values)))
+
+
+def _address(value: str) -> str:
+    match = ADDRESS.fullmatch(value)
+    if match is None or match["host"] in ANYWHERE or int(match["port"]) > PORT_MAX:
+        raise ValueError(value)
+    return value
+
+
+class Strict(BaseModel):
+    """A table in which every key must be known, and of the right type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Node(Strict):
+    address: Annotated[str, AfterValidator(_address)]
+
+
+class _Central(Strict):
+    server: str | None = None
+    journal: bool = False
+
+
+class _Paxos(Strict):
+    journal_bytes: Annotated[int, Field(ge=JOURNAL_BYTES_MIN, le=JOURNAL_BYTES_MAX)] = JOURNAL_BYTES
+
+
+class _Log(Strict):
+    level: Annotated[str, _one_of(LOG_LEVELS)] = "INFO"
+
+
+class File(Strict):
+    """The whole file."""
+
+    cluster: Annotated[str, _matching(CLUSTER_ID)]
+    protocol: Annotated[str, _one_of(tuple(PROMISES))]
+    data: Annotated[str, _matching(FOLDER)] | None = None
+    nodes: Annotated[
+        dict[Annotated[str, _matching(NODE_ID)], _Node], Field(min_length=1, max_length=NODES_MAX)
+    ]
+    central: _Central = _Central()
+    paxos: _Paxos = _Paxos()
+    log: _Log = _Log()
+
+
+ALLOWED = {
+    "": "one of " + ", ".join(File.model_fields),
+    "cluster": 'a name of 1 to 64 of a-z, 0-9 and - like "orders"',
+    "protocol": "one of " + ", ".join(f'"{name}"' for name in PROMISES),
+    "data": 'a folder like "./data"',
+    "nodes": f"1 to {NODES_MAX} tables like [nodes.n1]",
+    "nodes.*": (
+        "a table with an address, under an id of 1 to 32 of a-z, 0-9 and - "
+        'that begins with a letter or digit, like "n1"'
+    ),
+    "nodes.*.address": 'an address the other nodes can reach like "tcp://10.0.0.1:4040"',
+    "central": "a table with " + " and ".join(_Central.model_fields),
+    "central.server": 'the id of a node like "n1"',
+    "central.journal": "true or false",
+    "paxos": "a table with " + " and ".join(_Paxos.model_fields),
+    "paxos.journal_bytes": f"{JOURNAL_BYTES_MIN} to {JOURNAL_BYTES_MAX} bytes",
+    "log": "a table with " + " and ".join(_Log.model_fields),
+    "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
+}
+"""What is allowed for each key, as the subject of ``... is expected``."""
+
+TABLES: dict[str, type[Strict]] = {
+    "": File, "nodes.*": _Node, "central": _Central, "paxos": _Paxos, "log": _Log
+}  # fmt: skip

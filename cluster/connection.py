@@ -1,0 +1,216 @@
+"""A client's connection to a cluster: its own small node, and what both faces ask of it."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+import pykka
+
+from holdfast.actors.client.closing import CLOSE_MS
+from holdfast.actors.client.message import Close, Survey, Surveyed
+from holdfast.actors.client.session import ClientSession
+from holdfast.actors.clock import Clock
+from holdfast.actors.effect import Spawn
+from holdfast.actors.error import (
+    HoldfastError,
+    InvalidRequestError,
+    UnavailableError,
+    WrongClusterError,
+)
+from holdfast.actors.lock.command import LABEL_BYTES_MAX
+from holdfast.actors.lock.message import Contender, Describe, NodeStatus
+from holdfast.actors.lock.name import check_lock_name, check_owner
+from holdfast.actors.lock.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
+from holdfast.actors.message import address_of
+from holdfast.cluster.grips import Grips
+from holdfast.cluster.guarantee import Guarantee, demand
+from holdfast.cluster.handle import Terms, wait_ms_of
+from holdfast.cluster.herald import Herald
+from holdfast.cluster.host.dispatcher import Dispatcher
+from holdfast.cluster.host.reply import Reply
+from holdfast.cluster.line import Line
+from holdfast.cluster.operation import Operation, Wait
+from holdfast.cluster.owner import process_label, process_user
+from holdfast.cluster.recipe import Cast
+from holdfast.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
+from holdfast.transport.bridge import Bridge
+
+STOP_S = 5.0
+"""How long closing waits for the client's own threads (s); they need milliseconds."""
+
+PAGE = 1_000
+"""Locks asked for at a time when they are listed."""
+
+
+class Connection:
+    """One client's node: a thread with a session role; see `Client` for what it offers.
+
+    Its methods that end in -ing are operations, for a face to wait for.
+    """
+
+    def __init__(self, settings: Settings, herald: Herald) -> None:
+        self.session = f"client-{secrets.token_hex(8)}"
+        self.protocol = ""
+        self.endpoints = parse_addresses(settings.addresses)
+        self._timeout = settings.timeout
+        self._herald = herald
+        self._guard = threading.Lock()
+        links = {f"gate-{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
+        counters: Counter[str] = Counter()
+        bridge = Bridge(
+            node=self.session,
+            boot=secrets.randbits(63),
+            cluster=settings.cluster,
+            listen=None,
+            peers=links,
+            gates=True,
+            count=lambda name, times: counters.update({name: times}),
+        )
+        try:
+            self._dispatcher = Dispatcher(self.session, bridge, counters=counters)
+            self.grips = Grips(self._dispatcher.now, herald)
+            self._dispatcher.start(self._cast(settings, tuple(links)))
+            self.line = Line(self._dispatcher.ref(address_of(self.session, "session")))
+        except BaseException:
+            bridge.close()
+            raise
+
+    def _cast(self, settings: Settings, links: tuple[str, ...]) -> Cast:
+        label = process_label(LABEL_BYTES_MAX) if settings.label is None else settings.label
+        arguments = {
+            "session": self.session,
+            "gates": tuple(address_of(link, "proxy") for link in links),
+            "random": Random(secrets.randbits(64)),
+            "labels": self.endpoints,
+            "watcher": self._dispatcher.listen("watcher", self.grips.hear),
+            "ttl_ms": math.ceil(settings.ttl * 1000),
+            "label": label,
+        }
+        session = Spawn(address_of(self.session, "session"), ClientSession, arguments)
+        return Cast(roles=(session, Spawn(address_of(self.session, "clock"), Clock)))
+
+    def greeting(self) -> Operation[None]:
+        """Wait for the first answer of any node.
+
+        Raises:
+            WrongClusterError: what answers belongs to another cluster or version.
+            UnavailableError: nobody answered in time.
+
+        """
+        limit = self._timeout
+        end = time.monotonic() + limit
+        why = f"nothing was heard of {', '.join(self.endpoints)}"
+        while (left := end - time.monotonic()) > 0:
+            reply = Reply()
+            self.line.submit(Describe(), reply)
+            try:
+                status = yield Wait(reply, left)
+            except WrongClusterError:
+                raise
+            except UnavailableError as error:
+                why = str(error)
+            except TimeoutError:
+                break
+            else:
+                assert isinstance(status, NodeStatus)
+                self.protocol = status.protocol
+                return
+        raise UnavailableError(
+            f"no node answered within {limit:g} s: {why}. Are the nodes running, are these "
+            "their hosts and ports, and does no firewall stand between?"
+        )
+
+    def terms(
+        self,
+        name: str,
+        timeout: float | None,
+        reentrant: bool,
+        limit: int | None,
+        owner: str | None,
+        label: str,
+    ) -> Terms:
+        """Check what `lock` was told; see `Client.lock`."""
+        self.line.check()
+        check_lock_name(name)
+        wait_ms_of(timeout)
+        if owner is not None:
+            if not owner:
+                raise InvalidRequestError("owner is empty; leave it out for one per runner")
+            check_owner(owner)
+        check_text("label", label, InvalidRequestError)
+        if limit is not None and not 1 <= limit < 1 << 63:
+            raise InvalidRequestError(
+                f"limit is {limit}, and must be at least 1; reentrant=True is without limit"
+            )
+        most = limit if limit is not None else (0 if reentrant else 1)
+        if most != 1:
+            demand(self.protocol, Guarantee.REENTRANT)
+        return Terms(name, timeout, owner, most, label)
+
+    def surveying(self) -> Operation[tuple[NodeStatus, ...]]:
+        """End with what each node says of itself."""
+        surveyed = yield from self.line.ask(Survey())
+        assert isinstance(surveyed, Surveyed)
+        if not surveyed.statuses:
+            raise UnavailableError(f"no node described itself: {', '.join(surveyed.silent)}")
+        return surveyed.statuses
+
+    def listing(self, prefix: str, read: Read, max_age: float) -> Operation[tuple[ListedLock, ...]]:
+        """End with the held locks whose names begin with ``prefix``."""
+        age_ms = age_ms_of(read, max_age)
+        found: list[ListedLock] = []
+        after, more = "", True
+        while more:
+            page = ListLocks(prefix=prefix, after=after, most=PAGE, age_ms=age_ms)
+            answer = yield from self.line.ask(page)
+            assert isinstance(answer, LockList)
+            found += answer.lines
+            more = answer.more and bool(answer.lines)
+            after = found[-1].lock if found else ""
+        return tuple(found)
+
+    def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
+        """End with who no longer holds the lock ``name``."""
+        who = process_user(LABEL_BYTES_MAX) if operator is None else operator
+        answer = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
+        assert isinstance(answer, Evicted)
+        return answer.holder
+
+    def __str__(self) -> str:
+        state = "closed" if self.line.closed else f"of a {self.protocol} cluster"
+        return f"{self.session} {state}"
+
+    def closing(self, then: Callable[[], None]) -> Operation[None]:
+        """Release what is held, cancel what waits, stop what runs, and call ``then``."""
+        if self.line.forked:
+            return
+        with self._guard:
+            first, self.line.closed = not self.line.closed, True
+        if not first:
+            with suppress(TimeoutError):
+                yield Wait(self._dispatcher.ended, STOP_S)
+            return
+        try:
+            reply = Reply()
+            self.line.submit_last(Close(), reply)
+            with suppress(pykka.ActorDeadError, TimeoutError, HoldfastError):
+                yield Wait(reply, 2 * CLOSE_MS / 1000)
+            self._dispatcher.stop(0)
+            with suppress(TimeoutError):
+                yield Wait(self._dispatcher.ended, STOP_S)
+        finally:  # Also when a second Ctrl-C ends the wait: nobody closes it again.
+            self.stop()
+            then()
+
+    def stop(self) -> None:
+        """Stop at once; what was held or waited for is for the nodes to notice."""
+        self._dispatcher.stop(STOP_S)
+        self._herald.stop(STOP_S)
+        self.grips.clear()

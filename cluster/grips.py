@@ -1,0 +1,269 @@
+"""What the owners of one client hold, and what the session says of it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from holdfast.actors.client.message import HoldsLost, Suspected, Trusted
+from holdfast.actors.error import LockOwnershipLostError, NotHeldError
+from holdfast.actors.lock.message import Granted, Released
+from holdfast.actors.message import Event, Instant
+from holdfast.cluster.herald import Herald
+from holdfast.cluster.hold import Callback, Grip, HoldState, Listeners, Notice
+from holdfast.cluster.host.reply import Reply
+
+LOST_MAX = 10_000
+"""Losses nobody was told of that are remembered; of an older one a release says "not held"."""
+
+_tokens = itertools.count(1)
+"""Names each acquire of this process to the session, so that exactly that one is cancelled."""
+
+
+class Attempt:
+    """One acquire on its way. Its answer makes the grip, on the dispatcher's thread.
+
+    There, because a loss is told there too: no loss can slip between a grant and its grip.
+    """
+
+    def __init__(self, grips: Grips, lock: str, owner: str, listeners: Listeners) -> None:
+        self.token = next(_tokens)
+        self.lock = lock
+        self.owner = owner
+        self.listeners = listeners
+        self.given_up = False
+        self.grip: Grip | None = None
+        self.lost_before: Grip | None = None
+        """A hold of the same owner whose loss nobody was told of when the grant came."""
+        self.reply = Reply(partial(grips.granted, self))
+
+
+class Grips:
+    """Every grip of a client, by lock and owner. For any thread.
+
+    Invariants:
+        G1  A grip that was lost is never held again: a later grant makes another.
+        G2  Each loss is told to callbacks once, however it became known.
+
+    Args:
+        now: reads the clock by which the session judges time.
+        herald: calls callbacks.
+
+    """
+
+    def __init__(self, now: Callable[[], Instant], herald: Herald) -> None:
+        self.listeners = Listeners()
+        """Who wants to hear of every lock."""
+        self._now = now
+        self._herald = herald
+        self._guard = threading.Lock()
+        self._grips: dict[tuple[str, str], Grip] = {}
+        self._lost: deque[tuple[tuple[str, str], Grip]] = deque()
+        self._suspect_at: Instant | None = None
+        self._until: Instant | None = None
+        """Until when holds are certain; None where the cluster keeps no sessions."""
+
+    def find(self, lock: str, owner: str) -> Grip | None:
+        """Return what ``owner`` has of ``lock``, judged by the clock; None if nothing."""
+        grip = self._grips.get((lock, owner))
+        if grip is not None and grip.lost is None and self._is_over():
+            with self._guard:
+                self._expire((grip,))
+        return grip
+
+    def state(self, lock: str, owner: str) -> HoldState:
+        """Return how ``owner`` stands to ``lock``: computed when asked, from the deadline."""
+        grip = self.find(lock, owner)
+        if grip is None:
+            return HoldState.FREE
+        if grip.lost is not None:
+            return HoldState.LOST
+        suspect_at = self._suspect_at
+        if suspect_at is not None and suspect_at <= self._now():
+            return HoldState.SUSPECT
+        return HoldState.HELD
+
+    def hear(self, event: Event) -> None:
+        """Take what the session tells its watcher; on the dispatcher's thread."""
+        with self._guard:
+            match event:
+                case Trusted(suspect_at=suspect_at, until=until):
+                    if self._is_over():  # What was over before cannot be saved by late news.
+                        self._expire(list(self._grips.values()))
+                    self._suspect_at, self._until = suspect_at, until
+                case Suspected():
+                    self._suspect(event)
+                case HoldsLost(losses=losses, detail=detail):
+                    for lock, owner, fence in losses:
+                        grip = self._grips.get((lock, owner))
+                        if grip is not None and grip.fence == fence:
+                            grip.known = True
+                            self._lose(grip, detail)
+                case _:
+                    raise AssertionError(f"no watcher is told {event}")
+
+    def granted(self, attempt: Attempt, answer: Any, error: BaseException | None) -> None:
+        """Make or deepen the grip that ``attempt`` was granted; on the dispatcher's thread."""
+        if error is not None:
+            return
+        assert isinstance(answer, Granted)
+        key = attempt.lock, attempt.owner
+        with self._guard:
+            if attempt.given_up:
+                return
+            grip = self._grips.get(key)
+            if grip is not None and grip.lost is not None and not grip.told:
+                attempt.lost_before = grip
+                return
+            if grip is None or grip.lost is not None or grip.fence != answer.fence:
+                grip = Grip(attempt.lock, attempt.owner, answer.fence)
+                self._grips[key] = grip
+            else:
+                grip.count += 1
+            if attempt.listeners not in grip.listeners:
+                grip.listeners.append(attempt.listeners)
+            attempt.grip = grip
+
+    def give_up(self, attempt: Attempt) -> None:
+        """Forget what ``attempt`` was granted, or will be: it was interrupted."""
+        with self._guard:
+            attempt.given_up = True
+            grip = attempt.grip
+            if grip is not None and grip.count > 0:
+                grip.count -= 1
+                self._drop_if_done(grip)
+
+    def leave(self, grip: Grip) -> Reply | None:
+        """Begin the release of one hold of ``grip``; return where its answer shall go.
+
+        None, and nothing begins, while another release of it is not confirmed.
+
+        Raises:
+            NotHeldError: nothing of it is left.
+            LockOwnershipLostError: it was lost; this hold of it is told now.
+
+        """
+        with self._guard:
+            if grip.lost is not None:
+                raise self._tell_loss(grip)
+            if grip.leaving is not None:
+                return None
+            if grip.count == 0:
+                raise NotHeldError(not_held(grip.lock, grip.owner))
+            grip.count -= 1
+            return self._expect_release(grip)
+
+    def ask_again(self, grip: Grip) -> Reply | None:
+        """Return where the answer of a repeated release of ``grip`` shall go.
+
+        None if the first may still be answered, or was confirmed meanwhile.
+        """
+        with self._guard:
+            if grip.leaving is None or (grip.sent is grip.leaving and not grip.leaving.done):
+                return None
+            return self._expect_release(grip)
+
+    def released(self, grip: Grip, answer: Any, error: BaseException | None) -> None:
+        """Take what became of a release of ``grip``; on the dispatcher's thread."""
+        with self._guard:
+            match error:
+                case None:
+                    assert isinstance(answer, Released)
+                    # A repetition may have released the next hold: the cluster counts right.
+                    grip.count = min(grip.count, answer.count)
+                case NotHeldError():
+                    grip.count = 0
+                case LockOwnershipLostError():
+                    grip.known = True
+                    self._lose(grip, str(error))
+                case _:
+                    return  # Not confirmed: it goes on in the background.
+            grip.leaving = None
+            self._drop_if_done(grip)
+
+    def tell_loss(self, grip: Grip) -> LockOwnershipLostError:
+        """Return the error that tells of the loss of all of ``grip``: its owner may go on."""
+        with self._guard:
+            grip.count = 0
+            return self._tell_loss(grip)
+
+    def loss_of(self, grip: Grip) -> LockOwnershipLostError | None:
+        """Return the error that tells of the loss of ``grip``, None if it is not lost."""
+        with self._guard:
+            if grip.lost is None:
+                return None
+            grip.told = True
+            return _loss(grip)
+
+    def clear(self) -> None:
+        """Forget everything: the client is closed."""
+        with self._guard:
+            self._grips.clear()
+            self._lost.clear()
+
+    def _expect_release(self, grip: Grip) -> Reply:
+        grip.leaving = Reply(partial(self.released, grip))
+        return grip.leaving
+
+    def _is_over(self) -> bool:
+        until = self._until
+        return until is not None and until <= self._now()
+
+    def _expire(self, grips: Iterable[Grip]) -> None:
+        for grip in grips:
+            self._lose(grip, "the cluster did not confirm the session within its TTL")
+
+    def _lose(self, grip: Grip, why: str) -> None:
+        if grip.lost is not None:
+            return  # G2
+        grip.lost = why
+        self._lost.append(((grip.lock, grip.owner), grip))
+        if len(self._lost) > LOST_MAX:
+            key, oldest = self._lost.popleft()
+            if self._grips.get(key) is oldest:
+                del self._grips[key]
+        notice = Notice(grip.lock, grip.owner, grip.fence, HoldState.LOST, why)
+        for callback in self._wanted(grip, lambda listeners: listeners.lost):
+            self._herald.call(callback, notice)
+
+    def _suspect(self, suspected: Suspected) -> None:
+        detail = (
+            f"the cluster has not confirmed the session for {suspected.silent_ms} ms; "
+            f"what it holds counts as lost in {suspected.left_ms} ms"
+        )
+        for grip in self._grips.values():
+            if grip.lost is None:
+                notice = Notice(grip.lock, grip.owner, grip.fence, HoldState.SUSPECT, detail)
+                for callback in self._wanted(grip, lambda listeners: listeners.suspect):
+                    self._herald.call(callback, notice)
+
+    def _wanted(self, grip: Grip, kind: Callable[[Listeners], list[Callback]]) -> list[Callback]:
+        return [callback for each in (*grip.listeners, self.listeners) for callback in kind(each)]
+
+    def _tell_loss(self, grip: Grip) -> LockOwnershipLostError:
+        """Count one hold of a lost grip as told."""
+        grip.told = True
+        grip.count = max(0, grip.count - 1)
+        self._drop_if_done(grip)
+        return _loss(grip)
+
+    def _drop_if_done(self, grip: Grip) -> None:
+        key = grip.lock, grip.owner
+        if grip.count == 0 and grip.leaving is None and self._grips.get(key) is grip:
+            del self._grips[key]
+
+
+def not_held(lock: str, owner: str) -> str:
+    """Return the words for a release by somebody who holds nothing."""
+    return f"lock {lock!r}: owner {owner!r} does not hold it"
+
+
+def _loss(grip: Grip) -> LockOwnershipLostError:
+    return LockOwnershipLostError(
+        f"lock {grip.lock!r}: owner {grip.owner!r} lost its hold under fence {grip.fence}: "
+        f"{grip.lost}"
+    )

@@ -1,0 +1,285 @@
+"""A lock as a user has it in hand: all that does not depend on how the user waits."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass
+
+from holdfast.actors.error import (
+    AlreadyHeldError,
+    HoldfastError,
+    LimitReachedError,
+    LockOwnershipLostError,
+    LockTimeoutError,
+    NotHeldError,
+)
+from holdfast.actors.lock.message import Acquire, Cancel, Release
+from holdfast.actors.lock.name import WAIT_MS_MAX
+from holdfast.cluster.grips import Attempt, Grips, not_held
+from holdfast.cluster.hold import Callback, Grip, HoldState, Listeners
+from holdfast.cluster.host.reply import Reply
+from holdfast.cluster.line import Line
+from holdfast.cluster.operation import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What `lock` of a client was told about a lock."""
+
+    name: str
+    timeout: float | None = None
+    """How long an acquire waits unless told otherwise (s); None: without limit."""
+    owner: str | None = None
+    """Who holds it; None for whoever runs."""
+    limit: int = 1
+    """How often an owner may hold it at once; 0: without limit."""
+    label: str = ""
+
+
+class Handle(ABC):
+    """One named lock of the cluster. Objects of one name and owner in a client are one lock.
+
+    What is asked of it is judged when it is asked, by the clock: no property goes stale.
+    """
+
+    def __init__(self, line: Line, grips: Grips, terms: Terms) -> None:
+        self._line = line
+        self._grips = grips
+        self._terms = terms
+        self._listeners = Listeners()
+
+    @abstractmethod
+    def _runner(self) -> str:
+        """Return the owner that whoever runs is, without an explicit one."""
+
+    @property
+    def name(self) -> str:
+        """The name under which all clients know the lock."""
+        return self._terms.name
+
+    @property
+    def owner(self) -> str:
+        """The owner that the caller is to the cluster, as `status` shows it."""
+        return self._terms.owner if self._terms.owner is not None else self._runner()
+
+    @property
+    def fence(self) -> int | None:
+        """The fence of the caller's hold, None without one.
+
+        After a loss it is still the lost hold's, until the loss was told: what is done with
+        it is refused where fences are checked, which is their purpose.
+        """
+        grip = self._grip()
+        return None if grip is None else grip.fence
+
+    @property
+    def state(self) -> HoldState:
+        """How the caller's owner stands to the lock; see `HoldState`."""
+        return self._grips.state(self.name, self.owner)
+
+    @property
+    def held(self) -> bool:
+        """Whether the caller's owner holds the lock for certain now.
+
+        It stays true until a release is confirmed, and turns false at the latest when the
+        cluster may end the session.
+        """
+        return self.state in (HoldState.HELD, HoldState.SUSPECT)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the caller's owner lost the lock and was not told by an error yet."""
+        return self.state is HoldState.LOST
+
+    def raise_if_lost(self) -> None:
+        """Return only while the caller's owner holds the lock.
+
+        Raises:
+            LockOwnershipLostError: it was lost. It is said again each time, until
+                `release`, the end of ``with`` or `acquire` ends the matter.
+            NotHeldError: this owner does not hold it.
+
+        """
+        grip = self._grip()
+        if grip is None:
+            raise NotHeldError(not_held(self.name, self.owner))
+        loss = self._grips.loss_of(grip)
+        if loss is not None:
+            raise loss
+
+    def on_lost(self, callback: Callback) -> None:
+        """Have ``callback`` called with a `Notice` when what this object acquired is lost."""
+        self._listeners.lost.append(callback)
+
+    def on_suspect(self, callback: Callback) -> None:
+        """Have ``callback`` called with a `Notice` when what this object acquired is in doubt."""
+        self._listeners.suspect.append(callback)
+
+    def __repr__(self) -> str:
+        try:
+            owner = self.owner
+        except RuntimeError:
+            return f"<Lock {self.name!r}>"
+        state = self._grips.state(self.name, owner)
+        fence = self.fence
+        text = "not held here" if fence is None else f"{state.value} under fence {fence}"
+        return f"<Lock {self.name!r} of {owner!r}, {text}>"
+
+    def _grip(self) -> Grip | None:
+        return self._grips.find(self.name, self.owner)
+
+    def _acquiring(self, blocking: bool, timeout: float | None) -> Operation[int | None]:
+        """Acquire as `acquire` of a face does: end with the fence, or None for "not now"."""
+        if not blocking and timeout is not None:
+            raise ValueError("can't specify a timeout for a non-blocking call")
+        limit = self._terms.timeout if timeout is None else timeout
+        wait_ms = wait_ms_of(limit) if blocking else 0
+        try:
+            return (yield from self._entering(wait_ms))
+        except LockTimeoutError:
+            return None
+        except (AlreadyHeldError, LimitReachedError):
+            if wait_ms is None:
+                raise
+            return None  # Whoever tries hears "no", at once: it would wait for itself.
+
+    def _entering(self, wait_ms: int | None) -> Operation[int]:
+        """Acquire, and end with the fence or an error: ``with`` never enters unheld."""
+        owner = self.owner
+        self._line.check()
+        began = time.monotonic()
+        grip = self._grips.find(self.name, owner)
+        if grip is not None:
+            yield from self._before_acquire(grip)
+        if wait_ms is not None:
+            wait_ms = max(0, wait_ms - int((time.monotonic() - began) * 1000))
+        attempt = Attempt(self._grips, self.name, owner, self._listeners)
+        acquire = Acquire(
+            lock=self.name,
+            owner=owner,
+            request=attempt.token,
+            wait_ms=wait_ms,
+            limit=self._terms.limit,
+            label=self._terms.label,
+        )
+        try:
+            self._line.submit(acquire, attempt.reply)
+            yield from self._line.answer(attempt.reply)
+        except HoldfastError:
+            raise
+        except BaseException:
+            # Interrupted, perhaps after the grant: whatever the session has, it gives back.
+            self._grips.give_up(attempt)
+            self._line.tell(self._cancel(attempt))
+            self._line.abandon(attempt.reply)
+            raise
+        if attempt.lost_before is not None:
+            self._line.tell(self._cancel(attempt))
+            raise self._told(attempt.lost_before)
+        grip = attempt.grip
+        assert grip is not None
+        if self._grips.find(self.name, owner) is grip and grip.lost is not None:
+            raise self._told(grip)  # Granted, but so late that it may be another's by now.
+        return grip.fence
+
+    def _before_acquire(self, grip: Grip) -> Operation[None]:
+        """End what came before with ``grip``: tell its loss, let its release be confirmed."""
+        if grip.lost is not None:
+            told = grip.told
+            error = self._told(grip)
+            if not told:
+                raise error
+        elif (reply := grip.leaving) is not None and grip.sent is reply and not reply.done:
+            # However that ends, the session knows whether the owner may acquire.
+            with suppress(HoldfastError):
+                yield from self._line.answer(reply)
+
+    def _releasing(self) -> Operation[None]:
+        """Release one hold, as `release` of a face does."""
+        owner = self.owner
+        self._line.check()
+        grip = self._grips.find(self.name, owner)
+        if grip is None:
+            raise NotHeldError(not_held(self.name, owner))
+        while True:
+            if grip.lost is not None:
+                self._hand_back(grip)
+            reply = self._grips.leave(grip)
+            if reply is not None:
+                self._send_release(grip, reply)
+                yield from self._line.answer(reply)
+                return
+            last = grip.count == 0
+            yield from self._confirming(grip)
+            if last or grip.count == 0:
+                return
+
+    def _confirming(self, grip: Grip) -> Operation[None]:
+        """Wait until a release that was begun before is confirmed, and see that it is sent."""
+        reply = self._grips.ask_again(grip)
+        if reply is not None:
+            self._send_release(grip, reply)
+        else:
+            reply = grip.leaving
+        if reply is None:
+            return
+        try:
+            yield from self._line.answer(reply)
+        except NotHeldError:
+            return  # Released in the background meanwhile.
+
+    def _send_release(self, grip: Grip, reply: Reply) -> None:
+        release = Release(lock=grip.lock, fence=grip.fence, owner=grip.owner)
+        self._line.submit(release, reply)
+        grip.sent = reply
+
+    def _exiting(self, error: BaseException | None) -> Operation[None]:
+        """Release at the end of ``with``: the body's ``error`` is never replaced, but noted on."""
+        try:
+            yield from self._releasing()
+        except HoldfastError as failure:
+            if error is None:
+                raise
+            if not isinstance(error, LockOwnershipLostError):
+                error.add_note(_note(self.name, failure))
+
+    def _cancel(self, attempt: Attempt) -> Cancel:
+        return Cancel(lock=attempt.lock, session="", owner=attempt.owner, request=attempt.token)
+
+    def _told(self, grip: Grip) -> LockOwnershipLostError:
+        self._hand_back(grip)
+        return self._grips.tell_loss(grip)
+
+    def _hand_back(self, grip: Grip) -> None:
+        """Release what the deadline took, should the session believe that it is still held."""
+        if grip.known:
+            return
+        grip.known = True
+        for _ in range(grip.count):
+            self._line.tell(Release(lock=grip.lock, fence=grip.fence, owner=grip.owner))
+
+
+def wait_ms_of(timeout: float | None) -> int | None:
+    """Return ``timeout`` (s) as a wait in milliseconds, rounded up; None stays None.
+
+    Raises:
+        ValueError: it is negative, not a number, or above a week.
+
+    """
+    if timeout is None:
+        return None
+    if not 0 <= timeout <= WAIT_MS_MAX / 1000:
+        raise ValueError(
+            f"timeout is {timeout}, and must be from 0 to {WAIT_MS_MAX // 1000} s, "
+            "or None for no limit"
+        )
+    return math.ceil(timeout * 1000)
+
+
+def _note(name: str, failure: HoldfastError) -> str:
+    if isinstance(failure, LockOwnershipLostError):
+        return f"and the lock was lost before: {failure}"
+    return f"lock {name!r} could not be released either: {type(failure).__name__}: {failure}"

@@ -1,0 +1,76 @@
+"""What one owner of a client holds, how sure that is, and who wants to know when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from holdfast.cluster.host.reply import Reply
+
+
+class HoldState(Enum):
+    """How an owner stands to a lock. Chubby calls SUSPECT jeopardy.
+
+    FREE becomes HELD by an acquire. HELD becomes SUSPECT when the cluster has not confirmed
+    the session for half its TTL, and HELD again when it does. Either becomes LOST at the
+    latest when the cluster may end the session, or when it says that an operator took the
+    lock or that the session is gone. LOST becomes FREE when it was told: by an error of
+    `release`, of the end of ``with``, or of `acquire`. Then the same object may acquire again.
+    """
+
+    FREE = "free"
+    """This owner has nothing to do with the lock."""
+    HELD = "held"
+    """Nobody else can hold it now."""
+    SUSPECT = "suspect"
+    """As HELD, but the cluster is silent: it is time to finish, or to stop at a safe point."""
+    LOST = "lost"
+    """Somebody else may hold it, and this owner has not been told yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What became of a hold: given to callbacks."""
+
+    lock: str
+    owner: str
+    fence: int
+    state: HoldState
+    """SUSPECT or LOST."""
+    detail: str
+    """Why, in words."""
+
+
+Callback = Callable[[Notice], object]
+
+
+@dataclass(slots=True, eq=False)
+class Listeners:
+    """The callbacks of one lock object, or of a client for all its locks."""
+
+    lost: list[Callback] = field(default_factory=list[Callback])
+    suspect: list[Callback] = field(default_factory=list[Callback])
+
+
+@dataclass(slots=True, eq=False)
+class Grip:
+    """What one owner of this client holds, until its release was confirmed or its loss told."""
+
+    lock: str
+    owner: str
+    fence: int
+    count: int = 1
+    """How often it is held, without those whose release has begun."""
+    leaving: Reply | None = None
+    """The answer of a release that has begun and is not confirmed; one at a time."""
+    sent: Reply | None = None
+    """The last answer whose question surely reached the session."""
+    lost: str | None = None
+    """Why it is no longer held, once it is not."""
+    known: bool = False
+    """Whether the session knows of the loss: else it must be told that nobody holds here."""
+    told: bool = False
+    """Whether the user was told of the loss."""
+    listeners: list[Listeners] = field(default_factory=list[Listeners])
+    """Of the objects through which it was acquired."""

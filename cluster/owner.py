@@ -1,0 +1,52 @@
+"""Who holds a lock unless told otherwise: each thread by itself; how people see a process."""
+
+from __future__ import annotations
+
+import getpass
+import itertools
+import os
+import socket
+import threading
+
+from holdfast.actors.lock.name import OWNER_BYTES_MAX
+
+_numbers = itertools.count(1)
+"""Tells threads and tasks apart for the life of a process; the system's numbers are reused."""
+
+_threads = threading.local()
+
+
+def owner_of_thread() -> str:
+    """Return the name of the calling thread as an owner: host, process, thread and a number."""
+    known: tuple[int, str] | None = getattr(_threads, "owner", None)
+    pid = os.getpid()
+    if known is None or known[0] != pid:
+        known = (pid, new_owner(threading.current_thread().name))
+        _threads.owner = known
+    return known[1]
+
+
+def process_label(bytes_max: int) -> str:
+    """Return host and process, for people, in at most ``bytes_max`` bytes."""
+    return _printable(f"{socket.gethostname()}:{os.getpid()}", bytes_max)
+
+
+def process_user(bytes_max: int) -> str:
+    """Return the user of this process and the host, for an audit, in ``bytes_max`` bytes."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # The user has no name, as in some containers.
+        user = str(os.getuid())
+    return _printable(f"{user}@{socket.gethostname()}", bytes_max)
+
+
+def new_owner(name: str) -> str:
+    """Return an owner no other thread or task of this process ever is, called ``name``."""
+    end = f"#{next(_numbers)}"
+    start = f"{socket.gethostname()}:{os.getpid()}:{name}"
+    return _printable(start, OWNER_BYTES_MAX - len(end)) + end
+
+
+def _printable(text: str, bytes_max: int) -> str:
+    printable = "".join(sign if sign.isprintable() else "?" for sign in text)
+    return printable.encode()[:bytes_max].decode(errors="ignore")

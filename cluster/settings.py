@@ -1,0 +1,108 @@
+"""What a user may tell a client, checked before anything is begun."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.actors.client.gate import GATES_MAX
+from holdfast.actors.error import ConfigError, InvalidRequestError
+from holdfast.actors.lock.command import LABEL_BYTES_MAX
+from holdfast.transport.frame import check_cluster
+
+PORT_MAX = 65_535
+
+TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
+"""Bounds of a session's life without a sign of it (s): an interpreter's pause, an hour."""
+
+AGE_S_MAX = 3_600.0
+"""The greatest age of a local read (s): whoever takes more does not care for the answer."""
+
+Read = Literal["linearizable", "local"]
+"""How a read is made true: by the whole cluster, or by what one node knows, if fresh enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `connect` was told, checked.
+
+    Raises:
+        ConfigError: something is out of its limits; the text names it.
+
+    """
+
+    addresses: str
+    cluster: str
+    timeout: float
+    ttl: float
+    label: str | None
+
+    def __post_init__(self) -> None:
+        parse_addresses(self.addresses)
+        try:
+            check_cluster(self.cluster)
+        except ValueError as error:
+            raise ConfigError(f"cluster: {error}") from None
+        if not 0 < self.timeout <= threading.TIMEOUT_MAX:
+            raise ConfigError(f"timeout is {self.timeout}, and must be above 0 (s)")
+        if not TTL_S_MIN <= self.ttl <= TTL_S_MAX:
+            raise ConfigError(f"ttl is {self.ttl}, and must be from 1 to 3600 (s)")
+        if self.label is not None:
+            check_text("label", self.label, ConfigError)
+
+
+def age_ms_of(read: Read, max_age: float) -> int | None:
+    """Return the greatest age of an answer (ms), None for a linearizable read.
+
+    Raises:
+        ValueError: ``read`` is neither, or ``max_age`` (s) is out of its range.
+
+    """
+    if read == "linearizable":
+        return None
+    if read != "local":
+        raise ValueError(f"read is {read!r}, and must be 'linearizable' or 'local'")
+    if not 0 <= max_age <= AGE_S_MAX:
+        raise ValueError(f"max_age is {max_age}, and must be from 0 to {AGE_S_MAX:g} s")
+    return math.ceil(max_age * 1000)
+
+
+def parse_addresses(addresses: str) -> tuple[str, ...]:
+    """Return the nodes' addresses in ``addresses``, in order.
+
+    Raises:
+        ConfigError: one is not ``tcp://host:port``, stands twice, or they are too many.
+
+    """
+    endpoints = tuple(part.strip() for part in addresses.split(","))
+    for endpoint in endpoints:
+        match = re.fullmatch(r"tcp://([^\s:/\[\]]+|\[[0-9a-fA-F:.%\w]+\]):(\d{1,5})", endpoint)
+        if match is None or not 1 <= int(match[2]) <= PORT_MAX:
+            raise ConfigError(
+                f"addresses: {endpoint!r} in {addresses!r} must be like tcp://host:4040, "
+                f"with a port from 1 to {PORT_MAX}; several are separated by commas"
+            )
+        if endpoints.count(endpoint) > 1:
+            raise ConfigError(f"addresses: {endpoint!r} stands in {addresses!r} twice")
+    if len(endpoints) > GATES_MAX:
+        raise ConfigError(f"addresses: {len(endpoints)} given, at most {GATES_MAX} are allowed")
+    return endpoints
+
+
+def check_text(field: str, text: str, kind: type[ConfigError | InvalidRequestError]) -> None:
+    """Refuse a text for people that is too long or does not print.
+
+    Raises:
+        ConfigError: as ``kind`` says; names the field, the value and the limit.
+        InvalidRequestError: likewise.
+
+    """
+    size = len(text.encode(errors="replace"))
+    if size > LABEL_BYTES_MAX or not text.isprintable():
+        raise kind(
+            f"{field} {text[:40]!r} of {size} bytes must print, "
+            f"and at most {LABEL_BYTES_MAX} bytes are allowed"
+        )

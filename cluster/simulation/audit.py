@@ -1,0 +1,69 @@
+"""An auditor: asks the gates what is left when everybody is done, until it is nothing."""
+
+from __future__ import annotations
+
+from holdfast.actors.effect import Effects, Send, Wake
+from holdfast.actors.lock.message import Describe, NodeStatus
+from holdfast.actors.lock.session_message import ListLocks, LockList
+from holdfast.actors.message import Address, Instant, Timer, node_of, timer
+from holdfast.actors.role import Host, Role
+
+AUDIT_MS = 500
+
+
+@timer
+class Audit(Timer):
+    """Ask the gates again."""
+
+
+class Auditor(Role[NodeStatus | LockList | Audit]):
+    """Asks every gate what is held or waited for through it, until it is nothing.
+
+    Where the cluster keeps one table of locks, every gate is asked for a linearizable
+    list of those that are held: nobody waits for a lock that is not.
+
+    Args:
+        gates: the proxies to ask.
+        table: whether there is such a table.
+
+    """
+
+    def __init__(
+        self, address: Address, host: Host, *, gates: tuple[Address, ...], table: bool = False
+    ) -> None:
+        super().__init__(address, host)
+        self.gates = gates
+        self.table = table
+        self.asked = 0
+        self.left: dict[str, str] = dict.fromkeys(gates, "it never answered")
+        """What is wrong at a gate still, by its address."""
+
+    def begin(self, now: Instant) -> Effects:
+        """Ask for the first time."""
+        del now
+        return self._ask()
+
+    def handle(
+        self, sender: Address, event: NodeStatus | LockList | Audit, now: Instant
+    ) -> Effects:
+        """Take note of an answer, or ask again."""
+        del now
+        match event:
+            case Audit():
+                return self._ask() if self.left else ()
+            case NodeStatus(locks=()) | LockList(lines=()):
+                self.left.pop(sender, None)
+            case NodeStatus(locks=left) | LockList(lines=left):
+                if sender in self.left:
+                    self.left[sender] = f"it still has {left!r}"
+        return ()
+
+    def _ask(self) -> Effects:
+        session = node_of(self.address)
+        self.asked += 1
+        question = (
+            ListLocks(session=session, request=self.asked)
+            if self.table
+            else Describe(session=session)
+        )
+        return [*(Send(Address(gate), question) for gate in self.left), Wake(AUDIT_MS, Audit())]

@@ -1,0 +1,165 @@
+"""What is on the members' disks, and what follows from that: which batches are chosen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from holdfast.actors.message import Message
+from holdfast.actors.paxos.message import (
+    NO_BALLOT,
+    Accept,
+    Ballot,
+    Batch,
+    Pledge,
+    Pledged,
+    Slots,
+    SnapshotChunk,
+    Vote,
+)
+from holdfast.cluster.simulation.violation import ViolationError
+
+INVARIANTS = {
+    "P1": "one batch is chosen for a slot",
+    "P2": "what is chosen was proposed",
+    "P3": "a ballot has one batch for a slot",
+    "P4": "a ballot is led by one life of one node",
+    "P5": "a promise is kept, over restarts too",
+    "P6": "nothing is accepted below the promise",
+    "P7": "a promise reports all votes",
+    "P8": "the vote of the highest ballot is proposed",
+    "P9": "what is said is durable",
+    "P10": "a majority of distinct members counts",
+    "P11": "what is decided was chosen, and stays",
+    "P12": "all apply the same, without a gap",
+    "P13": "a request takes effect once, and has one answer",
+    "P14": "a read sees what was acknowledged before it",
+    "P15": "one node has the lease",
+    "P16": "what is trimmed is in a durable snapshot",
+    "P19": "once misfortune ends, everybody is answered and replicas are equal",
+    "S1": "a session lives as long as its client may believe",
+}
+"""What is judged, by the numbers of the design; S1 is of the machine in the log."""
+
+
+class Blame:
+    """Raises what is wrong, if that is judged in this run.
+
+    Args:
+        judged: the invariants, by number; None for all. Leaving some out shows what the
+            others see by themselves.
+
+    """
+
+    def __init__(self, judged: frozenset[str] | None = None) -> None:
+        assert judged is None or judged <= INVARIANTS.keys()
+        self.judged = judged
+
+    def __call__(self, number: str, told: str) -> None:
+        """Say that the invariant ``number`` is broken.
+
+        Raises:
+            ViolationError: it is judged.
+
+        """
+        if self.judged is None or number in self.judged:
+            raise ViolationError(f"{number}, {INVARIANTS[number]}: {told}")
+
+
+class Image:
+    """What one member's disk says."""
+
+    def __init__(self) -> None:
+        self.promised = NO_BALLOT
+        self.led = 0
+        self.votes: dict[int, Vote] = {}
+        """The last vote for each slot."""
+        self.covered = 1
+        """The replica's own records stand for all slots before it."""
+        self._parts: dict[int, set[int]] = {}
+
+    def take(self, record: Message) -> None:
+        """Take the next record of the acceptor or the leader."""
+        match record:
+            case Accept():
+                self.promised = max(self.promised, record.ballot)
+                self.votes[record.slot] = Vote(record.slot, record.ballot, record.batch)
+            case Pledged() if record.pledge is Pledge.PROMISED:
+                self.promised = max(self.promised, record.ballot)
+            case Pledged():
+                self.led = max(self.led, record.ballot.round)
+            case _:
+                pass
+
+    def cover(self, record: Message) -> None:
+        """Take the next record of the replica: parts of a state, or slots to apply to it."""
+        if isinstance(record, SnapshotChunk):
+            parts = self._parts.setdefault(record.slot, set())
+            parts.add(record.chunk)
+            if len(parts) == record.count:
+                self.covered = max(self.covered, record.slot)
+        elif isinstance(record, Slots) and record.first <= self.covered:
+            self.covered = max(self.covered, record.first + len(record.batches))
+
+
+def image_of(records: Sequence[Message]) -> Image:
+    """Return the image of a disk with just these records."""
+    image = Image()
+    for record in records:
+        image.take(record)
+    return image
+
+
+class Choices:
+    """Which members durably accepted what, ever, and so what is chosen.
+
+    Args:
+        members: who votes.
+        blame: is told what is wrong.
+
+    """
+
+    def __init__(self, members: tuple[str, ...], blame: Blame) -> None:
+        self.members = members
+        self.majority = len(members) // 2 + 1
+        self.blame = blame
+        self.votes: dict[int, dict[Ballot, tuple[Batch, dict[str, None]]]] = {}
+        """For each slot and ballot the batch, and who accepted it."""
+        self.chosen: dict[int, Batch] = {}
+        self.commands: set[bytes] = set()
+        """Everything that was ever proposed."""
+
+    def accept(self, node: str, vote: Vote) -> None:
+        """Take note that ``vote`` is on the disk of ``node``."""
+        batch, nodes = self.votes.setdefault(vote.slot, {}).setdefault(
+            vote.ballot, (vote.batch, {})
+        )
+        if batch != vote.batch:
+            self.blame("P3", f"{vote} at {node}, but {batch} at {list(nodes)}")
+        nodes[node] = None
+        if len(nodes) == self.majority:
+            self._choose(vote.slot, batch, vote.ballot)
+
+    def _choose(self, slot: int, batch: Batch, ballot: Ballot) -> None:
+        before = self.chosen.setdefault(slot, batch)
+        if before != batch:
+            self.blame("P1", f"slot {slot} has {before}, and at {ballot} {batch}")
+        strange = [command for command in batch.commands if command not in self.commands]
+        if strange:
+            self.blame("P2", f"slot {slot} has {strange}")
+
+    def accepted(self, node: str, slot: int, ballot: Ballot) -> bool:
+        """Return whether that vote was durable at any time."""
+        voted = self.votes.get(slot, {}).get(ballot)
+        return voted is not None and node in voted[1]
+
+    def may_win(
+        self, slot: int, below: Ballot, promised: Callable[[str], Ballot]
+    ) -> Iterator[Batch]:
+        """Return what is, or still can be, chosen for ``slot`` under a lower ballot.
+
+        A member that has not voted under a ballot still can if its promise allows it.
+        """
+        for ballot, (batch, nodes) in self.votes.get(slot, {}).items():
+            can = [name for name in self.members if name in nodes or promised(name) <= ballot]
+            if ballot < below and len(can) >= self.majority:
+                yield batch

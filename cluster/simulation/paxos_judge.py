@@ -1,0 +1,140 @@
+"""The judge that knows everything about the log: all disks, all that is said, and true time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.actors.effect import Effects, Send
+from holdfast.actors.message import Instant, Message, node_of
+from holdfast.actors.paxos.event import (
+    Applied,
+    Consult,
+    Consulted,
+    Decided,
+    Deposed,
+    Happened,
+    Learned,
+    Leased,
+)
+from holdfast.actors.paxos.message import Promise, Propose
+from holdfast.cluster.simulation.node import SimulatedNode
+from holdfast.cluster.simulation.paxos_image import Blame, Choices
+from holdfast.cluster.simulation.paxos_judge_state import StateJudge
+from holdfast.cluster.simulation.paxos_judge_votes import VotesJudge
+from holdfast.cluster.simulation.paxos_machine import OPENING, Appended, Register
+from holdfast.cluster.simulation.paxos_plan import LogPlan
+from holdfast.cluster.simulation.paxos_world import Letter
+from holdfast.cluster.simulation.trace import Delivered
+
+
+class Belief(NamedTuple):
+    """What a node thinks of its lease."""
+
+    until: Instant
+    """On its own clock."""
+    boot: int
+
+
+class LogJudge:
+    """Sees every event of a run, every record, every frame. Judges P1 to P16, and S1.
+
+    It looks at nothing inside a role: only at what is delivered, said and written; and at the
+    machines in the replicas, which are its own.
+
+    Args:
+        members: who votes.
+        plan: the run.
+        judged: which invariants, by number; None for all.
+
+    """
+
+    def __init__(
+        self, members: tuple[str, ...], plan: LogPlan, judged: frozenset[str] | None = None
+    ) -> None:
+        self.blame = Blame(judged)
+        self.choices = Choices(members, self.blame)
+        self.choices.commands.add(OPENING)
+        self.votes = VotesJudge(self.choices, self.blame)
+        self.state = StateJudge(self.choices, self.blame, plan.drift_ppm, plan.ttl_ms)
+        self.nodes: dict[str, SimulatedNode] = {}
+        """The members, once they are there."""
+        self.beliefs: dict[str, Belief] = {}
+
+    def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
+        """Judge what became durable."""
+        self.votes.wrote(node, role, records, alone=alone)
+
+    def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
+        """Judge what will be forgotten."""
+        self.votes.forgets(node, role, records)
+
+    def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
+        """Judge what leaves a node as a turn ends."""
+        self.votes.leaves(node, boot, [(sender, message) for sender, _, message in letters])
+
+    def begins(self, node: str, machine: Register) -> None:
+        """Take note of the machine of a new life."""
+        self.state.begins(node, machine)
+
+    def crashed(self, node: str, boot: int) -> None:
+        """Forget what a dead node believed."""
+        del boot
+        self.beliefs.pop(node, None)
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        """Judge one event, and what the role that handled it wants."""
+        event, node = delivered.event, delivered.node
+        if isinstance(event, Message) and node_of(delivered.sender) == node:
+            self.votes.says(node, delivered.boot, delivered.sender, event)
+        match event:
+            case Promise():
+                self.votes.reported(delivered.sender, event)
+            case Decided():
+                self.votes.decided(node, ((event.slot, event.batch),), counted=True)
+            case Learned():
+                self.votes.decided(node, event.slots, counted=False)
+            case Leased():
+                self._judge_lease(delivered, event)
+            case Deposed():
+                self.beliefs.pop(node, None)
+            case Consulted():
+                self.state.hears(delivered.to, event, delivered.time)
+            case Appended() if event.client == delivered.to:
+                self.state.answered(event, delivered.time)
+            case _:
+                pass
+        self._judge_effects(delivered, effects)
+
+    def _judge_effects(self, delivered: Delivered, effects: Effects) -> None:
+        applied = 0
+        for effect in effects:
+            if type(effect) is not Send:
+                continue
+            match effect.message:
+                case Applied():
+                    applied = effect.message.slot
+                case Happened():
+                    self.state.tells(delivered.node, effect.message.outcomes, delivered.time)
+                case Appended():
+                    self.state.tells(delivered.node, (effect.message,), delivered.time)
+                case Propose() if effect.message.client == delivered.to:
+                    self.state.proposes(effect.message, delivered.time)
+                case Consult():
+                    self.state.asks(delivered.to, effect.message)
+                case _:
+                    pass
+        if applied:
+            self.state.applies(delivered.node, applied)
+
+    def _judge_lease(self, delivered: Delivered, leased: Leased) -> None:
+        """Demand that no other node believes in a lease of its own, as one begins or goes on."""
+        node = self.nodes[delivered.node]
+        if node.now() >= leased.until:
+            return
+        self.beliefs[node.name] = Belief(leased.until, node.boot)
+        for name, belief in self.beliefs.items():
+            other = self.nodes[name]
+            left = belief.until - other.now()
+            if other is not node and other.boot == belief.boot and left > 0:
+                self.blame("P15", f"{leased} at {node.name}, and {name} believes for {left} ns")

@@ -1,0 +1,181 @@
+"""The judge of acceptors and leaders: promises, votes, ballots, and what was durable when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.actors.message import Address, Message, node_of, role_of
+from holdfast.actors.paxos.message import (
+    NO_BALLOT,
+    Accept,
+    Accepted,
+    Ballot,
+    Commit,
+    Heartbeat,
+    HeartbeatAck,
+    Preempted,
+    Prepare,
+    Promise,
+    Vote,
+)
+from holdfast.cluster.simulation.paxos_image import Blame, Choices, Image, image_of
+
+Led = Prepare | Accept | Commit | Heartbeat
+"""What only the leader of its ballot says."""
+
+Followed = Promise | Accepted | HeartbeatAck | Preempted
+"""What an acceptor says, of the ballot that it heeds."""
+
+
+@dataclass(slots=True)
+class Reported:
+    """What one acceptor told the scout of one ballot."""
+
+    votes: dict[int, Vote] = field(default_factory=dict[int, Vote])
+    floor: int = 0
+    """The slots before it are decided, as it said."""
+    complete: bool = False
+
+
+class VotesJudge:
+    """Judges P1 to P10 and P16 by records that are durable and messages that leave.
+
+    Args:
+        choices: what was accepted by whom.
+        blame: is told what is wrong.
+
+    """
+
+    def __init__(self, choices: Choices, blame: Blame) -> None:
+        self.choices = choices
+        self.blame = blame
+        self.images = {member: Image() for member in choices.members}
+        self.led: dict[Ballot, tuple[str, int]] = {}
+        """In which life of which node a ballot is led."""
+        self.said = dict.fromkeys(choices.members, NO_BALLOT)
+        """The highest ballot that an acceptor ever spoke of as heeded, before this turn."""
+        self.fresh = dict.fromkeys(choices.members, NO_BALLOT)
+        """The same, in this turn: here only the disk knows the order."""
+        self.reports: dict[Ballot, dict[Address, Reported]] = {}
+        self.proposed: set[tuple[int, Ballot]] = set()
+
+    def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
+        """Judge what became durable."""
+        image = self.images[node]
+        if alone and role == "acceptor":
+            image.promised, image.votes = NO_BALLOT, {}
+        for record in records:
+            if role == "replica":
+                image.cover(record)
+                continue
+            if isinstance(record, Accept):
+                if record.ballot < image.promised and not alone:
+                    self.blame("P6", f"{node} promised {image.promised} and wrote {record}")
+                self.choices.accept(node, Vote(record.slot, record.ballot, record.batch))
+            image.take(record)
+
+    def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
+        """Judge what a checkpoint leaves out: it must be in a snapshot that is durable now."""
+        image, left = self.images[node], image_of(records)
+        if role == "acceptor":
+            gone = [slot for slot in image.votes if slot not in left.votes]
+            if any(slot >= image.covered for slot in gone):
+                self.blame("P16", f"{node} trims {gone}, what is durable ends at {image.covered}")
+            if left.promised < image.promised:
+                self.blame("P5", f"{node} promised {image.promised}, and trims that")
+        if role == "leader" and left.led < image.led:
+            self.blame("P4", f"{node} led round {image.led}, and trims that")
+
+    def leaves(self, node: str, boot: int, letters: Iterable[tuple[Address, Message]]) -> None:
+        """Judge what leaves ``node`` as a turn ends."""
+        for sender, message in letters:
+            self.says(node, boot, sender, message)
+        self.said[node] = max(self.said[node], self.fresh[node])
+
+    def says(self, node: str, boot: int, sender: Address, message: Message) -> None:
+        """Judge what a role of ``node`` says, to another node or to a role of its own."""
+        if isinstance(message, Led):
+            self._judge_led(node, boot, message)
+        elif isinstance(message, Followed) and role_of(sender) == "acceptor":
+            self._judge_followed(node, message)
+
+    def _judge_led(self, node: str, boot: int, message: Led) -> None:
+        ballot = message.ballot
+        life = self.led.setdefault(ballot, (node, boot))
+        if life != (node, boot) or node_of(ballot.leader) != node:
+            self.blame("P4", f"{ballot} is led by life {boot:x} of {node} and by {life}")
+        if self.images[node].led < ballot.round:
+            self.blame("P9", f"{node} leads {ballot}, on its disk is {self.images[node].led}")
+        if isinstance(message, Accept) and (message.slot, ballot) not in self.proposed:
+            self.proposed.add((message.slot, ballot))
+            self._judge_proposal(message)
+
+    def _judge_proposal(self, accept: Accept) -> None:
+        """Judge the first proposal for a slot under a ballot."""
+        told = [one for one in self.reports.get(accept.ballot, {}).values() if one.complete]
+        if len(told) < self.choices.majority:
+            self.blame("P10", f"{len(told)} members promised {accept.ballot}, yet {accept}")
+        self._judge_choice(accept, told)
+        for batch in self.choices.may_win(accept.slot, accept.ballot, self._promised):
+            if batch != accept.batch:
+                self.blame("P1", f"{batch} may still be chosen, yet {accept}")
+
+    def _judge_choice(self, accept: Accept, told: list[Reported]) -> None:
+        """Demand a majority whose highest vote is what is proposed, or who have none."""
+        if any(one.floor > accept.slot for one in told):
+            if self.choices.chosen.get(accept.slot) != accept.batch:
+                self.blame("P8", f"slot {accept.slot} was reported as decided, yet {accept}")
+            return
+        votes = [one.votes.get(accept.slot) for one in told]
+        same = [vote.ballot for vote in votes if vote is not None and vote.batch == accept.batch]
+        highest = max(same, default=NO_BALLOT)
+        backing = sum(vote is None or vote.ballot <= highest for vote in votes)
+        if backing < self.choices.majority:
+            self.blame("P8", f"of {votes} {accept} was made")
+
+    def _promised(self, node: str) -> Ballot:
+        return self.images[node].promised
+
+    def _judge_followed(self, node: str, message: Followed) -> None:
+        ballot = message.ballot
+        if ballot < self.said[node]:
+            self.blame("P5", f"{node} spoke of {self.said[node]}, and now says {message}")
+        self.fresh[node] = max(self.fresh[node], ballot)
+        image = self.images[node]
+        if image.promised < ballot:
+            self.blame("P9", f"{node} says {message}, on its disk is {image.promised}")
+        match message:
+            case Accepted() if not self.choices.accepted(node, message.slot, ballot):
+                self.blame("P9", f"{node} says {message}, which is not on its disk")
+            case Promise():
+                self._judge_report(node, message)
+            case _:
+                pass
+
+    def _judge_report(self, node: str, promise: Promise) -> None:
+        """Demand that a promise has all votes of its slots that are on the disk."""
+        told = {vote.slot: vote for vote in promise.votes}
+        for slot, vote in self.images[node].votes.items():
+            inside = promise.first <= slot and (promise.more is None or slot < promise.more)
+            if inside and vote.ballot < promise.ballot and told.get(slot) != vote:
+                self.blame("P7", f"{node} has {vote}, and says {promise}")
+        skipped = range(promise.asked, promise.first)
+        if any(slot not in self.choices.chosen for slot in skipped):
+            self.blame("P7", f"{node} leaves out {skipped} of {promise}")
+
+    def reported(self, acceptor: Address, promise: Promise) -> None:
+        """Take note that a promise reached its scout."""
+        told = self.reports.setdefault(promise.ballot, {}).setdefault(acceptor, Reported())
+        told.votes.update((vote.slot, vote) for vote in promise.votes)
+        if promise.first > promise.asked:
+            told.floor = promise.first
+        told.complete = told.complete or promise.more is None
+
+    def decided(self, node: str, slots: Iterable[tuple[int, Message]], *, counted: bool) -> None:
+        """Judge what a replica hears to be decided, from votes ``counted`` here or by others."""
+        for slot, batch in slots:
+            chosen = self.choices.chosen.get(slot)
+            if chosen != batch:
+                number = "P10" if counted and chosen is None else "P11"
+                self.blame(number, f"{node} takes slot {slot} as {batch}, chosen is {chosen}")

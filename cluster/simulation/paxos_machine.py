@@ -1,0 +1,176 @@
+"""A small machine for the log to carry: a list that grows, and sessions that end. No locks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+from holdfast.actors.message import Local, Message, local, message
+
+OPENING = b"extend"
+"""The command with which a reign begins: every session lives for its whole time from now."""
+
+CHUNK_BYTES = 200
+"""So small that a snapshot has several parts, which may come from several photographs."""
+
+
+@message(0xFE01)
+class Appended(Message):
+    """Request ``number`` of ``client`` is entry ``position`` of the list.
+
+    ``chain`` is a hash of the list up to that entry, so equal for equal histories only.
+    """
+
+    client: str
+    number: int
+    position: int
+    chain: bytes
+
+
+@message(0xFE02)
+class Expired(Message):
+    """Nothing came from ``client`` for as long as it said: its session ended at that log time.
+
+    The list had ``position`` entries then.
+    """
+
+    client: str
+    time_ms: int
+    position: int
+
+
+@local
+class Peek(Local):
+    """Ask how long the list is."""
+
+
+@local
+class Peeked(Local):
+    """The list has so many entries, and this is their hash."""
+
+    position: int
+    chain: bytes
+
+
+class Request(NamedTuple):
+    """What a command says."""
+
+    client: str
+    number: int
+    ttl_ms: int
+
+
+def command_of(request: Request, padding: int) -> bytes:
+    """Return a command, ``padding`` bytes longer than it must be."""
+    return b" ".join(str(part).encode() for part in request) + b" " + b"." * padding
+
+
+def request_in(command: bytes) -> Request | None:
+    """Return what ``command`` says, None if it is none of a client's."""
+    parts = command.split(b" ")
+    if len(parts) != len(Request._fields) + 1 or not parts[1].isdigit() or not parts[2].isdigit():
+        return None
+    return Request(parts[0].decode(), int(parts[1]), int(parts[2]))
+
+
+class Register:
+    """A `Machine` whose state and outcomes depend on everything it was given, and in which order.
+
+    It remembers the last outcome of each client, so that a repetition gets the same again.
+    A client sends one request at a time; what is older than its last does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.time_ms = 0
+        self.position = 0
+        """How many entries the list has."""
+        self.chain = b""
+        self.told: dict[str, Appended] = {}
+        """The last outcome, by client."""
+        self.sessions: dict[str, tuple[int, int]] = {}
+        """When it ends and for how long it lives without a word (ms), by client."""
+
+    def admits(self, command: bytes) -> bool:
+        """Return whether ``command`` can be read."""
+        return command == OPENING or request_in(command) is not None
+
+    def advance(self, time_ms: int) -> Sequence[Message]:
+        """End the sessions that are over by ``time_ms``."""
+        self.time_ms = max(self.time_ms, time_ms)
+        over = [name for name, (due, _) in self.sessions.items() if due <= self.time_ms]
+        for name in over:
+            del self.sessions[name]
+        at = {"time_ms": self.time_ms, "position": self.position}
+        return [Expired(client=name, **at) for name in over]
+
+    def apply(self, time_ms: int, command: bytes) -> Sequence[Message]:
+        """Append an entry, unless the same request did; a sign of life wins over an end."""
+        now = max(self.time_ms, time_ms)
+        if command == OPENING:
+            self.extend(now)
+            return self.advance(now)
+        request = request_in(command)
+        if request is None:
+            return self.advance(now)
+        self.sessions[request.client] = (now + request.ttl_ms, request.ttl_ms)
+        expired = self.advance(now)
+        told = self.told.get(request.client)
+        if told is not None and request.number <= told.number:
+            return [*expired, told] if request.number == told.number else expired
+        return [*expired, self.append(request, command)]
+
+    def extend(self, now: int) -> None:
+        """Let every session live for its whole time from ``now``."""
+        self.sessions = {name: (now + ttl, ttl) for name, (_, ttl) in self.sessions.items()}
+
+    def append(self, request: Request, command: bytes) -> Appended:
+        """Append an entry, and remember what came of it."""
+        self.position += 1
+        self.chain = sha256(self.chain + command).digest()
+        told = Appended(
+            client=request.client,
+            number=request.number,
+            position=self.position,
+            chain=self.chain,
+        )
+        self.told[request.client] = told
+        return told
+
+    def due_ms(self) -> int | None:
+        """Return when the next session ends."""
+        return min((due for due, _ in self.sessions.values()), default=None)
+
+    def read(self, question: Local) -> Local:
+        """Answer `Peek`, which is all that is asked."""
+        del question
+        return Peeked(position=self.position, chain=self.chain)
+
+    def photograph(self) -> Iterator[bytes | None]:
+        """Freeze the state, and return it in small parts, with work between them."""
+        text = self.frozen()
+        parts = [text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES)]
+        return iter((None, *parts))
+
+    def restore(self, chunks: Sequence[bytes]) -> None:
+        """Take the state of a photograph."""
+        time_ms, position, chain, told, sessions = json.loads(b"".join(chunks))
+        self.time_ms, self.position, self.chain = time_ms, position, bytes.fromhex(chain)
+        self.told = {
+            client: Appended(client=client, number=number, position=at, chain=bytes.fromhex(link))
+            for client, number, at, link in told
+        }
+        self.sessions = {name: (due, ttl) for name, (due, ttl) in sessions.items()}
+
+    def digest(self) -> bytes:
+        """Return a hash of the whole state."""
+        return sha256(self.frozen()).digest()
+
+    def frozen(self) -> bytes:
+        """Return the whole state."""
+        told = [
+            (one.client, one.number, one.position, one.chain.hex()) for one in self.told.values()
+        ]
+        state = (self.time_ms, self.position, self.chain.hex(), told, self.sessions)
+        return json.dumps(state).encode()

@@ -1,0 +1,186 @@
+"""What a run of the log alone consists of, drawn from a seed, biased towards what is rare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from random import Random
+
+from holdfast.cluster.simulation.misfortune import (
+    CALM,
+    OFF_SHARE,
+    Kind,
+    Misfortune,
+    draw_misfortune,
+)
+
+SURVIVED = frozenset(Kind) - {Kind.JUMP}
+"""Clocks drift no further than the log is told, and do not jump: leases rest on that."""
+
+LEASES_MS = ((60, 150), (60, 300), (250, 1_000), (2_000, 600))
+"""Leases with election timeouts (ms): reigns of moments, or leases that outlive them."""
+
+
+class Focus(Enum):
+    """What a run is mostly about."""
+
+    SWARM = "anything"
+    DUELS = "duels"
+    """Reigns that end with proposals that few have: leaders find each other's votes."""
+    LEASES = "leases"
+    """Masters that fall silent and live, with clocks as wrong as they may be."""
+
+
+FOCUSES = (Focus.SWARM,) * 5 + (Focus.DUELS,) * 3 + (Focus.LEASES,) * 2
+"""How often each is drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlan:
+    """One run. The phases are: chaos, healed until everybody is answered, replicas equal."""
+
+    nodes: int = 3
+    clients: int = 2
+    """Nodes with proposers, which are no members."""
+    proposers: int = 2
+    """On each."""
+    rest_ms: int = 20
+    ttl_ms: int = 600
+    lease_ms: int = 250
+    election_ms: int = 1_000
+    drift_ppm: int = 1_000
+    """How far clocks may be from true, as the log is told (millionths)."""
+    log_max: int = 10_000
+    """Slots that a replica keeps for others."""
+    journal_bytes: int = 1 << 23
+    """What is written before a replica trims its journal."""
+    chaos_ms: int = 3_000
+    answered_ms: int = 30_000
+    """How long after all misfortune ended everybody must have been answered (ms)."""
+    equal_ms: int = 15_000
+    """How long after that the replicas must be equal and all sessions over (ms)."""
+    partial_per_mille: int = 0
+    """How often a leader's proposals reach only some, and then nothing of it for a while."""
+    partial_reign_per_mille: int = 0
+    """The same, for the first proposals of a reign."""
+    wrong_clocks: bool = False
+    """Whether the clock of such a leader is as slow as may be from then on, and all others fast."""
+    partial_crash_share: float = 0.0
+    """How often a leader that this happens to crashes, too."""
+    crash_at_ballot_per_mille: int = 0
+    """How often a node dies while it makes a ballot, a promise or a snapshot durable."""
+    misfortune: Misfortune = CALM
+
+
+def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
+    """Return the plan of ``seed``: each kind of misfortune is left out of about 40 %.
+
+    Args:
+        seed: fixes the plan.
+        focus: what it is about; drawn as well if None.
+
+    """
+    random = Random(f"{seed}/log")
+    drawn = random.choice(FOCUSES)
+    plan = _swarm(random)
+    match focus or drawn:
+        case Focus.SWARM:
+            return plan
+        case Focus.DUELS:
+            return _duels(random, plan)
+        case Focus.LEASES:
+            return _leases(random, plan)
+
+
+def _swarm(random: Random) -> LogPlan:
+    drift_ppm = random.choice((1_000, 1_000, 50_000, 200_000))
+    misfortune = draw_misfortune(random, SURVIVED)
+    misfortune = replace(
+        misfortune,
+        drift_ppm=drift_ppm,
+        crash_every_ms=misfortune.crash_every_ms and random.choice((200, 600, 1_500)),
+        cut_every_ms=misfortune.cut_every_ms and random.choice((300, 1_000)),
+        delay_us=random.choice((100, 300, 2_000, 10_000)),
+    )
+    lease_ms, election_ms = random.choice(LEASES_MS)
+    crashes = misfortune.crash_every_ms > 0
+
+    def on() -> bool:
+        return random.random() >= OFF_SHARE
+
+    return LogPlan(
+        nodes=random.choice((1, 2, 3, 3, 3, 4, 4, 5, 5)),
+        clients=random.randint(1, 3),
+        proposers=random.choice((1, 2, 6)),
+        rest_ms=random.choice((0, 5, 50)),
+        ttl_ms=random.choice((150, 600, 2_000)),
+        lease_ms=lease_ms,
+        election_ms=election_ms,
+        drift_ppm=drift_ppm,
+        log_max=random.choice((1, 3, 20, 10_000)),
+        journal_bytes=random.choice((2_000, 20_000, 1 << 23)),
+        chaos_ms=random.choice((2_000, 4_000)),
+        partial_per_mille=random.choice((5, 30)) * on(),
+        partial_reign_per_mille=random.choice((100, 400, 700)) * on(),
+        partial_crash_share=0.5 * crashes,
+        crash_at_ballot_per_mille=random.choice((50, 300)) * crashes,
+        misfortune=misfortune,
+    )
+
+
+def _duels(random: Random, plan: LogPlan) -> LogPlan:
+    lease_ms, election_ms = LEASES_MS[0]
+    return replace(
+        plan,
+        nodes=random.choice((3, 3, 4, 5)),
+        lease_ms=lease_ms,
+        election_ms=election_ms,
+        proposers=random.choice((1, 2)),
+        rest_ms=5,
+        chaos_ms=5_000,
+        partial_reign_per_mille=random.choice((600, 900)),
+        partial_crash_share=random.choice((0.2, 0.8)),
+        misfortune=replace(
+            plan.misfortune,
+            delay_us=300,
+            down_ms=random.choice((5, 100)),
+            late_per_mille=0,
+            cut_every_ms=0,
+            pause_every_ms=0,
+        ),
+    )
+
+
+def _leases(random: Random, plan: LogPlan) -> LogPlan:
+    lease_ms = random.choice((500, 1_500))
+    drift_ppm = random.choice((1_000, 200_000))
+    late_per_mille = random.choice((0, 200))
+    return replace(
+        plan,
+        nodes=random.choice((3, 3, 4)),
+        lease_ms=lease_ms,
+        election_ms=lease_ms,
+        proposers=1,
+        rest_ms=50,
+        drift_ppm=drift_ppm,
+        chaos_ms=8_000,
+        partial_per_mille=50,
+        partial_reign_per_mille=0,
+        partial_crash_share=0.0,
+        wrong_clocks=True,
+        misfortune=replace(
+            plan.misfortune,
+            loss_per_mille=0,
+            repeat_per_mille=0,
+            delay_us=100,
+            drift_every_ms=0,
+            drift_ppm=drift_ppm,
+            crash_every_ms=random.choice((0, 200)),
+            crash_in_sync_per_mille=0,
+            down_ms=5,
+            late_per_mille=late_per_mille,
+            late_ms=lease_ms,
+            cut_every_ms=0,
+            pause_every_ms=0,
+        ),
+    )

@@ -1,0 +1,238 @@
+"""One run of the log alone: a seed in, a verdict out; and many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+from holdfast.actors.effect import Spawn
+from holdfast.actors.message import NS_PER_MS, Address, address_of
+from holdfast.actors.paxos.seating import seat_log
+from holdfast.cluster.recipe import Cast, Recipe, Seat
+from holdfast.cluster.simulation.nemesis import Nemesis
+from holdfast.cluster.simulation.paxos_client import Finish, Proposer, Reader
+from holdfast.cluster.simulation.paxos_judge import LogJudge
+from holdfast.cluster.simulation.paxos_machine import OPENING, Register
+from holdfast.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
+from holdfast.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
+from holdfast.cluster.simulation.sweep import CHUNK, Outcome
+from holdfast.cluster.simulation.trace import Trace
+from holdfast.cluster.simulation.violation import ViolationError
+
+STEP_MS = 50
+"""How often a run looks whether everybody is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is judged: the product, or the product with a bug in it."""
+
+    machine: Callable[[], Register] = Register
+    disk: Callable[[str, Watcher], WatchedDisk] = WatchedDisk
+    change: Callable[[Spawn], Spawn] = lambda spawn: spawn
+    """What is seated in the place of a role of the log."""
+
+
+PRODUCT = Subject()
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """What became of a run."""
+
+    seed: int
+    plan: LogPlan
+    violation: str | None
+    """What was broken, None if nothing was."""
+    deliveries: int
+    answers: int
+    """Requests that were answered."""
+    chosen: int
+    """Slots for which a batch was chosen."""
+    virtual_ms: int
+    marks: Mapping[str, int]
+    faults: Mapping[str, int]
+    recorded: Trace = field(repr=False)
+
+    def trace(self) -> list[str]:
+        """Return the run, line by line: the same for a seed, always and everywhere."""
+        return self.recorded.lines()
+
+
+def run_log_seed(
+    seed: int,
+    *,
+    plan: LogPlan | None = None,
+    subject: Subject = PRODUCT,
+    judged: frozenset[str] | None = None,
+) -> LogReport:
+    """Run the log of one seed and judge it.
+
+    Args:
+        seed: fixes everything.
+        plan: what to run; drawn from the seed if None.
+        subject: what to judge.
+        judged: the invariants to judge, by number; None for all.
+
+    """
+    run = _Run(seed, plan or draw_log_plan(seed), subject, judged)
+    violation: str | None = None
+    try:
+        run.play()
+    except ViolationError as error:
+        violation = f"{run.world.time / NS_PER_MS:.3f} ms: {error}"
+    return run.report(violation)
+
+
+class _Run:
+    """The phases of one run, and what they need."""
+
+    def __init__(
+        self, seed: int, plan: LogPlan, subject: Subject, judged: frozenset[str] | None
+    ) -> None:
+        self.seed = seed
+        self.plan = plan
+        self.subject = subject
+        members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
+        self.judge = LogJudge(members, plan, judged)
+        self.world = LogWorld(seed, plan, self.judge, subject.disk)
+        self.world.judges.append(self.judge)
+        for name in members:
+            self.judge.nodes[name] = self.world.add(name, self._member, member=True)
+        self.proposers: list[Address] = []
+        for number in range(plan.clients):
+            turned = number % len(members)
+            self._add_client(f"c{number + 1}", members[turned:] + members[:turned])
+        self.nemesis = Nemesis(self.world, members)
+        self.world.may_die_in_sync = frozenset(members)
+
+    def _member(self, seat: Seat) -> Cast:
+        machine = self.subject.machine()
+        self.judge.begins(seat.node, machine)
+        reader = address_of(seat.node, "reader")
+        plan = self.plan
+        settings: dict[str, Any] = {
+            "lease_ms": plan.lease_ms,
+            "election_ms": plan.election_ms,
+            "drift_ppm": plan.drift_ppm,
+            "log_max": plan.log_max,
+            "journal_bytes": plan.journal_bytes,
+        }
+        log = seat_log(
+            seat.node,
+            seat.nodes,
+            seat.random,
+            seat.records,
+            machine,
+            listener=reader,
+            opening=(OPENING,),
+            **settings,
+        )
+        arguments = {"random": self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")}
+        reads = Spawn(reader, Reader, arguments)
+        return Cast((*(self.subject.change(spawn) for spawn in log), reads))
+
+    def _add_client(self, name: str, nodes: tuple[str, ...]) -> None:
+        addresses = [address_of(name, f"p{i + 1}") for i in range(self.plan.proposers)]
+        self.proposers += addresses
+        self.world.add(name, self._client(addresses, nodes), member=False)
+
+    def _client(self, addresses: list[Address], nodes: tuple[str, ...]) -> Recipe:
+        def recipe(seat: Seat) -> Cast:
+            arguments = {
+                "nodes": nodes,
+                "ttl_ms": self.plan.ttl_ms,
+                "rest_ms": self.plan.rest_ms,
+                "random": seat.random,
+            }
+            return Cast(tuple(Spawn(address, Proposer, arguments) for address in addresses))
+
+        return recipe
+
+    def play(self) -> None:
+        """Go through the phases.
+
+        Raises:
+            ViolationError: a judge saw a promise broken, or a role raised.
+
+        """
+        self.world.power_on_all()
+        self.nemesis.begin()
+        self.world.run(self.plan.chaos_ms * NS_PER_MS)
+        self.nemesis.heal()
+        for address in self.proposers:
+            self.world.nodes[address.partition("/")[0]].tell(address, Finish())
+        self._wait(self.plan.answered_ms, "unanswered", self._unanswered)
+        self._wait(self.plan.equal_ms, "unlike the others", self._unlike)
+
+    def _unanswered(self) -> list[str]:
+        return [one for one in self.proposers if not self.world.role_at(one).done]
+
+    def _unlike(self) -> list[str]:
+        """Return who has not applied everything, or knows a session that should be over."""
+        state = self.judge.state
+        last = max(self.judge.choices.chosen, default=0)
+        return [
+            name
+            for name, machine in state.machines.items()
+            if state.applied[name] <= last or machine.sessions
+        ]
+
+    def _wait(self, most_ms: int, what: str, left: Callable[[], list[str]]) -> None:
+        end = self.world.time + most_ms * NS_PER_MS
+        while left():
+            if self.world.time >= end:
+                told = f"{most_ms} ms after all misfortune ended, {what}: {left()}"
+                self.judge.blame("P19", told)
+                return
+            self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))
+
+    def report(self, violation: str | None) -> LogReport:
+        """Return what became of the run."""
+        return LogReport(
+            seed=self.seed,
+            plan=self.plan,
+            violation=violation,
+            deliveries=self.world.deliveries,
+            answers=len(self.judge.state.answers),
+            chosen=len(self.judge.choices.chosen),
+            virtual_ms=self.world.time // NS_PER_MS,
+            marks=dict(sorted(self.world.marks.items())),
+            faults=dict(sorted(self.world.faults.items())),
+            recorded=self.world.trace,
+        )
+
+
+def run_log_for_outcome(seed: int) -> Outcome:
+    """Run one seed and forget its trace; what was answered counts as granted."""
+    report = run_log_seed(seed)
+    return Outcome(
+        seed,
+        report.violation,
+        report.deliveries,
+        report.answers,
+        report.virtual_ms,
+        dict(report.marks),
+        dict(report.faults),
+    )
+
+
+def sweep_log(seeds: Iterable[int], *, workers: int = 1) -> Generator[Outcome, None, None]:
+    """Run ``seeds`` and yield what became of each, in their order.
+
+    Args:
+        seeds: which.
+        workers: how many processes, at least 1. It changes no outcome.
+
+    """
+    if workers == 1:
+        yield from map(run_log_for_outcome, seeds)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        try:
+            yield from pool.map(run_log_for_outcome, seeds, chunksize=CHUNK)
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,201 @@
+"""A world whose disks and links are watched, and in which nodes die at the worst moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from holdfast.actors.message import NS_PER_MS, Address, Message
+from holdfast.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
+from holdfast.cluster.recipe import Recipe, Settings
+from holdfast.cluster.simulation.disk import Disk
+from holdfast.cluster.simulation.drift import PPM
+from holdfast.cluster.simulation.ground import Ground
+from holdfast.cluster.simulation.network import Cut
+from holdfast.cluster.simulation.node import SimulatedNode
+from holdfast.cluster.simulation.paxos_plan import LogPlan
+from holdfast.cluster.simulation.world import World
+
+CRASH_NS_MAX = 40 * NS_PER_MS
+"""How soon a leader crashes whose proposals reached only some."""
+
+Letter = tuple[Address, Address, Message]
+"""From whom, to whom, what."""
+
+
+class Watcher(Protocol):
+    """Sees what becomes durable, and what leaves a node."""
+
+    def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
+        """Take note that ``records`` of ``role`` are durable; alone: what was before is not."""
+        ...
+
+    def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
+        """Take note that ``records`` will stand for all that ``role`` wrote, when synced."""
+        ...
+
+    def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
+        """Take note of everything that leaves ``node`` at the end of a turn."""
+        ...
+
+
+class WatchedDisk(Disk):
+    """A disk that tells what is durable.
+
+    Args:
+        node: whose it is.
+        watcher: who is told.
+
+    """
+
+    def __init__(self, node: str, watcher: Watcher) -> None:
+        super().__init__()
+        self.node = node
+        self.watcher = watcher
+        self.unsynced: list[Sequence[Message]] = []
+        """What is in the tail, as it was before it was encoded."""
+
+    def append(self, role: str, record: Message) -> None:
+        """Write ``record``."""
+        super().append(role, record)
+        self.unsynced.append((record,))
+
+    def checkpoint(self, role: str, records: Sequence[Message]) -> None:
+        """Write ``records`` in the place of what was before."""
+        super().checkpoint(role, records)
+        self.unsynced.append(records)
+        self.watcher.forgets(self.node, role, records)
+
+    def sync(self) -> None:
+        """Make what is in the tail durable, which after a crash may be less than was written."""
+        written = list(zip(self.tail, self.unsynced, strict=False))
+        self.unsynced = []
+        super().sync()
+        for one, records in written:
+            self.watcher.wrote(self.node, one.role, records, alone=one.alone)
+
+
+class WatchedNode(SimulatedNode):
+    """A node that shows what leaves it before it does."""
+
+    def __init__(
+        self,
+        world: Ground,
+        name: str,
+        recipe: Recipe,
+        *,
+        settings: Settings,
+        departs: Callable[[SimulatedNode], None],
+    ) -> None:
+        super().__init__(world, name, recipe, member=True, settings=settings)
+        self.departs = departs
+
+    def _depart(self) -> None:
+        self.departs(self)
+        super()._depart()
+
+
+class LogWorld(World):
+    """Runs members that are watched, and strikes them where a proof would look.
+
+    Args:
+        seed: fixes all chance.
+        plan: how bad it is.
+        watcher: sees what becomes durable and what leaves.
+        disk: what members write on.
+
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        plan: LogPlan,
+        watcher: Watcher,
+        disk: Callable[[str, Watcher], WatchedDisk] = WatchedDisk,
+    ) -> None:
+        super().__init__(seed, plan.misfortune)
+        self.plan = plan
+        self.watcher = watcher
+        self.disk = disk
+        self.chance = self.streams.fork("log")
+        self.last_ballot = NO_BALLOT
+        """The highest under which anything was proposed."""
+
+    def add(
+        self, name: str, recipe: Recipe, *, member: bool, settings: Settings | None = None
+    ) -> SimulatedNode:
+        """Add a node, switched off; members are watched."""
+        if not member:
+            return super().add(name, recipe, member=False, settings=settings)
+        chosen = settings or Settings()
+        node = WatchedNode(self, name, recipe, settings=chosen, departs=self._on_departure)
+        node.disk = self.disk(name, self.watcher)
+        self.nodes[name] = node
+        self.members = tuple(sorted((*self.members, name)))
+        return node
+
+    def sync_time(self, node: str, boot: int) -> int:
+        """Return how long a sync takes; a node likes to die while it writes what matters."""
+        time = super().sync_time(node, boot)
+        kinds = (Pledged, SnapshotChunk)
+        disk = self.nodes[node].disk
+        matters = isinstance(disk, WatchedDisk) and any(
+            isinstance(record, kinds) for records in disk.unsynced for record in records
+        )
+        dies = self.chance.randrange(1_000) < self.plan.crash_at_ballot_per_mille
+        if matters and dies and not self.calm:
+            self.faults["crash at a ballot"] += 1
+            self.after(self.chance.randrange(time), self.kill, node, boot)
+        return time
+
+    def kill(self, name: str, boot: int) -> None:
+        """Let a node die if it still lives the life ``boot``; it comes back after a while."""
+        if self.nodes[name].boot == boot and self.nodes[name].up and not self.calm:
+            self.crash(name)
+            down = int(self.chance.expovariate(1.0) * self.misfortune.down_ms * NS_PER_MS)
+            self.after(down, self.power_on, name)
+
+    def _on_departure(self, node: SimulatedNode) -> None:
+        letters = [
+            (envelope.sender, envelope.to, envelope.message)
+            for envelopes in node.stage.outbox.values()
+            for envelope in envelopes
+        ]
+        self.watcher.leaves(node.name, node.boot, letters)
+        ballots = [message.ballot for _, _, message in letters if isinstance(message, Accept)]
+        if ballots and not self.calm:
+            self._strike(node, ballots[-1])
+
+    def _strike(self, node: SimulatedNode, ballot: Ballot) -> None:
+        """Now and then let a leader's proposals reach only some, and let it fall silent.
+
+        Most of all the first of a reign: two reigns that end so leave two votes for one slot.
+        """
+        chance, plan = self.chance, self.plan
+        per_mille = plan.partial_per_mille
+        if ballot > self.last_ballot:
+            self.last_ballot, per_mille = ballot, plan.partial_reign_per_mille
+        if chance.randrange(1_000) >= per_mille:
+            return
+        self.faults["partial proposal"] += 1
+        others = [member for member in self.members if member != node.name]
+        spared = chance.randint(0, (len(others) - 1) // 2)
+        chance.shuffle(others)
+        until = self.time + chance.randrange(3 * plan.election_ms) * NS_PER_MS
+        self.mishap(node.name, f"reaches only {others[:spared]} until {until // NS_PER_MS} ms")
+        self._silence(node.name, others[spared:], until)
+        self.after(1, self._silence, node.name, others[:spared], until)
+        if plan.wrong_clocks:
+            self._set_clocks_wrong(node.name)
+        if chance.random() < plan.partial_crash_share:
+            self.after(chance.randrange(CRASH_NS_MAX), self.kill, node.name, node.boot)
+
+    def _set_clocks_wrong(self, slow: str) -> None:
+        for name in self.members:
+            wrong = -self.plan.drift_ppm if name == slow else self.plan.drift_ppm
+            if self.nodes[name].up:
+                self.nodes[name].run_clock_at(PPM + wrong)
+
+    def _silence(self, name: str, to: list[str], until: int) -> None:
+        if not self.calm:
+            self.network.cut([(name, other) for other in to], Cut(until, holds=False))

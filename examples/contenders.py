@@ -1,0 +1,168 @@
+"""The clients of examples/cluster.py: processes that fight for locks, and what they said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Self
+
+from local_cluster import READY_S, STOP_S, ClusterFailedError, LocalCluster, stop_all
+
+HERE = Path(__file__).resolve().parent
+SAID_MAX = 500
+"""How much of what a client said at its end is shown, in characters: the logs are removed."""
+
+
+class Contenders:
+    """Client processes, and what they said so far.
+
+    Attributes:
+        grants: how many each client had.
+        waits_ms: how long each acquire took.
+        longest_gap_ms: the longest time without a grant to anybody, from `begin` on.
+        kills_ms: when a node was killed.
+        unserved: of these, those since which there was no grant.
+
+    """
+
+    def __init__(
+        self, cluster: LocalCluster, folder: Path, *, clients: int, locks: int, seconds: float
+    ) -> None:
+        self.names = [f"c{number + 1}" for number in range(clients)]
+        self.grants: Counter[str] = Counter(dict.fromkeys(self.names, 0))
+        self.waits_ms: list[float] = []
+        self.longest_gap_ms = 0
+        self.kills_ms: list[int] = []
+        self.unserved: list[int] = []
+        self._last_grant_ms = 0
+        self.done: dict[str, dict[str, Any]] = {}
+        self.problems: list[str] = []
+        self._counting = threading.Lock()
+        self._over = threading.Event()
+        self._ready = threading.Semaphore(0)
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._readers: list[threading.Thread] = []
+        self._folder = folder
+        self._addresses = cluster.connect.split(",")
+        self._options = ["--cluster", cluster.name, "--folder", str(folder)]
+        self._options += ["--locks", str(locks), "--seconds", str(seconds)]
+
+    def _start(self, name: str, connect: str) -> None:
+        command = [sys.executable, str(HERE / "contender.py"), *self._options]
+        command += ["--name", name, "--connect", connect]
+        with self._log_of(name).open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        self._processes[name] = process
+        reader = threading.Thread(target=self._read, args=(name, process), daemon=True)
+        reader.start()
+        self._readers.append(reader)
+
+    def _read(self, name: str, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said: dict[str, Any] = json.loads(line)
+            if said["event"] == "granted":
+                self._count(name, said)
+            elif said["event"] == "ready":
+                self._ready.release()
+            else:
+                self.done[name] = said
+        if not self.alive():
+            self._over.set()
+
+    def _count(self, name: str, said: dict[str, Any]) -> None:
+        with self._counting:
+            self.grants[name] += 1
+            self.waits_ms.append(said["waited_ms"])
+            self._pass(said["at_ms"])
+            self.unserved = [kill for kill in self.unserved if kill >= said["at_ms"]]
+
+    def _pass(self, at_ms: int) -> None:
+        self.longest_gap_ms = max(self.longest_gap_ms, at_ms - self._last_grant_ms)
+        self._last_grant_ms = max(self._last_grant_ms, at_ms)
+
+    def _log_of(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    def __enter__(self) -> Self:
+        try:
+            for number, name in enumerate(self.names):
+                first = number % len(self._addresses)  # Each begins at another node.
+                connect = ",".join(self._addresses[first:] + self._addresses[:first])
+                self._start(name, connect)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        stop_all(list(self._processes.values()))
+        for reader in self._readers:
+            reader.join(STOP_S)
+        for process in self._processes.values():
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def begin(self) -> None:
+        """Let all clients begin together, once each is connected.
+
+        Raises:
+            ClusterFailedError: one of them is not ready within `READY_S`.
+
+        """
+        for _ in self.names:
+            if not self._ready.acquire(timeout=READY_S):
+                raise ClusterFailedError(f"a client is not ready after {READY_S} s; see its log")
+        self._last_grant_ms = now_ms()
+        for process in self._processes.values():
+            assert process.stdin is not None
+            process.stdin.write("begin\n")
+            process.stdin.flush()
+
+    def killed(self) -> None:
+        """Take down that a node is killed now."""
+        with self._counting:
+            self.kills_ms.append(now_ms())
+            self.unserved.append(self.kills_ms[-1])
+
+    def over(self) -> None:
+        """Take down that the time is over: whoever is served later does not count for the gap."""
+        with self._counting:
+            self._pass(now_ms())
+
+    def alive(self) -> bool:
+        """Return whether any client still runs."""
+        return any(process.poll() is None for process in self._processes.values())
+
+    def wait(self, seconds: float) -> None:
+        """Wait for ``seconds``, or until every client has ended."""
+        self._over.wait(seconds)
+
+    def finish(self, grace_s: float) -> bool:
+        """Wait for every client to end by itself; return whether all ended well."""
+        ends = time.monotonic() + grace_s
+        for name, process in self._processes.items():
+            try:
+                code = process.wait(max(0.0, ends - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.problems.append(f"client {name} did not finish in {grace_s} s")
+                continue
+            if code != 0:
+                said = self._log_of(name).read_text(encoding="utf-8", errors="replace").strip()
+                self.problems.append(f"client {name} ended with {code}: {said[-SAID_MAX:]}")
+        for reader in self._readers:
+            reader.join(STOP_S)
+        return not self.problems
+
+
+def now_ms() -> int:
+    """Return the monotonic clock of this machine (ms), the same in every process."""
+    return time.monotonic_ns() // 1_000_000

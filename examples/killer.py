@@ -1,0 +1,106 @@
+"""Kills the node that leads, again and again, and starts it anew: ``--kill-leader``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Self
+
+from contenders import Contenders
+from local_cluster import LocalCluster, described, master_of
+
+import holdfast
+
+DOWN_S = 1.0
+"""How long a killed node stays down, or half the time between two kills if that is less."""
+
+LAST_BEFORE_END_S = 3.0
+"""No kill so shortly before the end: it has to be seen that clients go on after each."""
+
+LOOK_AGAIN_S = 0.05
+STOP_S = 10.0
+
+
+def why_not(protocol: str, *, journal: bool) -> str:
+    """Return why the leader of such a cluster cannot be killed, in words; empty if it can."""
+    if protocol == "lamport":
+        return (
+            "lamport has no leader, and needs every node up with what it knows: "
+            "use --protocol paxos, or central with --journal"
+        )
+    if protocol == "central" and not journal:
+        return (
+            "a central server that is killed forgets who holds what, and two could hold at once: "
+            "add --journal, or use --protocol paxos"
+        )
+    return ""
+
+
+class LeaderKiller:
+    """A thread that kills whoever leads.
+
+    Nobody is killed unless all nodes are ready and there was a grant since the last kill.
+
+    Args:
+        cluster: whose nodes.
+        watcher: a client that knows who leads.
+        contenders: who is to go on nevertheless.
+        every_s: between two kills; the first comes after half of it.
+        until: the end of the run (s of the monotonic clock).
+
+    """
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        watcher: holdfast.Client,
+        contenders: Contenders,
+        *,
+        every_s: float,
+        until: float,
+    ) -> None:
+        self._cluster = cluster
+        self._watcher = watcher
+        self._contenders = contenders
+        self._every_s = every_s
+        self._until = until - LAST_BEFORE_END_S
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        pause_s = self._every_s / 2
+        while not self._over.wait(pause_s) and time.monotonic() < self._until:
+            began = time.monotonic()
+            leader = self._wait_for_leader()
+            if not leader:
+                return
+            self._contenders.killed()
+            self._cluster.kill(leader)
+            self._over.wait(min(DOWN_S, self._every_s / 2))
+            self._cluster.start(leader)
+            pause_s = max(0.0, began + self._every_s - time.monotonic())
+
+    def _wait_for_leader(self) -> str:
+        """Return who leads once all nodes are ready; empty if it is too late for that."""
+        while time.monotonic() < self._until:
+            if ended := self._cluster.ended():
+                said = self._cluster.log_of(ended)
+                self._contenders.problems.append(f"node {ended} ended by itself:\n{said}")
+                return ""
+            statuses = described(self._watcher)
+            ready = {status.node for status in statuses if status.ready}
+            leader = master_of(statuses) or self._cluster.server
+            all_ready = ready == set(self._cluster.nodes)
+            if all_ready and leader and not self._contenders.unserved:
+                return leader
+            if self._over.wait(LOOK_AGAIN_S):
+                return ""
+        return ""

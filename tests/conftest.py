@@ -1,0 +1,184 @@
+"""Threads, tasks and asks behind one face, before a real `paxos` cluster: for `test_faces*.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import aio
+from holdfast.actors.error import LockTimeoutError
+from holdfast.actors.lock.message import Acquire, Inspect, LockStatus, Release
+from holdfast.cluster.config import parse, starting_config
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+
+PATIENCE_S = 60
+CLUSTER = "faces"
+
+
+class Asks:
+    """A lock through ``ask`` of a node in this process: each ask is an owner of its own."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self._proxy = node.proxy
+        self.name = name
+        self.fence: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self.fence is not None
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> int | None:
+        wait_ms = None if timeout is None else int(timeout * 1000)
+        asked = Acquire(lock=self.name, wait_ms=wait_ms if blocking else 0)
+        try:
+            self.fence = self._proxy.ask(asked, timeout=PATIENCE_S).fence
+        except LockTimeoutError:
+            return None
+        return self.fence
+
+    def release(self) -> None:
+        shown = self.fence or 1
+        self._proxy.ask(Release(lock=self.name, fence=shown), timeout=PATIENCE_S)
+        self.fence = None
+
+    def status(self) -> LockStatus:
+        status: LockStatus = self._proxy.ask(Inspect(lock=self.name), timeout=PATIENCE_S)
+        return status
+
+
+class Thread:
+    """A user whose every deed is one thread's."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._pool = ThreadPoolExecutor(1)
+
+    def begin(self, deed: Callable[[Any], Any]) -> Future[Any]:
+        return self._pool.submit(deed, self._lock)
+
+    def leave(self) -> None:
+        self._pool.shutdown(wait=False)
+
+
+class Task:
+    """A user whose every deed is one task's."""
+
+    def __init__(self, lock: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._lock = lock
+        self._loop = loop
+        self._deeds: asyncio.Queue[tuple[Callable[[Any], Any], Future[Any]] | None]
+        self._deeds = asyncio.Queue()
+        asyncio.run_coroutine_threadsafe(self._live(), loop)
+
+    def begin(self, deed: Callable[[Any], Any]) -> Future[Any]:
+        done: Future[Any] = Future()
+        self._loop.call_soon_threadsafe(self._deeds.put_nowait, (deed, done))
+        return done
+
+    def leave(self) -> None:
+        self._loop.call_soon_threadsafe(self._deeds.put_nowait, None)
+
+    async def _live(self) -> None:
+        while (order := await self._deeds.get()) is not None:
+            deed, done = order
+            try:
+                result = deed(self._lock)
+                done.set_result(await result if inspect.isawaitable(result) else result)
+            except Exception as error:  # noqa: BLE001  # It is what the test looks at.
+                done.set_exception(error)
+
+
+class Face:
+    """One way to the cluster, and users on it."""
+
+    def __init__(self, kind: str, addresses: str, node: Node, ttl: float = 15.0) -> None:
+        self.kind = kind
+        self.node = node
+        self.loop = asyncio.new_event_loop()
+        self._runner = threading.Thread(target=self.loop.run_forever)
+        self._runner.start()
+        self._users: list[Thread | Task] = []
+        self.client: Any = None
+        if kind == "threads":
+            self.client = holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
+        elif kind == "tasks":
+            self.client = self.on_loop(self._connect(addresses, ttl))
+
+    async def _connect(self, addresses: str, ttl: float) -> aio.Client:
+        return await aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
+
+    def on_loop(self, work: Any) -> Any:
+        if not inspect.isawaitable(work):
+            return work
+        return asyncio.run_coroutine_threadsafe(_awaited(work), self.loop).result(PATIENCE_S)
+
+    def user(self, name: str, **terms: Any) -> Callable[[Callable[[Any], Any]], Any]:
+        """Return how a new user does something with the lock ``name``, and what comes of it."""
+        begin = self.slow_user(name, **terms)
+        return lambda deed: begin(deed).result(PATIENCE_S)
+
+    def slow_user(self, name: str, **terms: Any) -> Callable[[Callable[[Any], Any]], Future[Any]]:
+        if self.kind == "asks":
+            user: Thread | Task = Thread(Asks(self.node, name))
+        elif self.kind == "threads":
+            user = Thread(self.client.lock(name, **terms))
+        else:
+            user = Task(self.client.lock(name, **terms), self.loop)
+        self._users.append(user)
+        return user.begin
+
+    def close(self) -> None:
+        for user in self._users:
+            user.leave()
+        if self.client is not None:
+            self.on_loop(self.client.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._runner.join(PATIENCE_S)
+        self.loop.close()
+
+
+async def _awaited(work: Any) -> Any:
+    return await work
+
+
+@pytest.fixture(scope="module")
+def paxos_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
+    at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
+    text = starting_config(at, cluster=CLUSTER, protocol="paxos")
+    config = parse(text, Path(tmp_path_factory.mktemp("faces")))
+    nodes = [Node.start(config, node) for node in at]
+    yield nodes
+    for node in nodes:
+        assert node.stop(PATIENCE_S)
+        assert node.failure is None
+
+
+def started(kind: str, nodes: list[Node]) -> Iterator[Face]:
+    face = Face(kind, ",".join(node.address for node in nodes), nodes[0])
+    yield face
+    face.close()
+
+
+@pytest.fixture(params=["threads", "tasks", "asks"])
+def face(request: pytest.FixtureRequest, paxos_nodes: list[Node]) -> Iterator[Face]:
+    yield from started(str(request.param), paxos_nodes)
+
+
+@pytest.fixture(params=["threads", "tasks"])
+def client_face(request: pytest.FixtureRequest, paxos_nodes: list[Node]) -> Iterator[Face]:
+    yield from started(str(request.param), paxos_nodes)
+
+
+@pytest.fixture
+def make_face(paxos_nodes: list[Node]) -> Callable[[str, str, float], Face]:
+    """Return what makes a face of a kind, to addresses, with a TTL (s); who calls it closes it."""
+    return lambda kind, addresses, ttl: Face(kind, addresses, paxos_nodes[0], ttl)

@@ -1,0 +1,189 @@
+"""A client process of test_paxos_storm: takes locks and writes under them until it reads a line.
+
+It says a line for each grant, ``+ LOCK FENCE``, and at the end one object of JSON: how many
+updates it made of each file, what it saw go wrong there, and what its calls ended in that
+they should not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import holdfast
+from holdfast import aio
+
+OWNERS = 4
+"""Threads or tasks that take locks, each for itself."""
+
+PATIENCE_S = 45.0
+"""Far above any wait there may be while a majority lives."""
+
+WORK_S = (0.0, 0.005)
+"""How long what a lock protects takes, drawn anew each time."""
+
+CONNECT_S = 60.0
+DETAILS_MAX = 5
+
+
+class Ledger:
+    """What one lock protects: a file that refuses a fence which is not above all before it.
+
+    The change is a read, a pause and a write: of two writers at once one loses its update.
+    A second file shows whoever is inside.
+    """
+
+    def __init__(self, folder: Path, lock: str) -> None:
+        self._file = folder / f"{lock}.ledger"
+        self._inside = folder / f"{lock}.inside"
+
+    def read(self) -> tuple[int, int]:
+        """Return the last fence and how many updates there were."""
+        if not self._file.exists():
+            return 0, 0
+        fence, updates = self._file.read_text(encoding="ascii").split()
+        return int(fence), int(updates)
+
+    def enter(self, fence: int) -> tuple[int, list[str]]:
+        """Begin a change; return the updates before it, and what is wrong."""
+        wrong: list[str] = []
+        try:
+            os.close(os.open(self._inside, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            wrong.append("overlap")
+        last, updates = self.read()
+        if fence <= last:
+            wrong.append("fence went back")
+        return updates, wrong
+
+    def leave(self, fence: int, updates: int) -> None:
+        """End the change that began with ``updates``."""
+        aside = self._file.with_suffix(f".{os.getpid()}-{fence}")
+        aside.write_text(f"{fence} {updates + 1}", encoding="ascii")
+        aside.rename(self._file)
+        self._inside.unlink(missing_ok=True)
+
+
+class Client:
+    """The work of one process, from threads or from tasks."""
+
+    def __init__(self, folder: Path, locks: list[str], chance: Random) -> None:
+        self.locks = locks
+        self.chance = chance
+        self.updates: Counter[str] = Counter()
+        self.wrong: Counter[str] = Counter()
+        self.details: list[str] = []
+        self.over = threading.Event()
+        self._ledgers = {lock: Ledger(folder, lock) for lock in locks}
+        self._counting = threading.Lock()
+
+    def choose(self) -> tuple[str, float]:
+        """Return the next lock to take and how long to work under it (s)."""
+        with self._counting:
+            return self.chance.choice(self.locks), self.chance.uniform(*WORK_S)
+
+    def begin_work(self, lock: str, fence: int) -> int:
+        updates, wrong = self._ledgers[lock].enter(fence)
+        for what in wrong:
+            self.complain(what, f"{lock} under {fence}")
+        return updates
+
+    def end_work(self, lock: str, fence: int, updates: int) -> None:
+        self._ledgers[lock].leave(fence, updates)
+        with self._counting:
+            self.updates[lock] += 1
+            print(f"+ {lock} {fence}", flush=True)
+
+    def complain(self, what: str, detail: str) -> None:
+        with self._counting:
+            self.wrong[what] += 1
+            if len(self.details) < DETAILS_MAX:
+                self.details.append(f"{what}: {detail}")
+
+    def report(self) -> str:
+        """Return the last line."""
+        said = {"updates": self.updates, "wrong": self.wrong, "details": self.details}
+        return json.dumps(said)
+
+
+def with_threads(client: Client, connect: Callable[[], holdfast.Client]) -> None:
+    with connect() as connection:
+        crowd = [
+            threading.Thread(target=one_thread, args=(client, connection)) for _ in range(OWNERS)
+        ]
+        for thread in crowd:
+            thread.start()
+        sys.stdin.readline()
+        client.over.set()
+        for thread in crowd:
+            thread.join()
+
+
+def one_thread(client: Client, connection: holdfast.Client) -> None:
+    while not client.over.is_set():
+        name, work_s = client.choose()
+        lock = connection.lock(name)
+        try:
+            fence = lock.acquire(timeout=PATIENCE_S)
+            if fence is None:
+                client.complain("timeout", f"{name} after {PATIENCE_S} s")
+                continue
+            updates = client.begin_work(name, fence)
+            client.over.wait(work_s)
+            client.end_work(name, fence, updates)
+            lock.release()
+        except Exception as error:  # noqa: BLE001 (the top of a thread: whatever it is, it is told)
+            client.complain(type(error).__name__, traceback.format_exc())
+
+
+async def with_tasks(client: Client, address: str, cluster: str) -> None:
+    async with (
+        aio.connect(address, cluster=cluster, timeout=CONNECT_S) as connection,
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(OWNERS):
+            group.create_task(one_task(client, connection))
+        await asyncio.to_thread(sys.stdin.readline)
+        client.over.set()
+
+
+async def one_task(client: Client, connection: aio.Client) -> None:
+    while not client.over.is_set():
+        name, work_s = client.choose()
+        lock = connection.lock(name)
+        try:
+            fence = await lock.acquire(timeout=PATIENCE_S)
+            if fence is None:
+                client.complain("timeout", f"{name} after {PATIENCE_S} s")
+                continue
+            updates = client.begin_work(name, fence)
+            await asyncio.sleep(work_s)
+            client.end_work(name, fence, updates)
+            await lock.release()
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is told, and the task goes on)
+            client.complain(type(error).__name__, traceback.format_exc())
+
+
+def main(kind: str, address: str, cluster: str, folder: str, locks: str, seed: str) -> None:
+    client = Client(Path(folder), locks.split(","), Random(seed))
+
+    def connect() -> holdfast.Client:
+        return holdfast.connect(address, cluster=cluster, timeout=CONNECT_S)
+
+    if kind == "threads":
+        with_threads(client, connect)
+    else:
+        asyncio.run(with_tasks(client, address, cluster))
+    print(client.report(), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,215 @@
+"""The asyncio client: tasks as owners, many of them, a busy loop, callbacks, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import aio
+from holdfast.actors.error import (
+    CancelledError,
+    ConfigError,
+    LockOwnershipLostError,
+    NotHeldError,
+    UnavailableError,
+)
+from holdfast.cluster.config import parse, starting_config
+from holdfast.cluster.hold import HoldState, Notice
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+
+PATIENCE_S = 60
+CLUSTER = "aio"
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
+    text = starting_config(at, cluster=CLUSTER, protocol="paxos")
+    config = parse(text, Path(tmp_path_factory.mktemp("aio")))
+    nodes = [Node.start(config, node) for node in at]
+    yield ",".join(at.values())
+    for node in nodes:
+        assert node.stop(PATIENCE_S)
+
+
+def connect(addresses: str, ttl: float = 15.0) -> aio.Connecting:
+    return aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
+
+
+def test_a_client_may_be_entered_or_awaited(addresses: str) -> None:
+    async def run() -> None:
+        async with connect(addresses) as one, await connect(addresses) as two:
+            assert one.protocol == two.protocol == "paxos"
+            assert one.session != two.session
+            async with one.lock("entered") as lock:
+                assert lock.fence
+                assert (await two.status("entered")).holder is not None
+                assert "held under fence" in repr(lock)
+            assert len(await one.describe()) == 3
+
+    asyncio.run(run())
+
+
+def test_rule_69_what_a_task_holds_another_task_does_not(addresses: str) -> None:
+    async def run() -> None:
+        async with connect(addresses) as client:
+            lock = client.lock("tasks")
+            async with lock:
+                assert await asyncio.create_task(other(lock)) == (False, None)
+                with pytest.raises(NotHeldError):
+                    await asyncio.create_task(lock.release())
+                assert lock.held
+
+    async def other(lock: aio.Lock) -> tuple[bool, int | None]:
+        return lock.held, await lock.acquire(blocking=False)
+
+    asyncio.run(run())
+
+
+def test_a_thousand_tasks_wait_for_one_lock_on_no_thread_of_their_own(addresses: str) -> None:
+    async def run() -> tuple[list[int], int]:
+        fences: list[int] = []
+        async with connect(addresses) as client:
+            before = threading.active_count()
+            lock = client.lock("crowd")
+
+            async def work() -> None:
+                async with lock:
+                    assert lock.fence is not None
+                    fences.append(lock.fence)
+
+            async with lock:
+                tasks = [asyncio.create_task(work()) for _ in range(1_000)]
+                while len((await client.status("crowd")).waiters) < 1_000:
+                    pass
+                threads = threading.active_count() - before
+            await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
+        return fences, threads
+
+    fences, threads = asyncio.run(run())
+    assert len(fences) == 1_000
+    assert fences == sorted(set(fences))
+    assert threads == 0
+
+
+def test_a_busy_loop_does_not_cost_the_session(addresses: str) -> None:
+    """P18: a thread of its own keeps it, though no task runs for several of its TTLs."""
+
+    async def run() -> None:
+        async with connect(addresses, ttl=1.0) as client:
+            notices: list[Notice] = []
+            client.on_lost(notices.append)
+            async with client.lock("busy") as lock:
+                end = time.monotonic() + 3
+                while time.monotonic() < end:
+                    pass
+                assert lock.held
+                await asyncio.sleep(0)
+            assert notices == []
+
+    asyncio.run(run())
+
+
+def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(addresses: str) -> None:
+    async def run() -> None:
+        async with connect(addresses) as client, connect(addresses) as operator:
+            told: asyncio.Future[tuple[Notice, int]] = asyncio.get_running_loop().create_future()
+            lock = client.lock("evicted", owner="job")
+            lock.on_lost(lambda notice: told.set_result((notice, threading.get_ident())))
+            fence = await lock.acquire()
+            assert fence is not None
+            await operator.evict("evicted", fence, "root@ops")
+            notice, thread = await asyncio.wait_for(told, PATIENCE_S)
+            assert (notice.lock, notice.fence, notice.state) == ("evicted", fence, HoldState.LOST)
+            assert thread == threading.get_ident()
+            assert lock.lost
+            with pytest.raises(LockOwnershipLostError):
+                await lock.release()
+            again = await lock.acquire()
+            assert again is not None
+            assert again > fence
+
+    asyncio.run(run())
+
+
+def test_closing_ends_what_waits_and_leaves_no_thread(addresses: str) -> None:
+    before = threading.active_count()
+
+    async def run() -> None:
+        holder = await connect(addresses)
+        client = await connect(addresses)
+        await holder.lock("closed").acquire()
+        waiting = asyncio.create_task(client.lock("closed").acquire())
+        while not (await holder.status("closed")).waiters:
+            pass
+        await asyncio.gather(client.close(), client.close())
+        with pytest.raises(CancelledError):
+            await waiting
+        await holder.close()
+
+    asyncio.run(run())
+    assert threading.active_count() == before
+
+
+def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(addresses: str) -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from holdfast import aio\n"
+        "async def main():\n"
+        f"    client = await aio.connect(sys.argv[1], cluster={CLUSTER!r})\n"
+        "    print(await client.lock('exit').acquire())\n"
+        "asyncio.run(main())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, addresses],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=True,
+        text=True,
+    )
+    assert int(ended.stdout) > 0
+    assert ended.stderr == ""
+    with holdfast.connect(addresses, cluster=CLUSTER) as client:
+        assert client.lock("exit").acquire(timeout=PATIENCE_S)
+
+
+def test_what_cannot_be_is_refused_before_anything_runs() -> None:
+    before = threading.active_count()
+    with pytest.raises(ConfigError):
+        aio.connect("nowhere")
+    (port,) = free_ports(1)
+
+    async def nobody() -> None:
+        async with aio.connect(f"tcp://127.0.0.1:{port}", timeout=0.3):
+            raise AssertionError
+
+    with pytest.raises(UnavailableError, match="Are the nodes running"):
+        asyncio.run(nobody())
+    assert threading.active_count() == before
+
+
+def test_a_lock_that_nobody_uses_is_forgotten(addresses: str) -> None:
+    async def run() -> weakref.ref[aio.Lock]:
+        async with connect(addresses) as client:
+            lock = client.lock("garbage")
+            lock.on_lost(print)
+            async with lock:
+                pass
+            kept = weakref.ref(lock)
+            del lock
+            gc.collect()
+            assert kept() is None
+            return kept
+
+    assert asyncio.run(run())() is None

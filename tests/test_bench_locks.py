@@ -1,0 +1,187 @@
+"""`holdfast bench locks`: what it measures, what it refuses, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.actors.lock.message import NodeStatus
+from holdfast.cluster.bench.failover import longest_gap_ms
+from holdfast.cluster.bench.job import Job, Kind, read_job
+from holdfast.cluster.bench.load import quantiles_us
+from holdfast.cluster.bench.locks import Plan
+from holdfast.cluster.bench.machine import this_machine
+from holdfast.cluster.bench.members import configuration, master_of
+from holdfast.cluster.bench.report import Reading, readings_table
+from holdfast.cluster.config import parse
+
+LONG_S = 180.0
+COMMAND = [sys.executable, "-m", "holdfast", "bench", "locks"]
+
+
+def bench(*options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # All of its processes, and only they, are in a group of its own.
+    )
+
+
+def processes_left_of(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("grants", "gap"),
+    [
+        ([], 100),
+        ([90, 110, 120, 190], 70),
+        ([50, 150], 100),  # It began before the span.
+        ([120, 130, 500], 70),  # What ends after the span is judged with the next.
+        ([100, 200], 100),
+        ([10, 20, 300], 180),
+    ],
+)
+def test_a_gap_is_the_longest_time_without_a_grant(grants: list[int], gap: int) -> None:
+    assert longest_gap_ms(grants, 100, 200) == gap
+
+
+def test_a_job_survives_its_line() -> None:
+    job = Job(kind=Kind.READ, address="tcp://a:1", seconds=2.5, at_once=3, age_ms=100, shared=True)
+    assert read_job(job.line()) == job
+
+
+def test_threads_are_after_locks_of_their_own_or_all_after_one() -> None:
+    own = Job(kind=Kind.RATE, lock="x")
+    one = Job(kind=Kind.RATE, lock="x", shared=True)
+    assert [own.lock_of(0), own.lock_of(1)] == ["x-0", "x-1"]
+    assert [one.lock_of(0), one.lock_of(1)] == ["x", "x"]
+
+
+def test_quantiles_are_in_microseconds() -> None:
+    found = quantiles_us([number / 1_000_000 for number in range(101)])
+    assert found == {"p50_us": pytest.approx(50), "p99_us": pytest.approx(99), "times": 101}
+
+
+@pytest.mark.parametrize("protocol", ["paxos", "central", "lamport"])
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_cluster_of_every_protocol_can_be_configured(protocol: str, durable: bool) -> None:
+    addresses = {"n1": "tcp://127.0.0.1:4041", "n2": "tcp://127.0.0.1:4042"}
+    text = configuration("bench", protocol, addresses, durable=durable)
+    assert ("memory" in text) == (protocol == "paxos" and not durable)
+    config = parse(configuration("bench", protocol, addresses, durable=True), Path())
+    assert (config.protocol, config.nodes) == (protocol, addresses)
+    assert config.settings.central_journal == (protocol == "central")
+
+
+def test_the_master_is_whom_most_nodes_name() -> None:
+    def status(node: str, master: str) -> NodeStatus:
+        return NodeStatus(
+            node=node,
+            protocol="paxos",
+            nodes=(),
+            ready=True,
+            detail="",
+            uptime_ms=1,
+            counters=(),
+            locks=(),
+            master=master,
+        )
+
+    assert master_of([status("n1", "n2"), status("n2", "n2"), status("n3", "n3")]) == "n2"
+    assert master_of([status("n1", ""), status("n2", "n1")]) == "n1"
+    assert master_of([status("n1", "")]) == ""
+    assert master_of([]) == ""
+
+
+def test_the_machine_is_described(tmp_path: Path) -> None:
+    machine = this_machine(tmp_path)
+    assert machine.cores >= 1
+    assert machine.sync_us > 0
+    assert "Python" in machine.in_words()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_title_says_what_is_kept_on_disk() -> None:
+    assert Plan().in_words() == "paxos, 3 nodes, fsync"
+    assert Plan(durable=False, nodes=5).in_words() == "paxos, 5 nodes, memory"
+    assert Plan(protocol="central").in_words() == "central, 3 nodes, journal"
+    assert Plan(protocol="lamport").in_words() == "lamport, 3 nodes"
+
+
+def test_a_table_shows_the_spread_of_rounds() -> None:
+    reading = Reading("gap_ms", "gap", 700, "ms", "3 kills", (500, 700, 1_900))
+    table = readings_table("title", [reading])
+    assert [next(iter(column.cells)) for column in table.columns] == [
+        "gap",
+        "700 (500 to 1,900)",
+        "ms",
+        "3 kills",
+    ]
+
+
+def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
+    with bench("--seconds", "0.3", "--kills", "1", "--json") as running:
+        said, told = running.communicate(timeout=LONG_S)
+    assert running.returncode == 0, told
+    assert not processes_left_of(running.pid)
+    report = json.loads(said.splitlines()[-1])
+    figures = report["figures"]
+    assert all(value > 0 for value in figures.values()), figures
+    assert set(figures) >= {
+        "pair_p50_us",
+        "pair_p99_us",
+        "pairs_per_s",
+        "handovers_per_s",
+        "tasks_pairs_per_s",
+        "bare_p50_us",
+        "failover_gap_ms",
+        "reads_linearizable_per_s",
+        "reads_local_per_s",
+    }
+    assert figures["pair_p50_us"] <= figures["pair_p99_us"]
+    assert len(report["rounds"]["failover_gap_ms"]) == 1
+    assert report["machine"]["cores"] >= 1
+    assert report["plan"]["protocol"] == "paxos"
+    assert "measuring pair" in told
+
+
+def test_another_protocol_is_measured_without_what_it_does_not_have() -> None:
+    with bench("--protocol", "central", "--seconds", "0.3", "--json", "--only", "pair") as running:
+        said, told = running.communicate(timeout=LONG_S)
+    assert running.returncode == 0, told
+    assert set(json.loads(said.splitlines()[-1])["figures"]) == {"pair_p50_us", "pair_p99_us"}
+    assert not processes_left_of(running.pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_process_behind(number: signal.Signals) -> None:
+    with bench("--seconds", "600", "--only", "throughput", "--json") as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "measuring throughput" in line:
+                break
+        running.send_signal(number)
+        running.communicate(timeout=LONG_S)
+    assert running.returncode == 128 + number
+    assert not processes_left_of(running.pid)
+
+
+def test_what_cannot_be_measured_is_refused_in_words() -> None:
+    with bench("--protocol", "raft", "--json") as running:
+        _, told = running.communicate(timeout=LONG_S)
+    assert running.returncode == 2
+    assert "raft" in told
+    assert "Traceback" not in told

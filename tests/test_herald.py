@@ -1,0 +1,62 @@
+"""Callbacks: where they run, and what becomes of what they raise."""
+
+from __future__ import annotations
+
+import threading
+
+from loguru import logger
+
+from holdfast.cluster.herald import ThreadHerald
+from holdfast.cluster.hold import HoldState, Notice
+
+PATIENCE_S = 30
+NOTICE = Notice("x", "ann", 1, HoldState.LOST, "why")
+
+
+def test_what_a_callback_raises_is_logged_and_the_next_is_called() -> None:
+    lines: list[str] = []
+    called = threading.Event()
+    herald = ThreadHerald()
+    logger.enable("holdfast")
+    sink = logger.add(lambda line: lines.append(line.record["message"]), level="ERROR")
+    try:
+        herald.call(lambda _: 1 // 0, NOTICE)
+        herald.call(lambda _: called.set(), NOTICE)
+        assert called.wait(PATIENCE_S)
+    finally:
+        logger.remove(sink)
+        logger.disable("holdfast")
+        herald.stop(PATIENCE_S)
+    assert len(lines) == 1
+    assert "ZeroDivisionError" in lines[0]
+
+
+def test_callbacks_run_in_order_on_one_thread_that_ends_with_the_herald() -> None:
+    before = threading.active_count()
+    herald = ThreadHerald()
+    assert threading.active_count() == before  # None for who has no callbacks.
+    seen: list[tuple[int, int]] = []
+    for number in range(100):
+        herald.call(lambda _, n=number: seen.append((n, threading.get_ident())), NOTICE)
+    herald.stop(PATIENCE_S)
+    assert [number for number, _ in seen] == list(range(100))
+    assert len({ident for _, ident in seen}) == 1
+    assert threading.get_ident() not in {ident for _, ident in seen}
+    assert threading.active_count() == before
+
+
+def test_a_callback_may_stop_the_herald_and_nobody_is_called_after() -> None:
+    herald = ThreadHerald()
+    stopped = threading.Event()
+
+    def stop(notice: Notice) -> None:
+        del notice
+        herald.stop(PATIENCE_S)
+        stopped.set()
+
+    herald.call(stop, NOTICE)
+    assert stopped.wait(PATIENCE_S)
+    late: list[Notice] = []
+    herald.call(late.append, NOTICE)
+    herald.stop(PATIENCE_S)
+    assert late == []

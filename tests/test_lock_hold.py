@@ -1,0 +1,257 @@
+"""How a hold is doubted, lost, told and taken anew: a session and a clock moved by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.actors.client.message import HoldsLost, Loss, Suspected, Trusted
+from holdfast.actors.error import LockOwnershipLostError, NotHeldError
+from holdfast.actors.lock.message import Acquire, Cancel, Granted, Release, Released
+from holdfast.actors.message import Event, Instant
+from holdfast.cluster.grips import Grips
+from holdfast.cluster.handle import Terms
+from holdfast.cluster.herald import ThreadHerald
+from holdfast.cluster.hold import HoldState, Notice
+from holdfast.cluster.host.reply import Reply
+from holdfast.cluster.line import Line
+from holdfast.cluster.lock import Lock
+
+PATIENCE_S = 30
+
+
+class Desk:
+    """A session that grants what it is asked, counts what is held, and is told the rest."""
+
+    def __init__(self) -> None:
+        self.now = Instant(0)
+        self.fence = 0
+        self.count = 0
+        self.told: list[Event] = []
+        self.refusal: Exception | None = None
+        self.mute = False
+        self.asked: list[tuple[Event, Reply]] = []
+        self.before: Callable[[], None] = lambda: None
+
+    def submit(self, message: Event, reply: Reply) -> None:
+        self.asked.append((message, reply))
+        self.before()
+        if self.refusal is not None:
+            reply.fail(self.refusal)
+        elif not self.mute:
+            reply.set(self.answer(message))
+
+    def answer(self, message: Event) -> Granted | Released:
+        match message:
+            case Acquire(lock=lock):
+                self.fence += self.count == 0
+                self.count += 1
+                return Granted(lock=lock, fence=self.fence, count=self.count)
+            case Release(lock=lock):
+                self.count -= 1
+                return Released(lock=lock, count=self.count)
+            case _:
+                raise AssertionError(message)
+
+    def abandon(self, reply: Reply) -> None:
+        del reply
+
+    def tell(self, message: Event) -> None:
+        self.told.append(message)
+
+
+class Scene:
+    """A lock, whose session and clock are moved by hand."""
+
+    def __init__(self, desk: Desk, herald: ThreadHerald) -> None:
+        self.desk = desk
+        self.grips = Grips(lambda: desk.now, herald)
+        self.line = Line(desk)
+
+    def lock(self, **terms: Any) -> Lock:
+        return Lock(self.line, self.grips, Terms("x", owner="ann", **terms))
+
+    def trust(self, suspect_at: int, until: int) -> None:
+        self.grips.hear(Trusted(suspect_at=Instant(suspect_at), until=Instant(until)))
+
+    def lose(self, fence: int, owner: str = "ann") -> None:
+        self.desk.count = 0
+        losses = (Loss(lock="x", owner=owner, fence=fence),)
+        self.grips.hear(HoldsLost(losses=losses, detail="the session ended"))
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    herald = ThreadHerald()
+    yield Scene(Desk(), herald)
+    herald.stop(PATIENCE_S)
+
+
+def test_a_hold_is_judged_by_the_clock_when_it_is_looked_at(scene: Scene) -> None:
+    lock = scene.lock()
+    states = [(lock.state, lock.held, lock.lost)]
+    lock.acquire()
+    states.append((lock.state, lock.held, lock.lost))  # Without sessions nothing runs out.
+    scene.trust(suspect_at=50, until=100)
+    for now in (49, 50, 99, 100):
+        scene.desk.now = Instant(now)
+        states.append((lock.state, lock.held, lock.lost))
+    assert states == [
+        (HoldState.FREE, False, False),
+        (HoldState.HELD, True, False),
+        (HoldState.HELD, True, False),
+        (HoldState.SUSPECT, True, False),
+        (HoldState.SUSPECT, True, False),
+        (HoldState.LOST, False, True),
+    ]
+
+
+def test_late_news_do_not_bring_back_what_was_over(scene: Scene) -> None:
+    lock = scene.lock()
+    lock.acquire()
+    scene.trust(suspect_at=50, until=100)
+    scene.desk.now = Instant(100)
+    scene.trust(suspect_at=150, until=200)
+    assert lock.state is HoldState.LOST
+    with pytest.raises(LockOwnershipLostError):
+        lock.release()
+    assert scene.desk.told == [Release(lock="x", fence=1, owner="ann")]  # The session may hold on.
+
+
+def test_news_in_time_end_the_doubt(scene: Scene) -> None:
+    lock = scene.lock()
+    lock.acquire()
+    scene.trust(suspect_at=50, until=100)
+    scene.desk.now = Instant(99)
+    scene.trust(suspect_at=150, until=200)
+    assert lock.state is HoldState.HELD
+
+
+def test_rule_65_a_release_after_the_loss_says_so_and_then_it_is_not_held(scene: Scene) -> None:
+    lock = scene.lock()
+    lock.acquire()
+    scene.lose(fence=1)
+    assert (lock.state, lock.held, lock.fence) == (HoldState.LOST, False, 1)
+    with pytest.raises(LockOwnershipLostError, match="fence 1: the session ended"):
+        lock.release()
+    assert (lock.state, lock.fence) == (HoldState.FREE, None)
+    with pytest.raises(NotHeldError):
+        lock.release()
+    assert not [asked for asked, _ in scene.desk.asked if isinstance(asked, Release)]
+
+
+def test_a_loss_of_another_fence_or_owner_is_not_this_holds(scene: Scene) -> None:
+    lock = scene.lock()
+    lock.acquire()
+    scene.lose(fence=7)
+    scene.lose(fence=1, owner="bob")
+    assert lock.held
+
+
+def test_raise_if_lost_says_it_each_time_and_the_handle_can_acquire_again(scene: Scene) -> None:
+    lock = scene.lock()
+    with pytest.raises(NotHeldError):
+        lock.raise_if_lost()
+    lock.acquire()
+    lock.raise_if_lost()
+    scene.lose(fence=1)
+    for _ in range(2):
+        with pytest.raises(LockOwnershipLostError):
+            lock.raise_if_lost()
+    assert lock.acquire() == 2
+    lock.raise_if_lost()
+
+
+def test_rule_59_an_acquire_after_an_untold_loss_tells_it_once(scene: Scene) -> None:
+    lock = scene.lock(limit=0)
+    lock.acquire()
+    scene.lose(fence=1)
+    with pytest.raises(LockOwnershipLostError):
+        lock.acquire()
+    assert lock.acquire(blocking=False) == 2
+
+
+def test_rule_59_a_loss_while_entering_again_is_told_and_the_new_grant_given_back(
+    scene: Scene,
+) -> None:
+    lock = scene.lock(limit=0)
+    lock.acquire()
+    scene.desk.before = lambda: scene.lose(fence=1)
+    with pytest.raises(LockOwnershipLostError):
+        lock.acquire()
+    asked = scene.desk.asked[-1][0]
+    assert isinstance(asked, Acquire)
+    cancel = Cancel(lock="x", session="", owner="ann", request=asked.request)
+    assert scene.desk.told == [cancel]
+    assert lock.state is HoldState.FREE
+
+
+def test_a_grant_that_comes_when_the_session_is_over_is_no_hold(scene: Scene) -> None:
+    lock = scene.lock()
+    scene.trust(suspect_at=50, until=100)
+    scene.desk.now = Instant(100)
+    with pytest.raises(LockOwnershipLostError):
+        lock.acquire()
+    assert lock.state is HoldState.FREE
+
+
+def test_the_end_of_with_tells_the_loss(scene: Scene) -> None:
+    lock = scene.lock()
+    with pytest.raises(LockOwnershipLostError), lock:
+        scene.lose(fence=1)
+    with lock:
+        assert lock.fence == 2
+
+
+def test_the_bodys_error_goes_on_with_a_note_about_the_loss(scene: Scene) -> None:
+    def work() -> None:
+        with scene.lock():
+            scene.lose(fence=1)
+            raise KeyError("body")
+
+    with pytest.raises(KeyError) as caught:
+        work()
+    (note,) = caught.value.__notes__
+    assert note.startswith("and the lock was lost before: lock 'x'")
+
+
+def test_a_body_that_checks_raises_the_loss_itself_without_a_note(scene: Scene) -> None:
+    def work() -> None:
+        with scene.lock() as lock:
+            scene.lose(fence=1)
+            lock.raise_if_lost()
+
+    with pytest.raises(LockOwnershipLostError) as caught:
+        work()
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_callbacks_hear_of_doubt_and_loss_once_and_may_block(scene: Scene) -> None:
+    heard: list[Notice] = []
+    lost = threading.Event()
+    lock, other = scene.lock(), scene.lock()
+
+    def note(notice: Notice) -> None:
+        heard.append(notice)
+        lost.set()
+
+    lock.on_suspect(heard.append)
+    other.on_lost(heard.append)  # It acquired nothing.
+    scene.grips.listeners.lost.append(note)
+    lock.on_lost(lambda _: lock.acquire())
+    lock.acquire()
+    scene.grips.hear(Suspected(silent_ms=7, left_ms=8))
+    scene.trust(suspect_at=50, until=100)
+    scene.desk.now = Instant(100)
+    assert lock.lost
+    scene.lose(fence=1)
+    assert lost.wait(PATIENCE_S)
+    assert [(n.lock, n.owner, n.fence, n.state) for n in heard] == [
+        ("x", "ann", 1, HoldState.SUSPECT),
+        ("x", "ann", 1, HoldState.LOST),
+    ]
+    assert "7 ms" in heard[0].detail
+    assert "TTL" in heard[1].detail

@@ -1,0 +1,173 @@
+"""How a hold that was entered more than once, or whose release is in doubt, ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.actors.client.message import HoldsLost, Loss, Trusted
+from holdfast.actors.error import LockOwnershipLostError, UnavailableError
+from holdfast.actors.lock.message import Acquire, Granted, Release, Released
+from holdfast.actors.message import Event, Instant
+from holdfast.cluster.grips import Grips
+from holdfast.cluster.handle import Terms
+from holdfast.cluster.herald import ThreadHerald
+from holdfast.cluster.hold import HoldState
+from holdfast.cluster.host.reply import Reply
+from holdfast.cluster.line import Line
+from holdfast.cluster.lock import Lock
+
+PATIENCE_S = 30
+
+
+class Desk:
+    """A session that grants what it is asked, counts what is held, and is told the rest."""
+
+    def __init__(self) -> None:
+        self.now = Instant(0)
+        self.fence = 0
+        self.count = 0
+        self.told: list[Event] = []
+        self.refusal: Exception | None = None
+        self.mute = False
+        self.asked: list[tuple[Event, Reply]] = []
+        self.before: Callable[[], None] = lambda: None
+
+    def submit(self, message: Event, reply: Reply) -> None:
+        self.asked.append((message, reply))
+        self.before()
+        if self.refusal is not None:
+            reply.fail(self.refusal)
+        elif not self.mute:
+            reply.set(self.answer(message))
+
+    def answer(self, message: Event) -> Granted | Released:
+        match message:
+            case Acquire(lock=lock):
+                self.fence += self.count == 0
+                self.count += 1
+                return Granted(lock=lock, fence=self.fence, count=self.count)
+            case Release(lock=lock):
+                self.count -= 1
+                return Released(lock=lock, count=self.count)
+            case _:
+                raise AssertionError(message)
+
+    def abandon(self, reply: Reply) -> None:
+        del reply
+
+    def tell(self, message: Event) -> None:
+        self.told.append(message)
+
+
+class Scene:
+    """A lock, whose session and clock are moved by hand."""
+
+    def __init__(self, desk: Desk, herald: ThreadHerald) -> None:
+        self.desk = desk
+        self.grips = Grips(lambda: desk.now, herald)
+        self.line = Line(desk)
+
+    def lock(self, **terms: Any) -> Lock:
+        return Lock(self.line, self.grips, Terms("x", owner="ann", **terms))
+
+    def trust(self, suspect_at: int, until: int) -> None:
+        self.grips.hear(Trusted(suspect_at=Instant(suspect_at), until=Instant(until)))
+
+    def lose(self, fence: int, owner: str = "ann") -> None:
+        self.desk.count = 0
+        losses = (Loss(lock="x", owner=owner, fence=fence),)
+        self.grips.hear(HoldsLost(losses=losses, detail="the session ended"))
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    herald = ThreadHerald()
+    yield Scene(Desk(), herald)
+    herald.stop(PATIENCE_S)
+
+
+def test_each_level_of_a_lost_hold_is_told(scene: Scene) -> None:
+    lock = scene.lock(limit=0)
+    levels: list[str] = []
+
+    def work() -> None:
+        with lock:
+            with pytest.raises(LockOwnershipLostError), lock:
+                scene.lose(fence=1)
+            levels.append("outer")
+
+    with pytest.raises(LockOwnershipLostError):
+        work()
+    assert levels == ["outer"]
+    assert lock.state is HoldState.FREE
+
+
+def test_a_reentrant_hold_is_released_as_often_as_it_was_entered(scene: Scene) -> None:
+    lock = scene.lock(limit=0)
+    with lock:
+        with lock:
+            assert lock.fence == 1
+        assert (lock.held, scene.desk.count) == (True, 1)
+    assert (lock.held, scene.desk.count) == (False, 0)
+
+
+def test_an_unconfirmed_release_of_one_level_does_not_eat_the_next(scene: Scene) -> None:
+    """The outer end of ``with`` waits for the inner release and then does its own."""
+    lock = scene.lock(limit=0)
+    with lock:
+        with pytest.raises(UnavailableError), lock:
+            scene.desk.refusal = UnavailableError("silent")
+        scene.desk.refusal = None
+        assert lock.held
+    assert scene.desk.count == 0
+    assert lock.state is HoldState.FREE
+
+
+def test_a_release_in_the_background_is_noticed_when_it_is_asked_for_again(scene: Scene) -> None:
+    lock = scene.lock(limit=0)
+    lock.acquire()
+    lock.acquire()
+    scene.desk.refusal = UnavailableError("silent")
+    with pytest.raises(UnavailableError):
+        lock.release()
+    scene.desk.refusal, scene.desk.count = None, 1  # The first was done meanwhile.
+    lock.release()
+    assert lock.state is HoldState.FREE
+
+
+def test_a_release_that_finds_the_loss_raises_it(scene: Scene) -> None:
+    lock = scene.lock()
+    lock.acquire()
+    scene.desk.refusal = LockOwnershipLostError("taken by root@ops")
+    with pytest.raises(LockOwnershipLostError, match="root@ops"):
+        lock.release()
+    assert lock.state is HoldState.FREE
+
+
+def test_an_acquire_waits_for_the_release_that_was_interrupted_before(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, desk = scene.lock(), scene.desk
+    lock.acquire()
+    desk.mute = True
+    interrupted = Reply.get
+
+    def get(self: Reply, *, timeout: float | None = None) -> Any:
+        monkeypatch.setattr(Reply, "get", interrupted)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Reply, "get", get)
+    with pytest.raises(KeyboardInterrupt):
+        lock.release()
+    assert (lock.held, desk.told) == (True, [])  # The release goes on.
+    release, reply = desk.asked[-1]
+    desk.mute = False
+    answer = threading.Timer(0.02, lambda: reply.set(desk.answer(release)))
+    answer.start()
+    assert lock.acquire() == 2
+    answer.join(PATIENCE_S)
+    assert [type(asked) for asked, _ in desk.asked] == [Acquire, Release, Acquire]

@@ -1,0 +1,124 @@
+"""A master that stops hands over: how long nothing is decided, simulated and between real nodes."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.actors.message import NS_PER_MS, address_of
+from holdfast.actors.paxos.config import ELECTION_MS, LEASE_MS, leader_of
+from holdfast.actors.paxos.event import Resign
+from holdfast.actors.paxos.handover import HANDOVER_MS, RESIGNED_MS
+from holdfast.cluster.config import parse, starting_config
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+from holdfast.cluster.simulation.logbook import Scribe, logbook
+from holdfast.cluster.simulation.misfortune import Misfortune
+from holdfast.cluster.simulation.world import World
+
+LONG_S = 30.0
+
+
+def world_of_three(seed: int) -> World:
+    world = World(seed, Misfortune(delay_us=500, sync_us=1_000))
+    for name in ("n1", "n2", "n3"):
+        world.add(name, logbook(every_ms=2), member=True)
+    world.power_on_all()
+    world.run(2_000 * NS_PER_MS)
+    return world
+
+
+def longest_gap_ms(world: World, ms: int) -> int:
+    """Return how long at most nothing was decided in the next ``ms``."""
+    times = [world.time]
+    last = 0
+    for _ in range(ms):
+        world.run(world.time + NS_PER_MS)
+        scribes = [world.role_at(address_of(name, "scribe")) for name in world.nodes]
+        heard = max(len(scribe.heard) for scribe in scribes if isinstance(scribe, Scribe))
+        if heard > last:
+            times.append(world.time)
+        last = heard
+    times.append(world.time)
+    return max(b - a for a, b in itertools.pairwise(times)) // NS_PER_MS
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_log_goes_on_long_before_a_lease_is_over(seed: int) -> None:
+    world = world_of_three(seed)
+    masters = {world.role_at(address_of(name, "scribe")).master for name in world.nodes}
+    (master,) = masters
+    world.nodes[master].tell(leader_of(master), Resign())
+
+    assert longest_gap_ms(world, 1_000) < LEASE_MS // 3
+    assert world.marks["paxos.handed_over"] == world.marks["paxos.took_over"] == 1
+    assert world.marks["paxos.lease_released"] >= len(world.nodes) - 1
+    (successor,) = {world.role_at(address_of(name, "scribe")).master for name in world.nodes}
+    assert successor != master
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
+    names = ("n1", "n2", "n3")
+    addresses = {
+        name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, free_ports(3), strict=True)
+    }
+    config = parse(starting_config(addresses, protocol="paxos"), tmp_path)
+    nodes = {name: Node.start(config, name) for name in names}
+    yield nodes
+    for node in nodes.values():
+        node.stop()
+
+
+def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node]) -> None:
+    master = wait_for_master(nodes)
+    gate = next(node for name, node in nodes.items() if name != master)
+    grants: list[float] = []
+    over = threading.Event()
+
+    def work() -> None:
+        with holdfast.connect(gate.address, timeout=LONG_S) as client:
+            while not over.is_set():
+                with client.lock("x", timeout=LONG_S):
+                    grants.append(time.monotonic())
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    wait_for(lambda: len(grants) > 20)
+    began = time.monotonic()
+    assert nodes[master].stop()
+    took = time.monotonic() - began
+    enough = len(grants) + 20
+    wait_for(lambda: len(grants) > enough)
+    over.set()
+    worker.join(LONG_S)
+
+    gap = max(b - a for a, b in itertools.pairwise(grants))
+    assert gap < (LEASE_MS + ELECTION_MS) / 1_000
+    assert took < (HANDOVER_MS + RESIGNED_MS) / 1_000
+
+
+def wait_for_master(nodes: dict[str, Node]) -> str:
+    masters: list[str] = []
+
+    def is_known() -> bool:
+        gate = nodes["n1"].ref("leader")
+        masters.append(gate.ask(Resign(), timeout=LONG_S).master)
+        return bool(masters[-1])
+
+    wait_for(is_known)
+    return masters[-1]
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    ends = time.monotonic() + LONG_S
+    pause = threading.Event()
+    while not is_so():
+        assert time.monotonic() < ends
+        pause.wait(0.01)

@@ -1,0 +1,58 @@
+"""The log alone under every misfortune it must survive, judged by whoever knows everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from holdfast.cluster.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
+from holdfast.cluster.simulation.paxos_run import run_log_seed
+
+SEEDS = {Focus.SWARM: 40, Focus.DUELS: 20, Focus.LEASES: 20}
+MARKS = {
+    "paxos.reign_begun": 100,
+    "paxos.preempted": 50,
+    "paxos.votes_adopted": 500,
+    "paxos.holes": 2,
+    "paxos.lease_kept": 100,
+    "paxos.leader_must_learn": 20,
+    "paxos.restored": 50,
+    "paxos.slots_fetched": 200,
+    "paxos.ticked": 100,
+}
+"""What must have been met in all seeds together, and how often."""
+FAULTS = (
+    "clock drift", "crash", "crash at a ballot", "crash in sync", "cut off", "held by a cut",
+    "lost",
+    "one-way partition", "overtaken", "partial proposal", "partition", "pause", "records lost",
+    "repeated", "very late",
+)  # fmt: skip
+
+
+def test_no_seed_breaks_an_invariant_and_what_is_rare_was_met() -> None:
+    marks: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    for focus, seeds in SEEDS.items():
+        for seed in range(seeds):
+            report = run_log_seed(seed, plan=draw_log_plan(seed, focus))
+            assert report.violation is None, (focus, seed, report.violation)
+            assert report.answers > 0
+            marks.update(report.marks)
+            faults.update(report.faults)
+    assert {name: marks[name] for name in MARKS if marks[name] < MARKS[name]} == {}
+    assert [name for name in FAULTS if not faults[name]] == []
+
+
+def test_a_seed_has_one_trace() -> None:
+    first, again = run_log_seed(3), run_log_seed(3)
+    assert first.trace() == again.trace()
+    assert len(first.trace()) > 1_000
+
+
+@pytest.mark.parametrize("nodes", range(1, 6))
+def test_every_size_serves_in_calm(nodes: int) -> None:
+    report = run_log_seed(1, plan=LogPlan(nodes=nodes))
+    assert report.violation is None
+    assert report.answers > 100
+    assert not report.faults

@@ -1,0 +1,291 @@
+"""Bugs planted in the log, each to be seen by the judge named for it while all others look away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast.actors.effect import Effect, Effects, Persist, Send, Spawn
+from holdfast.actors.message import Address, Event, Instant
+from holdfast.actors.paxos import leader
+from holdfast.actors.paxos.acceptor import Acceptor
+from holdfast.actors.paxos.commander import Commander
+from holdfast.actors.paxos.config import Config, View, replica_of
+from holdfast.actors.paxos.event import Adopted, Applied, Learned
+from holdfast.actors.paxos.journal import Recovered
+from holdfast.actors.paxos.leader import Leader
+from holdfast.actors.paxos.message import (
+    NO_OP,
+    Accept,
+    Accepted,
+    Ballot,
+    Commit,
+    Heartbeat,
+    Preempted,
+    Prepare,
+    Promise,
+)
+from holdfast.actors.paxos.replica import Replica
+from holdfast.actors.paxos.scout import Scout
+from holdfast.actors.role import Role
+from holdfast.cluster.simulation.paxos_plan import Focus, draw_log_plan
+from holdfast.cluster.simulation.paxos_run import Subject, run_log_seed
+
+Change = Callable[[Spawn], Spawn]
+Handle = Callable[[Any, Address, Any, Instant], Effects]
+Broken = Callable[[Handle], Handle]
+"""From what a role does with an event to what it should not."""
+
+
+def instead(role: type[Role[Any]], broken: Broken) -> Change:
+    """Seat a role with another `handle` in the place of ``role``."""
+    planted = with_handle(role, broken)
+    return lambda spawn: replace(spawn, role=planted) if spawn.role is role else spawn
+
+
+def with_handle(role: Any, broken: Broken) -> type[Role[Any]]:
+    return type(f"Broken{role.__name__}", (role,), {"handle": broken(role.handle)})
+
+
+def with_arguments(role: type[Role[Any]], **arguments: Any) -> Change:
+    def change(spawn: Spawn) -> Spawn:
+        return (
+            replace(spawn, arguments={**spawn.arguments, **arguments})
+            if spawn.role is role
+            else spawn
+        )
+
+    return change
+
+
+def hears(alter: Callable[[Any, Any], Any]) -> Broken:
+    """Let a role hear something else."""
+    return lambda sound: (
+        lambda role, sender, event, now: sound(role, sender, alter(role, event), now)
+    )
+
+
+def says(alter: Callable[[Any, Any, Effects], Sequence[Effect]]) -> Broken:
+    """Let a role say something else."""
+    return lambda sound: (
+        lambda role, sender, event, now: alter(role, event, sound(role, sender, event, now))
+    )
+
+
+def too_late(*kinds: type[Event]) -> Broken:
+    """Write after everything else, and let nothing wait for it."""
+
+    def alter(role: Any, event: Event, effects: Effects) -> Sequence[Effect]:
+        del role
+        if not isinstance(event, kinds):
+            return effects
+        return sorted(effects, key=lambda effect: isinstance(effect, Persist))
+
+    return says(alter)
+
+
+def no_votes(scout: Scout, event: Event) -> Event:
+    del scout
+    return replace(event, votes=()) if isinstance(event, Promise) else event
+
+
+def lowest_first(scout: Scout, event: Event) -> Event:
+    """Turn the order of the ballots of all votes round."""
+    if not isinstance(event, Promise):
+        return event
+    last = scout.ballot.round - 1
+    votes = (v._replace(ballot=Ballot(last - v.ballot.round, v.ballot.leader)) for v in event.votes)
+    return replace(event, votes=tuple(votes))
+
+
+class HalfView(View):
+    """Calls half of the members a majority."""
+
+    @property
+    def majority(self) -> int:
+        return (len(self.members) + 1) // 2
+
+
+def half_is_enough(spawn: Spawn) -> Spawn:
+    config = spawn.arguments["config"]
+    half = Config(HalfView(config.view.number, config.view.members))
+    return replace(spawn, arguments={**spawn.arguments, "config": half})
+
+
+def heeds_the_past(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Effect]:
+    """Accept what is below the promise, too."""
+    refused = [e for e in effects if isinstance(e, Send) and isinstance(e.message, Preempted)]
+    if not isinstance(event, Accept) or not refused:
+        return effects
+    del acceptor
+    accepted = Accepted(ballot=event.ballot, slot=event.slot)
+    return (Persist(event), Send(refused[0].to, accepted))
+
+
+def only_rounds_count(acceptor: Acceptor, event: Event) -> Event:
+    """Take every ballot of the promised round for the promised one."""
+    ballot = getattr(event, "ballot", acceptor.promised)
+    if ballot.round == acceptor.promised.round:
+        acceptor.promised = ballot
+    return event
+
+
+def counts_messages(kind: type[Event]) -> Broken:
+    """Take each answer for one of somebody else's."""
+
+    def broken(sound: Handle) -> Handle:
+        def handle(role: Any, sender: Address, event: Event, now: Instant) -> Effects:
+            if not isinstance(event, kind):
+                return sound(role, sender, event, now)
+            role._heard = getattr(role, "_heard", 0) + 1
+            acceptors = role.config.view.acceptors
+            return sound(role, acceptors[role._heard % len(acceptors)], event, now)
+
+        return handle
+
+    return broken
+
+
+def closes_gaps(replica: Replica, event: Event) -> Event:
+    """Take what is decided behind a gap for what comes next."""
+    if not isinstance(event, Learned) or not event.slots:
+        return event
+    gap = max(0, event.slots[0][0] - getattr(replica, "_next", 1))
+    return replace(event, slots=tuple((slot - gap, batch) for slot, batch in event.slots))
+
+
+def notes_next(replica: Any, event: Event, effects: Effects) -> Sequence[Effect]:
+    del event
+    for effect in effects:
+        if isinstance(effect, Send) and isinstance(effect.message, Applied):
+            replica._next = effect.message.slot
+    return effects
+
+
+def one_page(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Effect]:
+    """Report the first vote only, and say that this is all."""
+    del acceptor, event
+    return [
+        Send(e.to, replace(e.message, votes=e.message.votes[:1], more=None))
+        if isinstance(e, Send) and isinstance(e.message, Promise)
+        else e
+        for e in effects
+    ]
+
+
+def any_vote_has_won(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Effect]:
+    """Take one's own vote for what was decided, whatever its ballot."""
+    if not isinstance(event, Commit | Heartbeat):
+        return effects
+    won = sorted(slot for slot in acceptor.votes if slot < event.committed)
+    slots = tuple((slot, acceptor.votes[slot].batch) for slot in won)
+    learned = Learned(slots=slots, committed=event.committed)
+    return [*effects, Send(replica_of(acceptor.node), learned)]
+
+
+def votes_are_decisions(spawn: Spawn) -> Spawn:
+    """Recover one's own votes as what was decided."""
+    known = spawn.arguments.get("recovered", Recovered())
+    decided = list(known.decided)
+    while (slot := len(decided) + 1) in known.votes:
+        decided.append(known.votes[slot].batch)
+    votes = {slot: vote for slot, vote in known.votes.items() if slot > len(decided)}
+    recovered = replace(known, decided=tuple(decided), votes=votes)
+    if "recovered" not in spawn.arguments:
+        return spawn
+    return replace(spawn, arguments={**spawn.arguments, "recovered": recovered})
+
+
+def never_learns(lead: Leader, event: Event) -> Event:
+    """Propose from the first slot that is not applied here, whatever others have decided."""
+    if not isinstance(event, Adopted) or event.floor <= lead.applied:
+        return event
+    return replace(event, floor=lead.applied)
+
+
+def no_holes(scout: Scout, event: Event, effects: Effects) -> Sequence[Effect]:
+    """Leave out the slots for which nobody reported anything."""
+    del scout, event
+    return [
+        Send(e.to, replace(e.message, batches=tuple(b for b in e.message.batches if b != NO_OP)))
+        if isinstance(e, Send) and isinstance(e.message, Adopted)
+        else e
+        for e in effects
+    ]
+
+
+class Mutant(NamedTuple):
+    """A bug, which judge is to see it, in which runs, and in how many of them at most."""
+
+    judge: str
+    seeds: int
+    change: Change = lambda spawn: spawn
+    spawned: type[Role[Any]] | None = None
+    """What a leader spawns in the place of its scout or commander."""
+    focus: Focus | None = None
+
+
+def scout(broken: Broken) -> type[Role[Any]]:
+    return with_handle(Scout, broken)
+
+
+def gap(sound: Handle) -> Handle:
+    return says(notes_next)(hears(closes_gaps)(sound))
+
+
+DUELS = Focus.DUELS
+PROMISES_LATE = instead(Acceptor, too_late(Prepare))
+VOTES_LATE = instead(Acceptor, too_late(Accept, Prepare))
+LEADS_LATE = instead(Leader, too_late(Event))
+LOWEST = scout(hears(lowest_first))
+ONLY_ROUNDS = instead(Acceptor, hears(only_rounds_count))
+MUTANTS = {
+    "promise before it is durable": Mutant("P9", 3, PROMISES_LATE),
+    "promise before it is durable, forgotten": Mutant("P5", 30, PROMISES_LATE, focus=DUELS),
+    "vote before it is durable": Mutant("P9", 3, VOTES_LATE),
+    "vote before it is durable, forgotten": Mutant("P1", 30, VOTES_LATE),
+    "ballot before it is durable": Mutant("P9", 3, LEADS_LATE),
+    "ballot before it is durable, twice": Mutant("P4", 30, LEADS_LATE, focus=DUELS),
+    "votes are ignored": Mutant("P8", 10, spawned=scout(hears(no_votes))),
+    "votes are ignored, two chosen": Mutant("P1", 10, spawned=scout(hears(no_votes))),
+    "the lowest ballot": Mutant("P8", 20, spawned=LOWEST, focus=DUELS),
+    "the lowest ballot, two chosen": Mutant("P1", 40, spawned=LOWEST, focus=DUELS),
+    "half is a majority": Mutant("P10", 20, half_is_enough),
+    "accepts below the promise": Mutant("P6", 20, instead(Acceptor, says(heeds_the_past))),
+    "ballots without a node": Mutant("P6", 20, ONLY_ROUNDS),
+    "ballots without a node, promise": Mutant("P5", 20, ONLY_ROUNDS),
+    "counts votes, not voters": Mutant(
+        "P10", 20, spawned=with_handle(Commander, counts_messages(Accepted))
+    ),
+    "counts promises, not acceptors": Mutant("P10", 30, spawned=scout(counts_messages(Promise))),
+    "applies past a gap": Mutant("P12", 20, instead(Replica, gap)),
+    "a promise of one page": Mutant("P7", 10, instead(Acceptor, says(one_page))),
+    "any vote has won": Mutant("P11", 30, instead(Acceptor, says(any_vote_has_won)), focus=DUELS),
+    "votes recovered as decisions": Mutant("P12", 20, votes_are_decisions),
+    "leads without catching up": Mutant(
+        "P8", 20, instead(Leader, hears(never_learns)), focus=DUELS
+    ),
+    "holes are closed": Mutant("P8", 60, spawned=scout(says(no_holes)), focus=DUELS),
+}
+
+
+@pytest.mark.parametrize("bug", MUTANTS)
+def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    judge, seeds, change, spawned, focus = MUTANTS[bug]
+    if spawned is not None:
+        monkeypatch.setattr(leader, spawned.__mro__[1].__name__, spawned)
+    for seed in range(seeds):
+        report = run_log_seed(
+            seed,
+            plan=draw_log_plan(seed, focus),
+            subject=Subject(change=change),
+            judged=frozenset({judge}),
+        )
+        if f": {judge}, " in (report.violation or ""):
+            return
+    pytest.fail(f"not seen by {judge} in {seeds} seeds")

@@ -1,0 +1,225 @@
+"""The door of the log when things go wrong: repetition, other masters, refusals."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from holdfast.actors.effect import Effects, Observe, Send, Wake
+from holdfast.actors.lock.command import AcquireLock, Command
+from holdfast.actors.lock.message import (
+    Acquire,
+    Alive,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+)
+from holdfast.actors.lock.outcome import Held, Outcome, Queued
+from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
+from holdfast.actors.paxos.event import Follow, Happened, Skipped
+from holdfast.actors.paxos.message import Decline, Declined, Propose, Proposed
+from holdfast.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
+from holdfast.actors.paxos.proxy_errand import ASK_AGAIN_MS, LOOK_AGAIN_MS
+from holdfast.actors.paxos.proxy_event import Round
+from holdfast.actors.role import Role
+from holdfast.transport.wire import decode, encode
+
+DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
+ANN = Address("ann/session")
+ME = "ann.7"
+T0 = Instant(0)
+K = TypeVar("K")
+
+
+class NoHost:
+    def now(self) -> Instant:
+        return T0
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        raise AssertionError((source, effects))
+
+    def adopt(self, role: Role[Event]) -> None:
+        raise AssertionError(role)
+
+
+@pytest.fixture
+def door() -> LogProxy:
+    door = LogProxy(
+        DOOR,
+        NoHost(),
+        node="n1",
+        members=("n1", "n2", "n3"),
+        replica=REPLICA,
+        name="n1/b00",
+        encode=encode,
+    )
+    door.begin(T0)
+    return door
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def acquire(request: int = 2, lock: str = "a") -> Acquire:
+    return Acquire(lock=lock, session=ME, owner="o", request=request)
+
+
+def happens(door: LogProxy, *outcomes: Outcome, now: Instant = T0) -> Effects:
+    return door.handle(REPLICA, Happened(slot=1, time_ms=1, outcomes=outcomes), now)
+
+
+def proposals(effects: Effects) -> list[Propose]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
+    return [message for message in sent if isinstance(message, Propose)]
+
+
+def proposed(effects: Effects) -> list[Command]:
+    commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
+    return commands
+
+
+def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
+    return [message for message in sent if isinstance(message, kind)]
+
+
+def held(request: int = 2) -> Held:
+    return Held(session=ME, owner="o", request=request, lock="a", fence=5, count=1)
+
+
+def queued(request: int = 2) -> Queued:
+    return Queued(session=ME, owner="o", request=request, lock="a")
+
+
+def test_what_has_no_outcome_is_proposed_again_as_it_was(door: LogProxy) -> None:
+    first = proposals(door.handle(ANN, acquire(), T0))
+    assert proposals(door.handle(DOOR, Round(), at(ASK_AGAIN_MS - 1))) == []
+    effects = door.handle(DOOR, Round(), at(ASK_AGAIN_MS))
+    assert proposals(effects) == first
+    assert effects[-1] == Wake(ROUND_MS, Round())
+
+
+def test_a_wait_that_the_log_knows_is_looked_after_seldom(door: LogProxy) -> None:
+    door.handle(ANN, acquire(), T0)
+    happens(door, queued())
+    assert proposals(door.handle(DOOR, Round(), at(LOOK_AGAIN_MS - 1))) == []
+    assert len(proposals(door.handle(DOOR, Round(), at(LOOK_AGAIN_MS)))) == 1
+    soon = at(LOOK_AGAIN_MS + ASK_AGAIN_MS)
+    assert len(proposals(door.handle(DOOR, Round(), soon))) == 1
+    happens(door, queued(), now=soon)
+    later = at(LOOK_AGAIN_MS + 3 * ASK_AGAIN_MS)
+    assert proposals(door.handle(DOOR, Round(), later)) == []
+
+
+def test_an_idle_door_sets_no_timer(door: LogProxy) -> None:
+    door.handle(ANN, acquire(), T0)
+    happens(door, held())
+    assert door.handle(DOOR, Round(), at(ROUND_MS)) == []
+    assert Wake(ROUND_MS, Round()) in door.handle(ANN, acquire(3, "b"), at(ROUND_MS))
+
+
+def test_a_request_that_is_under_way_is_not_proposed_twice_and_answered_where_it_came_from_last(
+    door: LogProxy,
+) -> None:
+    door.handle(ANN, acquire(), T0)
+    moved = Address("ann/other")
+    assert door.handle(moved, acquire(), T0) == ()
+    effects = happens(door, held())
+    assert (len(told(effects, Granted, moved)), len(told(effects, Granted))) == (1, 0)
+
+
+def test_a_request_that_comes_again_after_its_answer_is_for_the_table_to_answer(
+    door: LogProxy,
+) -> None:
+    first = proposed(door.handle(ANN, acquire(), T0))
+    happens(door, held())
+    assert proposed(door.handle(ANN, acquire(), T0)) == first
+
+
+def test_another_master_is_asked_at_once_for_what_the_log_does_not_know(door: LogProxy) -> None:
+    for request in (2, 3, 4):
+        door.handle(ANN, acquire(request, f"l{request}"), T0)
+    happens(door, Queued(session=ME, owner="o", request=3, lock="l3"))
+    assert door.handle(REPLICA, Follow(master=""), at(1)) == ()
+    commands = proposed(door.handle(REPLICA, Follow(master="n3"), at(2)))
+    assert [c.lock for c in commands if isinstance(c, AcquireLock)] == ["l2", "l4"]
+    (alive,) = told(door.handle(ANN, KeepAlive(session="ann", request=9), at(3)), Alive)
+    assert alive.master == "n3"
+
+
+def test_a_state_that_was_taken_over_makes_the_door_ask_for_everything(door: LogProxy) -> None:
+    door.handle(ANN, acquire(2, "a"), T0)
+    door.handle(ANN, acquire(3, "b"), T0)
+    happens(door, queued())
+    commands = proposed(door.handle(REPLICA, Skipped(slot=9), at(1)))
+    assert sorted(c.lock for c in commands if isinstance(c, AcquireLock)) == ["a", "b"]
+
+
+def test_a_crowd_is_proposed_again_in_bounded_portions(door: LogProxy) -> None:
+    for request in range(2, BURST + 12):
+        door.handle(ANN, acquire(request, f"l{request}"), T0)
+    first = proposed(door.handle(DOOR, Round(), at(ASK_AGAIN_MS)))
+    second = proposed(door.handle(DOOR, Round(), at(ASK_AGAIN_MS + 1)))
+    assert (len(first), len(second)) == (BURST, 10)
+
+
+def number_of(effects: Effects) -> int:
+    (propose,) = proposals(effects)
+    return propose.number
+
+
+def test_what_no_master_took_waits_for_the_next(door: LogProxy) -> None:
+    number = number_of(door.handle(ANN, acquire(), T0))
+    declined = Declined(number=number, why=Decline.NOT_MASTER, master="")
+    effects = door.handle(FAR, declined, T0)
+    assert effects == [Observe("paxos.proposal_declined_not_master")]
+    assert len(proposals(door.handle(REPLICA, Follow(master="n3"), at(1)))) == 1
+
+
+def test_new_work_is_refused_by_a_master_with_too_much_to_do(door: LogProxy) -> None:
+    number = number_of(door.handle(ANN, acquire(), T0))
+    declined = Declined(number=number, why=Decline.OVERLOADED, master="n2")
+    (refused,) = told(door.handle(FAR, declined, T0), Refused)
+    assert refused.reason is Reason.OVERLOADED
+    assert "nothing was done" in refused.detail
+    assert len(door.errands) == 0
+
+
+def test_what_may_be_in_the_log_is_never_said_to_be_undone(door: LogProxy) -> None:
+    number = number_of(door.handle(ANN, acquire(), T0))
+    door.handle(DOOR, Round(), at(ASK_AGAIN_MS))
+    release = Release(lock="b", fence=3, session=ME, owner="o", request=3)
+    other = number_of(door.handle(ANN, release, at(ASK_AGAIN_MS)))
+    for overloaded in (number, other):
+        declined = Declined(number=overloaded, why=Decline.OVERLOADED, master="n2")
+        assert told(door.handle(FAR, declined, at(ASK_AGAIN_MS)), Refused) == []
+    assert len(door.errands) == 2
+
+
+def test_without_a_master_requests_wait_and_are_not_refused(door: LogProxy) -> None:
+    number = number_of(door.handle(ANN, acquire(), T0))
+    declined = Declined(number=number, why=Decline.OVERLOADED, master="")
+    assert told(door.handle(REPLICA, declined, T0), Refused) == []
+    assert len(door.errands) == 1
+
+
+def test_what_the_log_cannot_read_is_refused(door: LogProxy) -> None:
+    number = number_of(door.handle(ANN, acquire(), T0))
+    declined = Declined(number=number, why=Decline.INVALID, master="n2")
+    (refused,) = told(door.handle(FAR, declined, T0), Refused)
+    assert refused.reason is Reason.INVALID
+
+
+def test_strangers_decline_nothing_and_old_numbers_are_nobodys(door: LogProxy) -> None:
+    number = number_of(door.handle(ANN, acquire(), T0))
+    declined = Declined(number=number, why=Decline.INVALID, master="n2")
+    stranger = Address("mallory/replica")
+    assert door.handle(stranger, declined, T0) == [Observe("paxos.stranger_ignored")]
+    unknown = Declined(number=number + 1, why=Decline.INVALID, master="n2")
+    assert told(door.handle(FAR, unknown, T0), Refused) == []
+    assert door.handle(FAR, Proposed(number=number, slot=4), T0) == ()
+    assert len(door.errands) == 1

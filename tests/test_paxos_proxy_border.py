@@ -1,0 +1,214 @@
+"""The border of the log: limits, strangers, names that are no session's, fields out of range."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from holdfast.actors.effect import Effects, Observe, Send
+from holdfast.actors.lock.command import Command, KeepSession
+from holdfast.actors.lock.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+)
+from holdfast.actors.lock.name import WAIT_MS_MAX
+from holdfast.actors.lock.outcome import Held, Outcome
+from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
+from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
+from holdfast.actors.paxos import proxy_errand, proxy_guest
+from holdfast.actors.paxos.event import Happened
+from holdfast.actors.paxos.message import Propose
+from holdfast.actors.paxos.proxy import LogProxy
+from holdfast.actors.paxos.proxy_event import Round
+from holdfast.actors.paxos.proxy_guest import SILENCE_MS
+from holdfast.actors.role import Role
+from holdfast.transport.wire import decode, encode
+
+DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
+ANN = Address("ann/session")
+ME = "ann.7"
+T0 = Instant(0)
+K = TypeVar("K")
+
+
+class NoHost:
+    def now(self) -> Instant:
+        return T0
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        raise AssertionError((source, effects))
+
+    def adopt(self, role: Role[Event]) -> None:
+        raise AssertionError(role)
+
+
+@pytest.fixture
+def door() -> LogProxy:
+    door = LogProxy(
+        DOOR,
+        NoHost(),
+        node="n1",
+        members=("n1", "n2", "n3"),
+        replica=REPLICA,
+        name="n1/b00",
+        encode=encode,
+    )
+    door.begin(T0)
+    return door
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def acquire(request: int = 2, lock: str = "a") -> Acquire:
+    return Acquire(lock=lock, session=ME, owner="o", request=request)
+
+
+def happens(door: LogProxy, *outcomes: Outcome, now: Instant = T0) -> Effects:
+    return door.handle(REPLICA, Happened(slot=1, time_ms=1, outcomes=outcomes), now)
+
+
+def proposals(effects: Effects) -> list[Propose]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
+    return [message for message in sent if isinstance(message, Propose)]
+
+
+def proposed(effects: Effects) -> list[Command]:
+    commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
+    return commands
+
+
+def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
+    return [message for message in sent if isinstance(message, kind)]
+
+
+def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.actors.paxos.proxy.GUEST_ERRANDS_MAX", 3)
+    for request in (2, 3, 4):
+        door.handle(ANN, acquire(request, f"l{request}"), T0)
+    (refused,) = told(door.handle(ANN, acquire(5, "l5"), T0), Refused)
+    assert (refused.reason, refused.request) == (Reason.OVERLOADED, 5)
+    bob = Address("bob/session")
+    other = Acquire(lock="z", session="bob.8", owner="o", request=1)
+    assert len(proposed(door.handle(bob, other, T0))) == 1
+    happens(door, Held(session=ME, owner="o", request=2, lock="l2", fence=5, count=1))
+    assert len(proposed(door.handle(ANN, acquire(5, "l5"), T0))) == 1
+
+
+def test_a_node_has_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_errand, "ERRANDS_MAX", 2)
+    for request in (2, 3):
+        door.handle(ANN, acquire(request, f"l{request}"), T0)
+    (refused,) = told(door.handle(ANN, acquire(4, "l4"), T0), Refused)
+    assert refused.reason is Reason.OVERLOADED
+    ask = Address("n1/ask-1")
+    assert len(told(door.handle(ask, Acquire(lock="z"), T0), Refused, ask)) == 1
+
+
+def test_a_newer_keep_alive_makes_the_older_needless(door: LogProxy) -> None:
+    for request in (3, 4, 5):
+        (command,) = proposed(door.handle(ANN, KeepAlive(session=ME, request=request), T0))
+        assert command == KeepSession(session=ME, request=request)
+    assert len(door.errands) == 1
+
+
+def test_what_a_silent_client_asked_for_is_forgotten(door: LogProxy) -> None:
+    bob = Address("bob/session")
+    door.handle(ANN, acquire(), T0)
+    door.handle(bob, Acquire(lock="b", session="bob.8", owner="o", request=1), T0)
+    door.handle(bob, KeepAlive(session="bob", request=2), at(SILENCE_MS - 1))
+    effects = door.handle(DOOR, Round(), at(SILENCE_MS))
+    assert Observe("proxy.request_of_silent_client_forgotten", 1) in effects
+    assert [errand.key[0] for errand in door.errands.by_key.values()] == ["bob.8"]
+
+
+def test_clients_that_come_and_go_do_not_fill_the_memory(
+    door: LogProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_guest, "GUESTS_MAX", 10)
+    for number in range(30):
+        client = Address(f"c{number}/session")
+        door.handle(client, KeepAlive(session=f"c{number}", request=1), T0)
+    assert list(door.guests.by_id) == [f"c{number}" for number in range(20, 30)]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        acquire(),
+        Release(lock="a", fence=1, session=ME, owner="o", request=2),
+        Cancel(lock="a", session=ME, owner="o", request=2),
+        KeepAlive(session=ME, request=2),
+        End(session=ME, request=2),
+        Open(session="ann", ttl_ms=9_000, request=2),
+        ListLocks(session=ME, request=2),
+        Evict(lock="a", fence=1, operator="o", session=ME, request=2),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_nobody_speaks_in_the_session_of_another(door: LogProxy, request_: Any) -> None:
+    for client in ("bob", "an", "ann~2", "ann.7", "n"):
+        asker = Address(f"{client}/session")
+        effects = door.handle(asker, request_, T0)
+        assert [r.reason for r in told(effects, Refused, asker)] == [Reason.INVALID]
+        assert proposed(effects) == []
+    assert len(door.guests.by_id) == 0
+
+
+@pytest.mark.parametrize("session", ["n1/b00.3", "ann/x", "ann./b", "", "ann." + "9" * 300])
+def test_a_session_that_is_none_of_a_client_is_refused(door: LogProxy, session: str) -> None:
+    effects = door.handle(ANN, Acquire(lock="a", session=session, owner="o", request=1), T0)
+    assert [r.reason for r in told(effects, Refused)] == [Reason.INVALID]
+
+
+def test_a_name_is_no_session_until_it_was_opened(door: LogProxy) -> None:
+    for name in ("ann", "ann~2"):
+        request = Acquire(lock="a", session=name, owner="o", request=1)
+        (refused,) = told(door.handle(ANN, request, T0), Refused)
+        assert refused.reason is Reason.SESSION_EXPIRED
+        assert "open" in refused.detail
+    (alive,) = told(door.handle(ANN, KeepAlive(session="ann", request=1), T0), Alive)
+    assert (alive.session, alive.node) == ("ann", "n1")
+    assert len(door.errands) == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (Acquire(lock="", session=ME, owner="o", request=1), "0 bytes"),
+        (Acquire(lock="x" * 300, session=ME, owner="o", request=1), "300 bytes"),
+        (Acquire(lock="a", session=ME, owner="o" * 300, request=1), "owner of 300"),
+        (Acquire(lock="a", session=ME, owner="o", request=0), "request is 0"),
+        (Acquire(lock="a", session=ME, owner="o", request=1, wait_ms=-1), "wait_ms is -1"),
+        (Acquire(lock="a", session=ME, owner="o", request=1, limit=-1), "limit is -1"),
+        (Acquire(lock="a", session=ME, owner="o", request=1, label="x" * 300), "label of 300"),
+        (
+            Acquire(lock="a", session=ME, owner="o", request=1, wait_ms=WAIT_MS_MAX + 1),
+            str(WAIT_MS_MAX),
+        ),
+        (Open(session="ann", ttl_ms=1, request=1), "ttl_ms is 1"),
+        (Open(session="ann.5", ttl_ms=9_000, request=1), "'ann.5'"),
+        (Evict(lock="a", fence=1, operator="x" * 300, session=ME, request=1), "operator"),
+        (ListLocks(session=ME, most=0), "most is 0"),
+        (ListLocks(session=ME, most=1_001), "most is 1001"),
+        (ListLocks(session=ME, prefix="x" * 300), "prefix has 300"),
+        (ListLocks(session=ME, age_ms=-1), "age_ms is -1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_bad_request_is_told_its_field_value_and_limit(
+    door: LogProxy, request_: Any, words: str
+) -> None:
+    effects = door.handle(ANN, request_, T0)
+    (refused,) = told(effects, Refused)
+    assert refused.reason is Reason.INVALID
+    assert words in refused.detail
+    assert proposed(effects) == []

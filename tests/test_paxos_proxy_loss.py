@@ -1,0 +1,251 @@
+"""What callers inside a node lose, and when they are told: a log that is silent, forced ends.
+
+The log here loses nothing and takes no time, unless it is silent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from holdfast.actors.effect import Effects, Send
+from holdfast.actors.lock.command import (
+    CloseReason,
+    CloseSession,
+    Command,
+    ForceRelease,
+    OpenSession,
+)
+from holdfast.actors.lock.message import (
+    Acquire,
+    Granted,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.lock.outcome import Denial, Held, Outcome, denied
+from holdfast.actors.lock.session_message import Evict, Evicted
+from holdfast.actors.lock.table import LockTable
+from holdfast.actors.message import NS_PER_MS, Address, Event, Instant, Message
+from holdfast.actors.paxos.event import Happened, Skipped
+from holdfast.actors.paxos.message import Propose
+from holdfast.actors.paxos.proxy import ROUND_MS, LogProxy
+from holdfast.actors.paxos.proxy_errand import ASK_AGAIN_MS
+from holdfast.actors.paxos.proxy_event import Round
+from holdfast.actors.paxos.proxy_tenure import TTL_MS
+from holdfast.actors.paxos.proxy_waiting import GRACE_MS
+from holdfast.actors.role import Role
+from holdfast.transport.wire import decode, encode
+
+DOOR, REPLICA = Address("n1/proxy"), Address("n1/replica")
+ONE, TWO, THREE = (Address(f"n1/ask-{number}") for number in (1, 2, 3))
+A = Acquire(lock="a")
+K = TypeVar("K")
+
+
+class NoHost:
+    def now(self) -> Instant:
+        return Instant(0)
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        raise AssertionError((source, effects))
+
+    def adopt(self, role: Role[Event]) -> None:
+        raise AssertionError(role)
+
+
+class Inside:
+    """A door, the table, and what callers inside the process were told."""
+
+    def __init__(self) -> None:
+        self.table = LockTable()
+        self.silent = False
+        self.ms = 0
+        self.told: list[tuple[Address, Message]] = []
+        self.commands: list[Command] = []
+        self.door = LogProxy(
+            DOOR,
+            NoHost(),
+            node="n1",
+            members=("n1", "n2", "n3"),
+            replica=REPLICA,
+            name="n1/b00",
+            encode=encode,
+        )
+        self.door.begin(Instant(0))
+
+    @property
+    def now(self) -> Instant:
+        return Instant(self.ms * NS_PER_MS)
+
+    def do(self, sender: Address, event: Any) -> None:
+        """Let the door handle ``event``, and the log do what it proposes."""
+        for effect in self.door.handle(sender, event, self.now):
+            if not isinstance(effect, Send):
+                continue
+            if isinstance(effect.message, Propose):
+                command: Any = decode(effect.message.command)
+                self.commands.append(command)
+                if not self.silent:
+                    self.happens(self.table.apply(self.ms, command))
+            elif isinstance(effect.message, Message):
+                self.told.append((effect.to, effect.message))
+
+    def happens(self, outcomes: list[Outcome]) -> None:
+        self.do(REPLICA, Happened(slot=1, time_ms=self.ms, outcomes=tuple(outcomes)))
+
+    def pass_time(self, ms: int, step_ms: int = ROUND_MS) -> None:
+        """Let time pass, in the log too unless it is silent, and the door's timer ring."""
+        end = self.ms + ms
+        while self.ms < end:
+            self.ms = min(end, self.ms + step_ms)
+            if not self.silent:
+                self.happens(self.table.advance(self.ms))
+            if self.door.ticking:
+                self.do(DOOR, Round())
+
+    def heard(self, asker: Address, kind: type[K]) -> list[K]:
+        return [message for to, message in self.told if to == asker and isinstance(message, kind)]
+
+    def fence(self, asker: Address) -> int:
+        (granted,) = self.heard(asker, Granted)
+        return granted.fence
+
+    def reason(self, asker: Address) -> Reason:
+        (refused,) = self.heard(asker, Refused)
+        return refused.reason
+
+
+@pytest.fixture
+def inside() -> Inside:
+    return Inside()
+
+
+def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.do(TWO, Acquire(lock="b", wait_ms=1_000))
+    inside.pass_time(1_000 + GRACE_MS - 1)
+    assert inside.heard(TWO, Refused) == []
+    inside.pass_time(ASK_AGAIN_MS + ROUND_MS)
+    (refused,) = inside.heard(TWO, Refused)
+    assert refused.reason is Reason.UNAVAILABLE
+    assert "a majority of n1, n2, n3 has not answered for" in refused.detail
+    inside.silent = False
+    inside.pass_time(2 * ASK_AGAIN_MS)
+    assert list(inside.table.locks) == ["a"]
+    assert inside.heard(TWO, Granted) == []
+    assert list(inside.door.errands.by_key) == []
+
+
+def test_a_wait_for_a_session_is_unavailable_too(inside: Inside) -> None:
+    inside.silent = True
+    inside.do(ONE, Acquire(lock="b", wait_ms=0))
+    inside.pass_time(GRACE_MS)
+    assert inside.reason(ONE) is Reason.UNAVAILABLE
+    inside.silent = False
+    inside.pass_time(ASK_AGAIN_MS)
+    assert inside.table.locks == {}
+
+
+def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
+    inside: Inside,
+) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.pass_time(TTL_MS - TTL_MS // 1_000 - 1)
+    assert list(inside.door.own.holding.holds) == [("a", inside.fence(ONE))]
+    inside.pass_time(ROUND_MS)
+    assert inside.door.own.holding.holds == {}
+    inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
+    (refused,) = inside.heard(TWO, Refused)
+    assert refused.reason is Reason.OWNERSHIP_LOST
+    assert "not confirmed" in refused.detail
+    inside.silent = False
+    inside.pass_time(ASK_AGAIN_MS)
+    assert inside.table.locks == {}, "the session that was given up is ended"
+
+
+def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.do(TWO, A)
+    inside.do(THREE, Acquire(lock="a", wait_ms=1_000))
+    closed = CloseSession(session="n1/b00.1", reason=CloseReason.FORCED)
+    inside.happens(inside.table.apply(inside.ms, closed))
+    assert inside.fence(TWO) > inside.fence(ONE)
+    assert list(inside.table.sessions.by_id) == ["n1/b00~2.2"]
+    inside.pass_time(1_000)
+    assert inside.reason(THREE) is Reason.TIMED_OUT
+    inside.do(Address("n1/ask-4"), Release(lock="a", fence=inside.fence(ONE)))
+    assert inside.reason(Address("n1/ask-4")) is Reason.OWNERSHIP_LOST
+
+
+def test_a_release_under_way_when_the_session_is_lost_says_so(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
+    inside.pass_time(TTL_MS)
+    assert inside.reason(TWO) is Reason.OWNERSHIP_LOST
+    inside.silent = False
+    inside.pass_time(ASK_AGAIN_MS)
+    assert inside.table.locks == {}
+
+
+def test_a_grant_that_is_heard_too_late_is_not_believed(inside: Inside) -> None:
+    inside.do(ONE, Acquire(lock="b"))
+    inside.do(TWO, Release(lock="b", fence=inside.fence(ONE)))
+    inside.silent = True
+    inside.do(THREE, A)
+    session, owner = "n1/b00.1", "ask-3"
+    late = Held(session=session, owner=owner, request=3, lock="a", fence=9, count=1)
+    inside.ms += TTL_MS
+    inside.happens([late])
+    assert inside.heard(THREE, Granted) == []
+    assert inside.door.own.parked.keys() == {THREE}
+
+
+def test_a_hold_that_an_operator_took_is_lost_alone(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.do(TWO, Acquire(lock="b"))
+    force = ForceRelease(operator="eve", request=1, lock="a", fence=inside.fence(ONE))
+    inside.happens(inside.table.apply(inside.ms, force))
+    inside.do(THREE, Release(lock="a", fence=inside.fence(ONE)))
+    (refused,) = inside.heard(THREE, Refused)
+    assert (refused.reason, "eve" in refused.detail) == (Reason.OWNERSHIP_LOST, True)
+    four = Address("n1/ask-4")
+    inside.do(four, Release(lock="b", fence=inside.fence(TWO)))
+    assert len(inside.heard(four, Released)) == 1
+
+
+def test_a_caller_inside_evicts_as_an_operator(inside: Inside) -> None:
+    inside.do(ONE, A)
+    fence = inside.fence(ONE)
+    inside.do(TWO, Evict(lock="a", fence=fence, operator="eve"))
+    (evicted,) = inside.heard(TWO, Evicted)
+    assert (evicted.fence, evicted.holder.owner) == (fence, "ask-1")
+    assert inside.table.forced()[0].operator == "eve (n1)"
+    inside.do(THREE, Evict(lock="a", fence=fence, operator="eve"))
+    assert inside.reason(THREE) is Reason.NOT_HELD
+
+
+def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: Inside) -> None:
+    inside.do(ONE, A)
+    closed = CloseSession(session="n1/b00.1", reason=CloseReason.FORCED)
+    inside.table.apply(inside.ms, closed)
+    inside.do(REPLICA, Skipped(slot=9))
+    assert inside.door.own.holding.holds == {}
+
+
+def test_a_table_without_room_for_a_session_is_an_overload(inside: Inside) -> None:
+    inside.silent = True
+    inside.do(ONE, A)
+    (opening,) = inside.commands
+    assert isinstance(opening, OpenSession)
+    inside.happens([denied(opening, Denial.OVERLOADED, "9 sessions are open")])
+    (refused,) = inside.heard(ONE, Refused)
+    assert (refused.reason, refused.detail) == (Reason.OVERLOADED, "9 sessions are open")
+    inside.silent = False
+    inside.do(TWO, A)
+    assert inside.fence(TWO) == 1

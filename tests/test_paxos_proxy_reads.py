@@ -1,0 +1,276 @@
+"""Questions to the door of the log: about one lock, about all, about the node itself."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from holdfast.actors.effect import Effects, Observe, Send
+from holdfast.actors.lock.backend import Report, Reported
+from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
+from holdfast.actors.lock.message import (
+    Contender,
+    Describe,
+    Inspect,
+    LockStatus,
+    NodeStatus,
+    Reason,
+    Refused,
+)
+from holdfast.actors.lock.report import HolderSeen, LockLine, LockReport, WaiterSeen
+from holdfast.actors.lock.session_message import ListedLock, ListLocks, LockList
+from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
+from holdfast.actors.paxos.event import Consult, Consulted, Follow
+from holdfast.actors.paxos.proxy import LogProxy
+from holdfast.actors.paxos.proxy_event import Round
+from holdfast.actors.paxos.proxy_reading import READ_MS
+from holdfast.actors.paxos.proxy_status import (
+    DESCRIBE_MS,
+    LOCKS_SHOWN_MAX,
+    LOOK_AGE_MS,
+    READY_AGE_MS,
+)
+from holdfast.actors.role import Role
+from holdfast.transport.wire import FRAME_BYTES_MAX, encode
+
+DOOR, REPLICA, NODE = Address("n1/proxy"), Address("n1/replica"), Address("n1/node")
+ANN, ASK = Address("ann/session"), Address("n1/ask-1")
+T0 = Instant(0)
+K = TypeVar("K")
+
+HOLDER = HolderSeen(
+    session="bob~2.9", owner="p", label="host:2", fence=7, times=2, since_ms=100, held_ms=40
+)
+WAITER = WaiterSeen(
+    session="n2/b5.3", owner="ask-4", label="", request=3, waited_ms=20, left_ms=None
+)
+REPORT = LockReport(lock="a", holder=HOLDER, waiting=1, waiters=(WAITER,))
+BOB = Contender("bob", "bob~2.9", "p", 7, 40, "host:2", 2)
+INSIDE_N2 = Contender("n2", "n2/b5.3", "ask-4", None, 20)
+INSPECT = Inspect(lock="a", session="ann", request=3)
+REPORTED = Reported(uptime_ms=5, counters=())
+
+
+class NoHost:
+    def now(self) -> Instant:
+        return T0
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        raise AssertionError((source, effects))
+
+    def adopt(self, role: Role[Event]) -> None:
+        raise AssertionError(role)
+
+
+@pytest.fixture
+def door() -> LogProxy:
+    door = LogProxy(
+        DOOR,
+        NoHost(),
+        node="n1",
+        members=("n1", "n2", "n3"),
+        replica=REPLICA,
+        name="n1/b00",
+        encode=encode,
+    )
+    door.begin(T0)
+    door.handle(REPLICA, Follow(master="n2"), T0)
+    return door
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def sent(effects: Effects, kind: type[K], to: Address) -> list[K]:
+    return [
+        e.message
+        for e in effects
+        if isinstance(e, Send) and e.to == to and isinstance(e.message, kind)
+    ]
+
+
+def consult(effects: Effects) -> Consult:
+    (asked,) = sent(effects, Consult, REPLICA)
+    return asked
+
+
+def consulted(door: LogProxy, number: int, answer: Any, age_ms: int = 0, ms: int = 0) -> Effects:
+    event = Consulted(number=number, answer=answer, slot=12, age_ms=age_ms)
+    return door.handle(REPLICA, event, at(ms))
+
+
+def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
+    door: LogProxy,
+) -> None:
+    asked = consult(door.handle(ANN, INSPECT, T0))
+    assert asked == Consult(number=1, question=LookUp(lock="a"), age_ms=None)
+    assert sent(consulted(door, 1, Looked(report=REPORT)), LockStatus, ANN) == [
+        LockStatus(
+            lock="a",
+            holder=BOB,
+            waiters=(INSIDE_N2,),
+            waits_for=(),
+            session="ann",
+            request=3,
+            slot=12,
+            age_ms=0,
+        )
+    ]
+    assert consulted(door, 1, Looked(report=REPORT)) == ()
+
+
+def test_a_free_lock_has_no_holder(door: LogProxy) -> None:
+    door.handle(ANN, INSPECT, T0)
+    free = LockReport(lock="a", holder=None, waiting=0, waiters=())
+    (status,) = sent(consulted(door, 1, Looked(report=free)), LockStatus, ANN)
+    assert (status.holder, status.waiters) == (None, ())
+
+
+def test_a_question_that_is_sent_again_is_asked_once(door: LogProxy) -> None:
+    door.handle(ANN, INSPECT, T0)
+    assert door.handle(ANN, INSPECT, at(5)) == []
+    assert len(sent(consulted(door, 1, Looked(report=REPORT)), LockStatus, ANN)) == 1
+    assert consult(door.handle(ANN, INSPECT, at(6))).number == 2
+
+
+@pytest.mark.parametrize(("age_ms", "words"), [(900, "900 ms old"), (-1, "not known")])
+def test_a_local_read_that_would_be_too_old_is_refused(
+    door: LogProxy, age_ms: int, words: str
+) -> None:
+    local = Inspect(lock="a", session="ann", request=3, age_ms=500)
+    assert consult(door.handle(ANN, local, T0)).age_ms == 500
+    (refused,) = sent(consulted(door, 1, None, age_ms), Refused, ANN)
+    assert (refused.reason, refused.lock, refused.request) == (Reason.STALE, "a", 3)
+    assert words in refused.detail
+    assert "500 ms were allowed" in refused.detail
+
+
+def test_a_local_read_tells_its_age(door: LogProxy) -> None:
+    door.handle(ANN, Inspect(lock="a", session="ann", age_ms=500), T0)
+    (status,) = sent(consulted(door, 1, Looked(report=REPORT), 120), LockStatus, ANN)
+    assert status.age_ms == 120
+
+
+def test_without_a_majority_a_caller_inside_is_told_and_a_client_gives_up_by_itself(
+    door: LogProxy,
+) -> None:
+    door.handle(ANN, INSPECT, T0)
+    door.handle(ASK, Inspect(lock="a"), T0)
+    assert sent(door.handle(DOOR, Round(), at(READ_MS - 1)), Refused, ASK) == []
+    effects = door.handle(DOOR, Round(), at(READ_MS))
+    (refused,) = sent(effects, Refused, ASK)
+    assert refused.reason is Reason.UNAVAILABLE
+    assert f"a majority of n1, n2, n3 has not answered for {READ_MS} ms" in refused.detail
+    assert sent(effects, Refused, ANN) == []
+    assert len(door.readings.by_number) == len(door.readings.asked) == 0
+    assert consult(door.handle(ANN, INSPECT, at(READ_MS))).question == LookUp(lock="a")
+
+
+def test_questions_have_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.actors.paxos.proxy_reading.QUESTIONS_MAX", 2)
+    for request in (1, 2):
+        door.handle(ANN, Inspect(lock="a", session="ann", request=request), T0)
+    effects = door.handle(ANN, Inspect(lock="a", session="ann", request=3), T0)
+    (refused,) = sent(effects, Refused, ANN)
+    assert (refused.reason, refused.request) == (Reason.OVERLOADED, 3)
+
+
+def test_locks_are_listed_page_by_page(door: LogProxy) -> None:
+    question = ListLocks(prefix="a", after="a1", most=2, session="ann", request=4, age_ms=9)
+    asked = consult(door.handle(ANN, question, T0))
+    assert asked == Consult(number=1, question=Browse(prefix="a", after="a1", most=2), age_ms=9)
+    lines = (LockLine("a2", HOLDER, 3), LockLine("a3", HOLDER, 0))
+    (listed,) = sent(consulted(door, 1, Browsed(lines=lines, more=True), 4), LockList, ANN)
+    assert listed == LockList(
+        lines=(ListedLock("a2", BOB, 3), ListedLock("a3", BOB, 0)),
+        more=True,
+        session="ann",
+        request=4,
+        slot=12,
+        age_ms=4,
+    )
+
+
+def test_answers_fit_a_frame_however_long_the_names(door: LogProxy) -> None:
+    long = "\U0001f512" * 64
+    holder = HOLDER._replace(session=long, owner=long, label=long)
+    waiters = tuple(WAITER._replace(session=long, owner=long, label=long) for _ in range(1_000))
+    door.handle(ANN, INSPECT, T0)
+    report = LockReport(lock="a", holder=holder, waiting=1_000, waiters=waiters)
+    (status,) = sent(consulted(door, 1, Looked(report=report)), LockStatus, ANN)
+    assert 100 < len(status.waiters) < 1_000
+    assert len(encode(status)) < FRAME_BYTES_MAX
+    door.handle(ANN, ListLocks(most=1_000, session="ann"), T0)
+    lines = tuple(LockLine(long, holder, 1) for _ in range(1_000))
+    (listed,) = sent(consulted(door, 2, Browsed(lines=lines, more=False)), LockList, ANN)
+    assert 100 < len(listed.lines) < 1_000
+    assert listed.more
+    assert len(encode(listed)) < FRAME_BYTES_MAX
+
+
+def test_a_node_describes_itself_and_the_locks_with_their_waiters(door: LogProxy) -> None:
+    effects = door.handle(ANN, Describe(session="ann", request=4), T0)
+    assert sent(effects, Report, NODE) == [Report()]
+    browse = Browse(prefix="", after="", most=LOCKS_SHOWN_MAX)
+    assert consult(effects) == Consult(number=1, question=browse, age_ms=LOOK_AGE_MS)
+    assert door.handle(NODE, REPORTED, T0) == ()
+    lines = (LockLine("a", HOLDER, 1), LockLine("b", HOLDER, 0))
+    look = consult(consulted(door, 1, Browsed(lines=lines, more=False), 30))
+    assert look.question == LookUp(lock="a")
+    effects = consulted(door, look.number, Looked(report=REPORT), 30)
+    (status,) = sent(effects, NodeStatus, ANN)
+    assert (status.ready, status.detail) == (True, "ready, follows n2")
+    assert (status.protocol, status.master, status.nodes) == ("paxos", "n2", ("n1", "n2", "n3"))
+    assert (status.session, status.request, status.uptime_ms) == ("ann", 4, 5)
+    assert [(lock.lock, lock.holder, lock.waiters) for lock in status.locks] == [
+        ("a", BOB, (INSIDE_N2,)),
+        ("b", BOB, ()),
+    ]
+
+
+def test_descriptions_asked_for_at_once_share_one_look(door: LogProxy) -> None:
+    door.handle(ANN, Describe(session="ann", request=4), T0)
+    assert sent(door.handle(ASK, Describe(), T0), Consult, REPLICA) == []
+    door.handle(NODE, REPORTED, T0)
+    effects = consulted(door, 1, Browsed(lines=(), more=False))
+    assert [len(sent(effects, NodeStatus, asker)) for asker in (ANN, ASK)] == [1, 1]
+    assert len(sent(door.handle(ANN, Describe(session="ann"), at(9)), Consult, REPLICA)) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "age_ms", "master", "words"),
+    [
+        (None, -1, "n2", "not known how old"),
+        (None, LOOK_AGE_MS + 1, "n2", f"{LOOK_AGE_MS + 1} ms old"),
+        (Browsed(lines=(), more=False), READY_AGE_MS + 1, "n2", "has not answered"),
+        (Browsed(lines=(), more=False), 5, "", "no master is known"),
+    ],
+    ids=["nothing known", "too old to show", "old", "no master"],
+)
+def test_a_node_that_cannot_serve_says_what_is_missing(
+    door: LogProxy, answer: Any, age_ms: int, master: str, words: str
+) -> None:
+    door.handle(REPLICA, Follow(master=master), T0)
+    door.handle(ANN, Describe(session="ann", request=4), T0)
+    door.handle(NODE, REPORTED, T0)
+    (status,) = sent(consulted(door, 1, answer, age_ms), NodeStatus, ANN)
+    assert not status.ready
+    assert words in status.detail
+    assert status.locks == ()
+
+
+def test_a_description_does_not_wait_for_a_replica_for_long(door: LogProxy) -> None:
+    door.handle(ANN, Describe(session="ann", request=4), T0)
+    door.handle(NODE, REPORTED, T0)
+    assert sent(door.handle(DOOR, Round(), at(DESCRIBE_MS - 1)), NodeStatus, ANN) == []
+    (status,) = sent(door.handle(DOOR, Round(), at(DESCRIBE_MS)), NodeStatus, ANN)
+    assert not status.ready
+    assert "a majority of n1, n2, n3" in status.detail
+    assert consulted(door, 1, Browsed(lines=(), more=False)) == ()
+
+
+def test_a_session_without_end_describes_nothing(door: LogProxy) -> None:
+    effects = door.handle(ANN, Describe(session="x" * 999), T0)
+    assert effects == [Observe("proxy.session_malformed")]

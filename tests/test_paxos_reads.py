@@ -1,0 +1,258 @@
+"""Reads: linearizable by lease, by a round, by a barrier; local with an age that is proven."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.actors.effect import Effects, Observe, Send, Wake
+from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
+from holdfast.actors.paxos.config import leader_of, monitor_of, replica_of
+from holdfast.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
+from holdfast.actors.paxos.freshness import Proofs
+from holdfast.actors.paxos.message import Ballot, Heartbeat
+from holdfast.actors.paxos.read_message import Barrier, BarrierPassed
+from holdfast.actors.paxos.reading import (
+    AGAIN_MS,
+    AGE_WAIT_MS,
+    NOTHING_PROVEN,
+    READ_MS_MAX,
+    READS_MAX,
+    Reads,
+)
+from holdfast.actors.paxos.timer import AgeCheck, ReadAgain
+from holdfast.cluster.simulation.logbook import HowMany, SoMany, Tally
+
+BALLOT = Ballot(3, leader_of("a"))
+REPLICAS = tuple(replica_of(node) for node in "abc")
+ASKER, A, B = address_of("a", "proxy"), REPLICAS[0], REPLICAS[1]
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def consult(number: int = 1, age_ms: int | None = None) -> Consult:
+    return Consult(number=number, question=HowMany(), age_ms=age_ms)
+
+
+def answer(number: int = 1, slot: int = 5, age_ms: int = 0) -> Send:
+    told = Consulted(number=number, answer=SoMany(count=0), slot=slot, age_ms=age_ms)
+    return Send(ASKER, told)
+
+
+def leased(until_ms: int, confirmed_ms: int) -> Leased:
+    return Leased(ballot=BALLOT, until=at(until_ms), confirmed=at(confirmed_ms))
+
+
+def sends(effects: Effects) -> list[Send]:
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
+@pytest.fixture
+def reads() -> Reads:
+    """Return those of node ``a``, which follows nobody and has applied slots 1 to 4."""
+    reads = Reads("a", Tally(), REPLICAS, 100)
+    reads.progress(5, settled=False, now=at(0))
+    return reads
+
+
+def lead(reads: Reads) -> None:
+    reads.follow("a", at(0))
+    reads.progress(5, settled=True, now=at(0))
+
+
+def test_while_the_lease_holds_a_settled_master_answers_at_once(reads: Reads) -> None:
+    lead(reads)
+    reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
+
+    assert reads.handle(ASKER, consult(), at(249)) == [answer()]
+    assert sends(reads.handle(ASKER, consult(2), at(250))) == [Send(monitor_of("a"), Confirm())]
+
+
+def test_a_master_that_has_not_applied_the_first_slot_of_its_reign_waits(reads: Reads) -> None:
+    reads.follow("a", at(0))
+    reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
+
+    assert sends(reads.handle(ASKER, consult(), at(10))) == []
+    assert reads.progress(7, settled=True, now=at(20)) == [answer(slot=7)]
+
+
+def test_without_a_lease_one_round_serves_all_who_asked_before_it_began(reads: Reads) -> None:
+    lead(reads)
+    assert sends(reads.handle(ASKER, consult(1), at(300))) == [Send(monitor_of("a"), Confirm())]
+    assert reads.handle(ASKER, consult(2), at(300)) == []
+    assert reads.handle(ASKER, consult(3), at(301)) == []
+
+    effects = reads.leased(leased(until_ms=0, confirmed_ms=300), at(302))
+
+    assert sends(effects) == [answer(1), answer(2), Send(monitor_of("a"), Confirm())]
+    assert sends(reads.leased(leased(until_ms=0, confirmed_ms=302), at(303))) == [answer(3)]
+
+
+def test_a_round_that_began_before_the_question_proves_nothing(reads: Reads) -> None:
+    lead(reads)
+    reads.handle(ASKER, consult(), at(300))
+
+    assert sends(reads.leased(leased(until_ms=0, confirmed_ms=299), at(301))) == []
+
+
+def test_a_follower_asks_the_master_and_waits_until_it_has_applied_as_much(reads: Reads) -> None:
+    reads.follow("b", at(0))
+    asked = reads.handle(ASKER, consult(1), at(1))
+    assert asked == [Send(B, Barrier(number=101)), Wake(AGAIN_MS, ReadAgain())]
+    assert reads.handle(ASKER, consult(2), at(2)) == []
+
+    passed = reads.handle(B, BarrierPassed(number=101, slot=7), at(3))
+
+    assert passed == [Send(B, Barrier(number=102))]  # For the one that came later.
+    assert reads.progress(6, settled=False, now=at(4)) == []
+    assert reads.progress(7, settled=False, now=at(5)) == [answer(1, slot=7)]
+    assert reads.handle(B, BarrierPassed(number=102, slot=7), at(6)) == [answer(2, slot=7)]
+
+
+@pytest.mark.parametrize(
+    ("sender", "number", "slot"),
+    [(REPLICAS[2], 101, 5), (B, 100, 5), (B, 101, 0), (address_of("b", "x"), 101, 5)],
+)
+def test_only_the_masters_word_on_the_barrier_under_way_counts(
+    reads: Reads, sender: Address, number: int, slot: int
+) -> None:
+    reads.follow("b", at(0))
+    reads.handle(ASKER, consult(), at(1))
+
+    effects = reads.handle(sender, BarrierPassed(number=number, slot=slot), at(2))
+
+    assert sends(effects) == []
+
+
+def test_a_barrier_is_repeated_and_goes_to_the_next_master_anew(reads: Reads) -> None:
+    reads.follow("b", at(0))
+    reads.handle(ASKER, consult(), at(1))
+
+    again = reads.handle(A, ReadAgain(), at(251))
+    moved = reads.follow("c", at(300))
+
+    assert sends(again) == [Send(B, Barrier(number=101))]
+    assert moved == [Send(REPLICAS[2], Barrier(number=102))]
+
+
+def test_a_read_that_nobody_confirms_is_dropped_in_the_end(reads: Reads) -> None:
+    reads.handle(ASKER, consult(), at(1))
+
+    assert reads.handle(A, ReadAgain(), at(READ_MS_MAX)) == [Wake(AGAIN_MS, ReadAgain())]
+    late = reads.handle(A, ReadAgain(), at(READ_MS_MAX + 1))
+    assert late == [Observe("paxos.reads_dropped", 1)]
+
+
+def test_reads_beyond_the_limit_are_dropped(reads: Reads) -> None:
+    for number in range(READS_MAX):
+        reads.handle(ASKER, consult(number), at(1))
+
+    assert reads.handle(ASKER, consult(), at(1)) == (Observe("paxos.reads_full"),)
+
+
+def test_a_master_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
+    barrier = Barrier(number=9)
+    assert reads.handle(B, barrier, at(1)) == (Observe("paxos.barrier_elsewhere"),)
+    lead(reads)
+    assert sends(reads.handle(B, barrier, at(300))) == [Send(monitor_of("a"), Confirm())]
+
+    passed = Send(B, BarrierPassed(number=9, slot=5))
+    assert sends(reads.leased(leased(until_ms=500, confirmed_ms=300), at(301))) == [passed]
+    assert reads.handle(B, barrier, at(302)) == (passed,)
+    stranger = reads.handle(address_of("z", "replica"), barrier, at(302))
+    assert stranger == (Observe("paxos.stranger_reads"),)
+
+
+def test_a_local_read_is_answered_if_its_age_is_proven_and_low_enough(reads: Reads) -> None:
+    reads.handle(A, Fresh(since=at(100), slot=5), at(150))
+
+    assert reads.handle(ASKER, consult(1, age_ms=50), at(150)) == [answer(1, age_ms=50)]
+    assert reads.handle(ASKER, consult(2, age_ms=49), at(150)) == [Wake(AGE_WAIT_MS, AgeCheck())]
+
+
+def test_a_local_read_waits_for_the_next_proof_and_no_longer(reads: Reads) -> None:
+    reads.handle(ASKER, consult(1, age_ms=40), at(0))
+    reads.handle(ASKER, consult(2, age_ms=10), at(0))
+
+    fresh = reads.handle(A, Fresh(since=at(80), slot=5), at(120))
+    early = reads.handle(A, AgeCheck(), at(149))
+    late = reads.handle(A, AgeCheck(), at(150))
+
+    assert fresh == [answer(1, age_ms=40)]
+    assert early == []
+    assert late == [Send(ASKER, Consulted(number=2, answer=None, slot=5, age_ms=70))]
+
+
+def test_a_node_that_can_prove_nothing_says_so(reads: Reads) -> None:
+    reads.handle(ASKER, consult(age_ms=1_000_000), at(0))
+
+    told = Consulted(number=1, answer=None, slot=5, age_ms=NOTHING_PROVEN)
+    assert reads.handle(A, AgeCheck(), at(150)) == [Send(ASKER, told)]
+
+
+def test_a_proof_counts_when_what_it_speaks_of_is_applied(reads: Reads) -> None:
+    reads.handle(A, Fresh(since=at(10), slot=6), at(20))
+    assert sends(reads.handle(ASKER, consult(1, age_ms=60), at(20))) == []
+
+    assert reads.progress(6, settled=False, now=at(30)) == [answer(1, slot=6, age_ms=20)]
+
+
+def test_a_settled_master_without_a_lease_is_as_old_as_its_last_round(reads: Reads) -> None:
+    lead(reads)
+    reads.leased(leased(until_ms=250, confirmed_ms=10), at(15))
+
+    assert reads.handle(ASKER, consult(1, age_ms=0), at(249)) == [answer(1)]
+    assert reads.handle(ASKER, consult(2, age_ms=290), at(300)) == [answer(2, age_ms=290)]
+
+
+def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> Heartbeat:
+    return Heartbeat(
+        ballot=BALLOT,
+        number=number,
+        committed=committed,
+        everywhere=0,
+        heard=() if heard is None else (9, heard, 9),
+        confirmed=confirmed,
+    )
+
+
+def test_three_heartbeats_prove_an_age() -> None:
+    proofs = Proofs(place=1, members=3)
+
+    assert proofs.take(beat(1, heard=0, confirmed=0), at(100)) is None
+    assert proofs.take(beat(2, heard=1, confirmed=1, committed=7), at(150)) is None
+    assert proofs.take(beat(3, heard=2, confirmed=2), at(200)) == Fresh(since=at(100), slot=7)
+
+
+def test_a_heartbeat_proves_nothing_unless_a_majority_answered_it_or_a_later_one() -> None:
+    proofs = Proofs(place=1, members=3)
+    proofs.take(beat(1, heard=0, confirmed=0), at(100))
+    proofs.take(beat(2, heard=1, confirmed=1), at(150))
+
+    assert proofs.take(beat(3, heard=2, confirmed=1), at(200)) is None
+    assert proofs.take(beat(4, heard=2, confirmed=3), at(250)) == Fresh(since=at(150), slot=5)
+
+
+def test_an_answer_counts_from_when_it_was_first_given() -> None:
+    proofs = Proofs(place=1, members=3)
+    for repeated_ms in (100, 130, 140):
+        proofs.take(beat(1, heard=0, confirmed=0), at(repeated_ms))
+    proofs.take(beat(2, heard=1, confirmed=0), at(150))
+
+    assert proofs.take(beat(3, heard=1, confirmed=2), at(200)) == Fresh(since=at(100), slot=5)
+
+
+def test_answers_to_another_ballot_or_an_unsettled_reign_prove_nothing() -> None:
+    proofs = Proofs(place=1, members=3)
+    proofs.take(beat(1, heard=0, confirmed=0), at(100))
+    other = replace(beat(2, heard=1, confirmed=0), ballot=Ballot(4, leader_of("c")))
+    proofs.take(other, at(150))
+    assert proofs.take(replace(other, number=3, confirmed=2), at(200)) is None
+
+    unsettled = Proofs(place=1, members=3)
+    unsettled.take(beat(1, heard=None, confirmed=0), at(100))
+    unsettled.take(beat(2, heard=None, confirmed=1), at(150))
+    assert unsettled.take(beat(3, heard=None, confirmed=2), at(200)) is None

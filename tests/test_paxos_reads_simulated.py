@@ -1,0 +1,108 @@
+"""Reads of a log under misfortune, judged by who knows everything; planted bugs are caught."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from holdfast.actors.message import NS_PER_MS, Instant
+from holdfast.actors.paxos.barrier import Barriers
+from holdfast.actors.paxos.event import Fresh
+from holdfast.actors.paxos.freshness import Freshness, Proofs
+from holdfast.actors.paxos.message import Heartbeat
+from holdfast.actors.paxos.reading import Reads
+from holdfast.cluster.simulation.logbook import LogJudge, logbook
+from holdfast.cluster.simulation.misfortune import Kind, Misfortune, draw_misfortune
+from holdfast.cluster.simulation.nemesis import Nemesis
+from holdfast.cluster.simulation.violation import ViolationError
+from holdfast.cluster.simulation.world import World
+
+SEEDS = 12
+SEEDS_FOR_A_MUTANT = 25
+
+
+def run(seed: int, marks: Counter[str]) -> None:
+    """Let scribes write and read under misfortune; judges know what anybody knew."""
+    random = Random(f"{seed}/reads")
+    fate = draw_misfortune(random, frozenset(Kind) - {Kind.JUMP})  # A lease is over by a jump.
+    world = World(seed, replace(fate, drift_ppm=1_000))
+    play(world, random.choice((1, 3, 3, 5)), random.choice((5, 20, 60)))
+    marks.update(world.marks)
+
+
+def play(world: World, members: int, every_ms: int) -> None:
+    names = tuple(f"n{number}" for number in range(1, members + 1))
+    for name in names:
+        world.add(name, logbook(every_ms=every_ms, journal_bytes=2_000, log_max=50), member=True)
+    world.judges.append(LogJudge(drift_ppm=1_000))
+    nemesis = Nemesis(world, names)
+    world.may_die_in_sync = frozenset(names)
+    world.power_on_all()
+    nemesis.begin()
+    world.run(4_000 * NS_PER_MS)
+    nemesis.heal()
+    before = world.marks["logbook.read"]
+    world.run(7_000 * NS_PER_MS)
+    assert world.marks["logbook.read"] > before + 10 * members, "reads come again after the end"
+
+
+def test_no_read_is_staler_than_it_says_under_any_misfortune() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        run(seed, marks)
+    met = ("logbook.read", "logbook.refused", "paxos.barrier_ignored", "paxos.restored")
+    assert [name for name in met if not marks[name]] == []
+
+
+LAX = Misfortune(cut_every_ms=700, cut_ms=900, pause_every_ms=900, pause_ms=700, cut_one_way=True)
+
+
+def is_caught() -> bool:
+    for seed in range(SEEDS_FOR_A_MUTANT):
+        world = World(seed, LAX)
+        try:
+            play(world, 3, 5)
+        except ViolationError:
+            return True
+    return False
+
+
+def test_a_lease_that_is_believed_too_long_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_sure(self: Reads, now: Instant) -> bool:
+        del now
+        return self.settled
+
+    monkeypatch.setattr(Reads, "_is_sure", is_sure)
+
+    assert is_caught()
+
+
+def test_a_barrier_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pop(self: Barriers, applied: int) -> list[object]:
+        ready, self.passed = self.passed, []
+        return [read for _, read in ready]
+
+    monkeypatch.setattr(Barriers, "pop", pop)
+
+    assert is_caught()
+
+
+def test_an_age_that_is_guessed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def guess(self: Proofs, beat: Heartbeat, now: Instant) -> Fresh | None:
+        return Fresh(since=now, slot=beat.committed)
+
+    monkeypatch.setattr(Proofs, "take", guess)
+
+    assert is_caught()
+
+
+def test_a_proof_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(self: Freshness, fresh: Fresh, applied: int) -> None:
+        self.since = fresh.since
+
+    monkeypatch.setattr(Freshness, "take", take)
+
+    assert is_caught()

@@ -1,0 +1,109 @@
+"""What a door says of sessions and operators where the cluster keeps no table of locks."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+
+from holdfast.actors.effect import Effects, Send
+from holdfast.actors.lock.backend import Give, Got, Want
+from holdfast.actors.lock.message import Acquire, Reason, Refused, Release
+from holdfast.actors.lock.proxy import Proxy
+from holdfast.actors.lock.session_message import End, Ended, Evict, ListLocks, Open, Opened
+from holdfast.actors.message import Address, Event, Instant
+from holdfast.actors.role import Role
+
+PROXY = Address("n1/proxy")
+BACKEND = Address("n1/process")
+ANN = Address("ann/session")
+BOB = Address("bob/session")
+ASK = Address("n1/ask-1")
+T0 = Instant(0)
+S = TypeVar("S")
+
+
+class NoHost:
+    def now(self) -> Instant:
+        return T0
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        raise AssertionError((source, effects))
+
+    def adopt(self, role: Role[Event]) -> None:
+        raise AssertionError(role)
+
+
+@pytest.fixture
+def proxy() -> Proxy:
+    return Proxy(
+        PROXY, NoHost(), node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND
+    )
+
+
+def sent(effects: Effects, kind: type[S]) -> list[S]:
+    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
+
+
+def acquire(lock: str, session: str = "ann", request: int = 1) -> Acquire:
+    return Acquire(lock=lock, session=session, owner="o", request=request)
+
+
+def test_a_session_is_opened_by_saying_that_none_is_kept(proxy: Proxy) -> None:
+    effects = proxy.handle(ANN, Open(session="ann", ttl_ms=9_000, label="x", request=3), T0)
+    assert sent(effects, Opened) == [
+        Opened(session="ann", assigned="ann", ttl_ms=0, node="n1", request=3)
+    ]
+
+
+def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire("a"), T0)
+    proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0)
+    proxy.handle(ANN, acquire("b", request=2), T0)
+    proxy.handle(BOB, acquire("b", session="bob"), T0)
+    effects = proxy.handle(ANN, End(session="ann", request=3), T0)
+    assert sent(effects, Give) == [Give(lock="a", ticket=1), Give(lock="b", ticket=2)]
+    assert [(ended.session, ended.request) for ended in sent(effects, Ended)] == [("ann", 3)]
+    assert [claim.key.session for claim in proxy.desk.claims.by_key.values()] == ["bob"]
+    again = proxy.handle(ANN, End(session="ann", request=3), T0)
+    assert (sent(again, Give), len(sent(again, Ended))) == ([], 1)
+    late = proxy.handle(ANN, acquire("a"), T0)
+    assert sent(late, Want) == []
+
+
+def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -> None:
+    proxy.handle(ASK, Acquire(lock="a"), T0)
+    for asker, session in ((BOB, "ann"), (BOB, ""), (ASK, "")):
+        effects = proxy.handle(asker, End(session=session, request=3), T0)
+        assert [refused.reason for refused in sent(effects, Refused)] == [Reason.INVALID]
+        assert sent(effects, Give) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (ListLocks(session="ann", request=1), "no table of locks"),
+        (Evict(lock="a", fence=1, operator="o", session="ann", request=1), "no table of locks"),
+        (Acquire(lock="a", session="ann", owner="o", request=1, limit=2), "limit 2"),
+        (Acquire(lock="a", session="ann", owner="o", request=1, limit=0), "limit 0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_what_only_a_table_can_do_is_refused_with_the_name_of_who_has_one(
+    proxy: Proxy, request_: ListLocks | Evict | Acquire, told: str
+) -> None:
+    effects = proxy.handle(ANN, request_, T0)
+    (refused,) = sent(effects, Refused)
+    assert refused.reason is Reason.UNSUPPORTED
+    assert told in refused.detail
+    assert "lamport" in refused.detail
+    assert "paxos" in refused.detail
+    assert sent(effects, Want) == []
+
+
+def test_a_release_after_the_end_is_not_held(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire("a"), T0)
+    proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0)
+    proxy.handle(ANN, End(session="ann", request=3), T0)
+    release = Release(lock="a", fence=7, session="ann", owner="o", request=4)
+    assert [r.reason for r in sent(proxy.handle(ANN, release, T0), Refused)] == [Reason.NOT_HELD]

@@ -1,0 +1,320 @@
+"""Rules 55 to 79 and 90 of fenced locks as the client's session keeps them; see ``rules.md``."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.actors.client.message import Close, Closed, HoldsLost, Loss
+from holdfast.actors.lock.message import (
+    Abandon,
+    Acquire,
+    Cancel,
+    Cancelled,
+    Describe,
+    Granted,
+    Inspect,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.lock.session_message import End, Ended, Evict, ListLocks, Open
+from holdfast.cluster.simulation.parley import ANN, BEN, WATCHER, A, Parley, of, one
+
+
+@pytest.fixture
+def parley() -> Parley:
+    return Parley()
+
+
+def test_rule_55_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(
+    parley: Parley,
+) -> None:
+    said = parley.open(parley.acquire())
+    repeats = of(Acquire, parley.run_kept(5_000, A))
+    assert {repeat.request for repeat in repeats} == {one(Acquire, said).request}
+    parley.hear(ANN, Abandon())
+    parley.undo(parley.run(1_000))
+    assert one(Acquire, parley.acquire()).request > repeats[0].request
+
+
+def test_rule_56_to_acquire_opens_a_session_and_asks_in_it_under_a_number(parley: Parley) -> None:
+    said = parley.acquire(token=9)
+    assert one(Open, said) == Open(
+        session="c", ttl_ms=15_000, label="here:1", request=one(Open, said).request
+    )
+    assert of(Acquire, said) == []
+    asked = parley.open(said)
+    assert one(Acquire, asked, A).session == "c.1"
+    assert one(Granted, parley.grant(asked), ANN).request == 9
+
+
+def test_rule_57_a_session_that_is_refused_ends_the_acquire_at_once(parley: Parley) -> None:
+    said = parley.refuse(parley.acquire(), Reason.OVERLOADED)
+    assert one(Refused, said, ANN).reason is Reason.OVERLOADED
+    assert "session" in one(Refused, said, ANN).detail
+    assert of(Open, parley.run(20_000)) == []
+    assert one(Open, parley.acquire()).session == "c~2"
+
+
+def test_rule_58_an_acquire_in_an_expired_session_goes_on_in_the_next_one_under_its_number(
+    parley: Parley,
+) -> None:
+    asked = parley.open(parley.acquire())
+    said = parley.refuse(asked, Reason.SESSION_EXPIRED)
+    assert of(Refused, said) == []
+    assert one(Open, said).session == "c~2"
+    again = one(Acquire, parley.open(said))
+    assert again.session == "c~2.2"
+    assert again.request == one(Acquire, asked).request
+
+
+def test_rule_59_to_enter_again_what_the_session_lost_is_refused_as_lost(parley: Parley) -> None:
+    parley.hold(limit=0)
+    said = parley.refuse(parley.acquire(limit=0), Reason.SESSION_EXPIRED)
+    assert one(Refused, said, ANN).reason is Reason.OWNERSHIP_LOST
+    assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
+    assert of(Open, said) == []
+
+
+def test_rule_60_a_wait_goes_on_in_the_next_session_for_what_is_left_of_its_time(
+    parley: Parley,
+) -> None:
+    asked = parley.open(parley.acquire(wait_ms=5_000))
+    parley.run(2_000)
+    again = one(Acquire, parley.open(parley.refuse(asked, Reason.SESSION_EXPIRED)))
+    assert again.wait_ms == 3_000
+
+
+def test_rule_61_a_wait_that_the_cluster_gave_up_is_asked_for_anew(parley: Parley) -> None:
+    asked = parley.open(parley.acquire())
+    assert parley.refuse(asked, Reason.CANCELLED) == []
+    assert one(Acquire, parley.run(300)).request > one(Acquire, asked).request
+
+
+def test_rule_62_an_acquire_refused_otherwise_is_refused_and_leaves_nothing(
+    parley: Parley,
+) -> None:
+    asked = parley.open(parley.acquire())
+    said = parley.refuse(asked, Reason.INVALID)
+    assert one(Refused, said, ANN).reason is Reason.INVALID
+    assert of(Cancel, parley.run(20_000)) == []
+    again = parley.open(parley.acquire()) or parley.acquire(BEN)
+    assert of(Acquire, again)
+
+
+def test_rule_62_a_copy_that_may_be_queued_is_withdrawn_when_another_copy_is_refused(
+    parley: Parley,
+) -> None:
+    asked = parley.open(parley.acquire())
+    parley.run(1_000)  # It was repeated: one copy may wait in the log.
+    said = parley.refuse(asked, Reason.OVERLOADED)
+    assert one(Refused, said, ANN).reason is Reason.OVERLOADED
+    assert one(Cancel, said).request == one(Acquire, asked).request
+
+
+@pytest.mark.parametrize("fence", [7, 8])
+def test_rule_63_a_release_of_what_is_not_held_is_refused_without_asking(
+    parley: Parley, fence: int
+) -> None:
+    assert one(Refused, parley.release(fence=7), ANN).reason is Reason.NOT_HELD
+    parley.hold(BEN)
+    said = parley.release(fence=fence)
+    assert one(Refused, said, ANN).reason is Reason.NOT_HELD
+    assert of(Release, said) == []
+
+
+def test_rule_64_a_release_without_an_answer_goes_on_and_can_be_waited_for_again(
+    parley: Parley,
+) -> None:
+    parley.hold()
+    parley.release()
+    said = parley.run_kept(10_200, A)
+    assert one(Refused, said, ANN).reason is Reason.UNAVAILABLE
+    again = parley.release(token=4)
+    assert one(Released, parley.free(again), ANN).request == 4
+    assert parley.role.ledger.holds == {}
+
+
+@pytest.mark.parametrize("way", ["expired", "ended"])
+def test_rule_65_a_release_after_the_session_ended_is_refused_as_lost_once(
+    parley: Parley, way: str
+) -> None:
+    parley.hold()
+    if way == "expired":
+        said = parley.refuse(parley.run(3_100), Reason.SESSION_EXPIRED)
+    else:
+        said = parley.hear(A, Ended(session="c.1", detail="expired"))
+    assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
+    assert one(Refused, parley.release(), ANN).reason is Reason.OWNERSHIP_LOST
+    assert one(Refused, parley.release(), ANN).reason is Reason.NOT_HELD
+
+
+def test_rule_65_a_release_under_way_when_the_session_ends_is_refused_as_lost(
+    parley: Parley,
+) -> None:
+    parley.hold()
+    said = parley.refuse(parley.release(token=3), Reason.SESSION_EXPIRED)
+    answer = one(Refused, said, ANN)
+    assert (answer.reason, answer.request) == (Reason.OWNERSHIP_LOST, 3)
+    assert "fence 7" in answer.detail
+
+
+def test_rule_66_what_was_lost_stays_lost_though_another_owner_holds_in_a_new_session(
+    parley: Parley,
+) -> None:
+    parley.hold()
+    parley.hear(A, Ended(session="c.1", detail="expired"))
+    parley.hold(BEN, fence=9)
+    assert parley.assigned == "c~2.2"
+    assert one(Refused, parley.release(), ANN).reason is Reason.OWNERSHIP_LOST
+    assert one(Released, parley.free(parley.release(BEN, fence=9)), BEN).lock == "x"
+
+
+def test_rule_66_a_loss_is_remembered_apart_from_a_later_hold_of_the_same_owner(
+    parley: Parley,
+) -> None:
+    parley.hold()
+    parley.hear(A, Ended(session="c.1", detail="expired"))
+    parley.hold(fence=9)
+    assert one(Refused, parley.release(fence=7), ANN).reason is Reason.OWNERSHIP_LOST
+    assert one(Released, parley.free(parley.release(fence=9)), ANN)
+
+
+def test_rule_71_no_session_is_opened_by_questions_that_need_none(parley: Parley) -> None:
+    for question in (
+        Describe(),
+        Inspect(lock="x"),
+        ListLocks(),
+        Evict(lock="x", fence=1, operator="me"),
+    ):
+        (sent,) = parley.hear(ANN, question)
+        assert getattr(sent.message, "session", None) == "c"
+    assert of(Open, parley.run(5_000)) == []
+
+
+def test_rule_72_73_later_needs_find_the_session_that_the_first_one_opened(
+    parley: Parley,
+) -> None:
+    parley.hold()
+    said = parley.acquire(BEN, lock="y")
+    assert of(Open, said) == []
+    assert one(Acquire, said).session == "c.1"
+
+
+def test_rule_74_needs_at_the_same_time_share_one_open(parley: Parley) -> None:
+    said = [*parley.acquire(ANN), *parley.acquire(BEN), *parley.acquire(BEN, lock="y")]
+    assert len(of(Open, said)) == 1
+    asked = of(Acquire, parley.open(said))
+    assert [(a.lock, a.owner, a.session) for a in asked] == [
+        ("x", "ann", "c.1"),
+        ("x", "ben", "c.1"),
+        ("y", "ben", "c.1"),
+    ]
+
+
+def test_rule_75_to_close_what_never_was_opened_does_nothing(parley: Parley) -> None:
+    said = parley.hear(ANN, Close())
+    assert [send.message for send in said] == [Closed(unanswered=0)]
+
+
+def test_rule_76_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
+    parley: Parley,
+) -> None:
+    parley.run(1_000)
+    assert of(KeepAlive, parley.run(60_000)) == []
+    parley.hold()
+    said = parley.run_kept(60_000, A)
+    assert {alive.session for alive in of(KeepAlive, said)} == {"c.1"}
+    assert 19 <= len(of(KeepAlive, said)) <= 21
+    parley.free(parley.release())
+    assert 9 <= len(of(KeepAlive, parley.run_kept(31_000, A))) <= 11
+    assert of(KeepAlive, parley.run(60_000)) == []
+    assert parley.alarms == []
+
+
+def test_rule_77_those_who_held_hear_of_the_loss_and_others_get_a_new_session(
+    parley: Parley,
+) -> None:
+    parley.hold()
+    said = parley.hear(A, Ended(session="c.1", detail="expired"))
+    assert of(HoldsLost, said, WATCHER)
+    assert of(Open, said) == []
+    assert one(Open, parley.acquire(BEN)).session == "c~2"
+
+
+def test_rule_78_an_unused_session_that_may_have_expired_is_left_without_a_word(
+    parley: Parley,
+) -> None:
+    parley.hold()
+    parley.free(parley.release())
+    said = parley.run_kept(60_000, A)
+    assert of(HoldsLost, said) == []
+    assert of(End, said) == []
+    assert one(Open, parley.acquire()).session == "c~2"
+
+
+def test_rule_79_90_to_close_ends_the_session_with_all_that_is_in_it(parley: Parley) -> None:
+    parley.hold()
+    parley.acquire(BEN)
+    said = parley.hear(ANN, Close())
+    assert one(End, said, A).session == "c.1"
+    assert one(Refused, said, BEN).reason is Reason.CANCELLED
+    assert of(Closed, said) == []
+    done = parley.end(said)
+    assert [send.message for send in done if send.to == ANN] == [Closed(unanswered=0)]
+    assert one(Refused, parley.acquire(), ANN).reason is Reason.CANCELLED
+
+
+def test_rule_79_a_close_that_nobody_confirms_ends_all_the_same(parley: Parley) -> None:
+    parley.hold()
+    said = [*parley.hear(ANN, Close()), *parley.run(2_200)]
+    assert len(of(End, said)) > 1
+    assert one(Closed, said, ANN).unanswered == 1
+
+
+def test_rule_79_a_release_under_way_at_the_close_is_done_by_it(parley: Parley) -> None:
+    parley.hold()
+    parley.release(token=5)
+    done = parley.end(parley.hear(BEN, Close()))
+    assert one(Released, done, ANN).request == 5
+
+
+def test_rule_33_a_limit_that_is_reached_is_told_and_changes_nothing(parley: Parley) -> None:
+    parley.hold(limit=2)
+    parley.hold(limit=2, count=2)
+    said = parley.refuse(parley.acquire(limit=2), Reason.LIMIT_REACHED)
+    assert one(Refused, said, ANN).reason is Reason.LIMIT_REACHED
+    assert one(Released, parley.free(parley.release(), count=1), ANN).count == 1
+    assert one(Released, parley.free(parley.release()), ANN).count == 0
+    assert one(Refused, parley.release(), ANN).reason is Reason.NOT_HELD
+
+
+def test_rule_37_without_reentrancy_a_second_acquire_is_refused_without_asking(
+    parley: Parley,
+) -> None:
+    parley.hold()
+    said = parley.acquire()
+    assert one(Refused, said, ANN).reason is Reason.ALREADY_HELD
+    assert of(Acquire, said) == []
+
+
+def test_rule_47_48_an_owner_that_waits_is_not_done_out_of_its_wait_by_its_other_threads(
+    parley: Parley,
+) -> None:
+    parley.open(parley.acquire(limit=0))
+    assert one(Refused, parley.acquire(limit=0), ANN).reason is Reason.ALREADY_HELD
+    assert one(Refused, parley.release(), ANN).reason is Reason.NOT_HELD
+    assert len(parley.role.ledger.outstanding.waits) == 1
+
+
+def test_a_cancel_after_a_grant_takes_back_that_one_entry(parley: Parley) -> None:
+    parley.hold(limit=0, token=1)
+    parley.hold(limit=0, token=2, count=2)
+    cancel = Cancel(lock="x", session="", owner="ann", request=2)
+    said = parley.hear(ANN, cancel)
+    assert of(Cancelled, said, ANN)
+    parley.free(said, count=1)
+    assert one(Released, parley.free(parley.release()), ANN).count == 0
+    assert parley.role.ledger.holds == {}

@@ -1,0 +1,150 @@
+"""What the table forgets of a live session, and what is answered then. Rules 53, 54."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.actors.lock.command import (
+    AcquireLock,
+    CancelWait,
+    Command,
+    ExtendSessions,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+)
+from holdfast.actors.lock.outcome import (
+    Denial,
+    Denied,
+    Freed,
+    Held,
+    Outcome,
+    Queued,
+    WaitCancelled,
+)
+from holdfast.actors.lock.session import QUIET_MAX
+from holdfast.actors.lock.table import LockTable
+
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+def table() -> LockTable:
+    fresh = LockTable()
+    fresh.apply(0, OpenSession(session="s", ttl_ms=DAY_MS))
+    return fresh
+
+
+def acquire(
+    owner: str, request: int, wait_ms: int | None = None, *, lock: str = "L"
+) -> AcquireLock:
+    return AcquireLock(session="s.1", owner=owner, request=request, lock=lock, wait_ms=wait_ms)
+
+
+def release(owner: str, request: int, fence: int) -> ReleaseLock:
+    return ReleaseLock(session="s.1", owner=owner, request=request, lock="L", fence=fence)
+
+
+def cancel(owner: str, request: int) -> CancelWait:
+    return CancelWait(session="s.1", owner=owner, request=request, lock="L")
+
+
+def held(owner: str, request: int, fence: int, count: int = 1, *, lock: str = "L") -> Held:
+    return Held(session="s.1", owner=owner, request=request, lock=lock, fence=fence, count=count)
+
+
+def freed(owner: str, request: int, count: int = 0) -> Freed:
+    return Freed(session="s.1", owner=owner, request=request, lock="L", count=count)
+
+
+def queued(owner: str, request: int) -> Queued:
+    return Queued(session="s.1", owner=owner, request=request, lock="L")
+
+
+def undone(owner: str, request: int) -> WaitCancelled:
+    return WaitCancelled(session="s.1", owner=owner, request=request, lock="L")
+
+
+def reasons(outcomes: list[Outcome]) -> list[tuple[str, int, Denial]]:
+    return [(o.owner, o.request, o.reason) for o in outcomes if isinstance(o, Denied)]
+
+
+def play(table: LockTable, *commands: Command) -> list[Outcome]:
+    """Apply all at the time the table has, and return what the last one came to."""
+    outcomes: list[Outcome] = []
+    for command in commands:
+        outcomes = table.apply(table.time_ms, command)
+    return outcomes
+
+
+def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTable) -> None:
+    """Rule 53: longer than a client goes on asking; then what was asked is not done again."""
+    play(table, acquire("a", 1), release("a", 2, 1))
+    play(table, KeepSession(session="s.1"))
+    table.advance(DAY_MS - 1)
+    assert play(table, release("a", 2, 1)) == [freed("a", 2)]
+    table.advance(DAY_MS)
+    assert reasons(play(table, release("a", 2, 1))) == [("a", 2, Denial.FORGOTTEN)]
+    assert reasons(play(table, acquire("a", 1))) == [("a", 1, Denial.FORGOTTEN)]
+    assert play(table, cancel("a", 1)) == [undone("a", 1)]
+    session = table.sessions.by_id["s.1"]
+    assert (session.claimants, session.quiet, session.floor) == ({}, {}, 2)
+    assert play(table, acquire("a", 3)) == [held("a", 3, 2)]
+
+
+def test_a_new_master_lets_what_was_asked_before_it_be_asked_again(table: LockTable) -> None:
+    """Rule 53: however long there was no master."""
+    play(table, acquire("a", 1), release("a", 2, 1))
+    table.apply(3 * DAY_MS, ExtendSessions(master="m"))
+    assert play(table, release("a", 2, 1)) == [freed("a", 2)]
+    table.advance(4 * DAY_MS - 1)
+    assert play(table, release("a", 2, 1)) == [freed("a", 2)]
+    table.advance(4 * DAY_MS)
+    assert reasons(play(table, release("a", 2, 1))) == [("a", 2, Denial.FORGOTTEN)]
+
+
+def test_who_holds_or_waits_is_not_forgotten_however_long_ago_it_asked(table: LockTable) -> None:
+    """Rule 53."""
+    play(table, acquire("a", 1), acquire("b", 2))
+    for half_day in range(1, 7):
+        table.advance(half_day * DAY_MS // 2)
+        play(table, KeepSession(session="s.1"))
+    assert play(table, acquire("a", 1)) == [held("a", 1, 1)]
+    assert play(table, acquire("b", 2)) == [queued("b", 2)]
+
+
+def test_one_outcome_is_kept_of_an_owner_and_lock_however_much_it_asks(table: LockTable) -> None:
+    """Rule 54, P58: also of what failed."""
+    play(table, acquire("a", 1))
+    for request in range(2, 5_000):
+        play(table, acquire("b", request, 0, lock="L"))
+    claimants = table.sessions.by_id["s.1"].claimants
+    assert len(claimants) == 2
+    assert claimants["b", "L"].request == 4_999
+
+
+def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_redone(
+    table: LockTable,
+) -> None:
+    """Rule 54, P58: an owner per task is no leak, and a forgotten request is not done twice."""
+    play(table, acquire("holder", 1))
+    total = QUIET_MAX + 10
+    for i in range(total):
+        play(table, acquire(f"t{i}", i + 2, 0))
+    session = table.sessions.by_id["s.1"]
+    assert len(session.claimants) == QUIET_MAX + 1
+    assert session.floor == 11
+    play(table, release("holder", total + 2, 1))
+    assert reasons(play(table, acquire("t9", 11))) == [("t9", 11, Denial.FORGOTTEN)]
+    assert reasons(play(table, acquire("t11", 13))) == [("t11", 13, Denial.TIMED_OUT)]
+    assert play(table, acquire("t9", total + 3)) == [held("t9", total + 3, 2)]
+
+
+def test_a_request_that_many_others_overtook_may_be_asked_anew(table: LockTable) -> None:
+    """Rule 54: it was never done, and is told what is true of it too: that it holds nothing."""
+    for i in range(QUIET_MAX + 6):
+        play(table, cancel(f"t{i}", i + 6))
+    assert reasons(play(table, acquire("late", 5))) == [("late", 5, Denial.FORGOTTEN)]
+    assert table.locks == {}
+    request = QUIET_MAX + 20
+    assert play(table, acquire("late", request)) == [held("late", request, 1)]
