@@ -1,0 +1,195 @@
+"""The bars of the comparison, and whether a run's figures pass them."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+Results = dict[str, Any]
+"""What a run measured, as it is written as JSON: see ``docs/performance.md``."""
+OURS = "holdfast"
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """What ``figure`` of a workload must be, beside a peer's or alone."""
+
+    text: str
+    workload: str
+    figure: str
+    peer: str | None
+    at_most: bool
+    limit: float
+    hard: bool = True
+    """False: told for orientation, without a verdict."""
+
+    def values(self, results: Results) -> list[float]:
+        """Return the figure, or its ratio to the peer's, of each round that has it."""
+        if self.peer is None:
+            return [
+                entry[self.figure]
+                for entry in _rounds(results, OURS, self.workload)
+                if self.figure in entry
+            ]
+        pairs = zip(
+            _rounds(results, OURS, self.workload),
+            _rounds(results, self.peer, self.workload),
+            strict=False,
+        )
+        return [
+            ours[self.figure] / theirs[self.figure]
+            for ours, theirs in pairs
+            if ours.get(self.figure) and theirs.get(self.figure)
+        ]
+
+    def verdict(self, results: Results) -> dict[str, Any]:
+        """Return the bar, what was measured, and ``pass``, ``fail`` or a word why neither."""
+        values = self.values(results)
+        middle = statistics.median(values) if values else None
+        sign = "at most" if self.at_most else "at least"
+        unit = "" if self.peer is None else "x"
+        if middle is None:
+            word = NOT_MEASURED
+        elif not self.hard:
+            word = "for orientation"
+        else:
+            word = "pass" if (middle <= self.limit) == self.at_most else "FAIL"
+        return {
+            "bar": self.text,
+            "wanted": f"{sign} {self.limit:g}{unit}" if self.hard else "",
+            "median": middle,
+            "low": min(values, default=None),
+            "high": max(values, default=None),
+            "verdict": word,
+        }
+
+
+def _ratio(text: str, workload: str, figure: str, peer: str, limit: float) -> Bar:
+    at_most = figure.endswith("_us")
+    text = f"{text}, beside {peer}"
+    return Bar(text=text, workload=workload, figure=figure, peer=peer, at_most=at_most, limit=limit)
+
+
+PAIR, DISTINCT, HANDOVER = (
+    "pair p50",
+    "2x64 distinct locks, pairs/s",
+    "2x4 on one lock, hand-overs/s",
+)
+BARS = (
+    _ratio(PAIR, "pair", "p50_us", "redlock", 1.3),
+    _ratio(PAIR, "pair", "p50_us", "etcd", 0.3),
+    _ratio(DISTINCT, "distinct", "pairs_per_s", "etcd", 3.0),
+    _ratio(DISTINCT, "distinct", "pairs_per_s", "redlock", 2.0),
+    _ratio(HANDOVER, "handover", "handovers_per_s", "etcd", 8.0),
+    Bar(
+        text="asyncio, 256 tasks, pairs/s", workload="asyncio", figure="pairs_per_s", peer=None,
+        at_most=False, limit=6000,
+    ),
+    Bar(
+        text="asyncio, pairs for each bare round trip", workload="asyncio",
+        figure="per_round_trip", peer=None, at_most=False, limit=0, hard=False,
+    ),
+    Bar(
+        text="leader killed, s without grants", workload="failover", figure="gap_s", peer=None,
+        at_most=True, limit=0.6,
+    ),
+)  # fmt: skip
+
+
+def judge(results: Results) -> list[dict[str, Any]]:
+    """Return the verdict on every bar, and every other ratio for orientation."""
+    known = {(bar.workload, bar.peer) for bar in BARS}
+    others = [
+        Bar(
+            text=f"{text}, beside {peer}", workload=workload, figure=figure, peer=peer,
+            at_most=figure.endswith("_us"), limit=0, hard=False,
+        )
+        for text, workload, figure in (
+            (PAIR, "pair", "p50_us"),
+            (DISTINCT, "distinct", "pairs_per_s"),
+            (HANDOVER, "handover", "handovers_per_s"),
+            ("leader killed, s without grants", "failover", "gap_s"),
+        )
+        for peer in results["peers"]
+        if peer != OURS and (workload, peer) not in known
+    ]  # fmt: skip
+    return [
+        bar.verdict(results) for bar in (*BARS, *(bar for bar in others if bar.values(results)))
+    ]
+
+
+def over_rounds(
+    results: Results, peer: str, workload: str, figure: str
+) -> tuple[float, float, float] | None:
+    """Return the median, the least and the most of a figure over the rounds; None without it."""
+    values = [
+        entry[figure] for entry in _rounds(results, peer, workload) if entry.get(figure) is not None
+    ]
+    return (statistics.median(values), min(values), max(values)) if values else None
+
+
+def overlaps_of(results: Results, peer: str) -> int:
+    """Return how often a holder of the one lock met another, in all rounds."""
+    return sum(int(entry["overlaps"]) for entry in _rounds(results, peer, "handover"))
+
+
+def _rounds(results: Results, peer: str, workload: str) -> list[dict[str, float]]:
+    entries: list[dict[str, float]] = results["figures"].get(peer, {}).get(workload, [])
+    return entries
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table as Markdown, with columns wide enough to be read as text."""
+    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
+    cells = [head, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in cells
+    )
+
+
+def figures_table(results: Results) -> str:
+    """Return every peer's figures: the median over the rounds, and the spread."""
+    columns = (
+        ("pair p50, us", "pair", "p50_us"),
+        ("pair p99, us", "pair", "p99_us"),
+        ("2x64 distinct, pairs/s", "distinct", "pairs_per_s"),
+        ("2x4 one lock, hand-overs/s", "handover", "handovers_per_s"),
+        ("leader killed, gap s", "failover", "gap_s"),
+    )
+    rows = [
+        [peer, *(_cell(over_rounds(results, peer, *column[1:])) for column in columns)]
+        for peer in results["peers"]
+    ]
+    return table(["", *(column[0] for column in columns)], rows)
+
+
+def bars_table(results: Results) -> str:
+    """Return the verdict on every bar."""
+    rows = [
+        [
+            judged["bar"],
+            judged["wanted"],
+            _cell(None if judged["median"] is None else _spread(judged)),
+            judged["verdict"],
+        ]
+        for judged in judge(results)
+    ]
+    return table(["bar", "wanted", "measured: median (spread)", "verdict"], rows)
+
+
+def _spread(judged: dict[str, Any]) -> tuple[float, float, float]:
+    return judged["median"], judged["low"], judged["high"]
+
+
+def _cell(figures: tuple[float, float, float] | None) -> str:
+    if figures is None:
+        return "-"
+    middle, low, high = (_number(figure) for figure in figures)
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def _number(figure: float) -> str:
+    return f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"

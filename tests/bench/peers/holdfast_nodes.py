@@ -1,0 +1,128 @@
+"""holdfast itself: three nodes of the replicated log with fsync, the blocking client."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import holdfast
+from holdfast.cluster.config import starting_config
+from holdfast.cluster.ports import free_ports
+from peers.peer import Door, Handle, Peer, Spec
+from peers.servers import Servers
+
+NODES = 3
+CONNECT_S = 30.0
+
+
+class Holdfast(Peer):
+    """Three ``holdfast serve`` processes with the default settings."""
+
+    name = "holdfast"
+
+    def __init__(self) -> None:
+        self._servers: Servers | None = None
+        self._addresses: dict[str, str] = {}
+        self._config = Path()
+
+    def version(self) -> str:
+        """Return the version of this package."""
+        return f"holdfast {holdfast.__version__}, protocol paxos"
+
+    def start(self, folder: Path) -> None:
+        """Start the nodes; see `Peer.start`."""
+        self._servers = Servers(folder)
+        self._addresses = {
+            f"n{number + 1}": f"tcp://127.0.0.1:{port}"
+            for number, port in enumerate(free_ports(NODES))
+        }
+        self._config = folder / "cluster.toml"
+        text = starting_config(self._addresses, cluster="compare", protocol="paxos")
+        self._config.write_text(text, encoding="utf-8")
+        for index in range(NODES):
+            self._start(index)
+        self._servers.wait_until(self._serves)
+
+    def spec(self) -> Spec:
+        """Return the addresses."""
+        return {"connect": ",".join(self._addresses.values())}
+
+    def stop(self) -> None:
+        """End the nodes."""
+        if self._servers is not None:
+            self._servers.stop()
+
+    def leader(self) -> int | None:
+        """Return the index of the master's node."""
+        masters = {status.master for status in self._statuses()} - {""}
+        return list(self._addresses).index(masters.pop()) if len(masters) == 1 else None
+
+    def kill(self, index: int) -> None:
+        """End node ``index`` with SIGKILL."""
+        assert self._servers is not None
+        self._servers.kill(index)
+
+    def restart(self, index: int) -> None:
+        """Start node ``index`` on its old journal."""
+        assert self._servers is not None
+        self._start(index)
+        self._servers.wait_until(self._serves)
+
+    def _start(self, index: int) -> None:
+        assert self._servers is not None
+        command = [sys.executable, "-m", "holdfast", "serve", "--id", f"n{index + 1}"]
+        search = os.pathsep.join(entry for entry in sys.path if entry)
+        self._servers.start(
+            index, [*command, "--config", str(self._config)], {"PYTHONPATH": search}
+        )
+
+    def _serves(self) -> bool:
+        return sum(status.ready for status in self._statuses()) == NODES
+
+    def _statuses(self) -> tuple[holdfast.NodeStatus, ...]:
+        connect = ",".join(self._addresses.values())
+        with (
+            contextlib.suppress(holdfast.HoldfastError),
+            holdfast.connect(connect, cluster="compare", timeout=1.0) as client,
+        ):
+            return client.describe()
+        return ()
+
+
+class HoldfastDoor:
+    """One client for all threads of a process."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._client = holdfast.connect(spec["connect"], cluster="compare", timeout=CONNECT_S)
+
+    def lock(self, name: str) -> Handle:
+        """Return the calling thread's lock."""
+        return HoldfastHandle(self._client.lock(name))
+
+    def close(self) -> None:
+        """End the session."""
+        self._client.close()
+
+
+class HoldfastHandle:
+    """A `holdfast.Lock`; what an error left held is given back first."""
+
+    def __init__(self, lock: holdfast.Lock) -> None:
+        self._lock = lock
+
+    def acquire(self) -> None:
+        """Wait for the lock."""
+        if self._lock.held:
+            self._lock.release()
+        self._lock.acquire()
+
+    def release(self) -> None:
+        """Release it."""
+        self._lock.release()
+
+
+def open_door(spec: Spec) -> Door:
+    """Connect this process to the nodes of ``spec``."""
+    return HoldfastDoor(spec)

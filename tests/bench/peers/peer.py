@@ -1,0 +1,95 @@
+"""What a comparison needs of a peer: servers to start, and locks for client processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, Protocol
+
+LOCK_S = 30
+"""How long a lock lasts whose holder is gone, where a peer asks for that (s): never in a run."""
+
+Spec = dict[str, Any]
+"""What client processes must know of the running servers; plain JSON."""
+
+
+class Handle(Protocol):
+    """One lock as one thread of a client process sees it."""
+
+    def acquire(self) -> None:
+        """Wait until the lock is held. After an error it may be called again as it is."""
+
+    def release(self) -> None:
+        """Give the lock up; return once the peer confirmed it."""
+
+
+class Door(Protocol):
+    """A client process's connection to the servers."""
+
+    def lock(self, name: str) -> Handle:
+        """Return the calling thread's handle of the lock ``name``."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing running in this process."""
+
+
+class Peer(ABC):
+    """The servers of one peer on this machine; `start` before all else, `stop` in any case."""
+
+    name: str
+    """As on the command line."""
+    warm_s: float = 1.0
+    """Load before the first measurement after a start (s)."""
+    packages: tuple[str, ...] = ()
+    """Python packages, as pip calls them, which are also the modules' names."""
+    programs: tuple[tuple[str, str], ...] = ()
+    """Programs on the path, each with the Debian package that has it."""
+
+    def missing(self) -> str | None:
+        """Return what to install first; None if nothing is missing."""
+        programs = [deb for program, deb in self.programs if shutil.which(program) is None]
+        packages = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        words = [f"apt-get install {' '.join(programs)}"] if programs else []
+        words += [f"pip install {' '.join(packages)}"] if packages else []
+        return " and ".join(words) or None
+
+    @abstractmethod
+    def version(self) -> str:
+        """Return which servers and which client library run, in words."""
+
+    @abstractmethod
+    def start(self, folder: Path) -> None:
+        """Start the servers with their data in ``folder``; return once they serve.
+
+        Raises:
+            ServersFailedError: one of them ended, or does not serve in time.
+
+        """
+
+    @abstractmethod
+    def spec(self) -> Spec:
+        """Return what `open_door` needs."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End every server process."""
+
+    def leader(self) -> int | None:
+        """Return the index of the server that leads, None where none does."""
+        return None
+
+    def kill(self, index: int) -> None:
+        """End server ``index`` with SIGKILL."""
+        raise NotImplementedError(f"{self.name}: no failover is compared")
+
+    def restart(self, index: int) -> None:
+        """Start server ``index`` again on what it left; return once all servers serve."""
+        raise NotImplementedError(f"{self.name}: no failover is compared")
+
+    @property
+    def has_failover(self) -> bool:
+        """Whether `leader`, `kill` and `restart` work."""
+        return type(self).kill is not Peer.kill
