@@ -130,6 +130,7 @@ class Client:
         if tag == REFUSED:
             sys.exit(f"no session, for reason {rest[1]}: {rest[2]}")
         self.session, self.ttl_s = rest[1], rest[2] / 1000
+        self.kept_at = time.monotonic()
 
     def acquire(self, lock: str, wait_ms: int) -> list[Any]:
         """Return the Granted or Refused that answers."""
@@ -142,7 +143,7 @@ class Client:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.keep()
-            for message in self.receive(min(left, RESEND_S)):
+            for message in self.receive(min(left, (self.ttl_s or TTL_S) / 10)):
                 self.judge(message)
 
     def release(self, lock: str, fence: int) -> list[Any]:
