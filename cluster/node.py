@@ -11,6 +11,7 @@ from typing import Self
 
 import pykka
 
+from holdfast.actors.client.message import Close
 from holdfast.actors.clock import STAMP_MAX
 from holdfast.actors.error import ConfigError, HoldfastError
 from holdfast.actors.message import Message, address_of
@@ -25,6 +26,9 @@ from holdfast.transport.wire import decode
 
 RESIGN_S = 2.0
 """How long a node that is told to stop may take to let another lead (s)."""
+
+CLOSE_S = 1.0
+"""How long it may take to give back what is held by callers inside its process (s)."""
 
 
 class AssertionsOffError(RuntimeError):
@@ -130,8 +134,13 @@ class Node:
     def stop(self, timeout: float | None = 10.0) -> bool:
         """Stop in order; return whether everything has stopped within ``timeout`` (s).
 
-        A master lets another lead first, for which it takes no more than `RESIGN_S` longer.
+        What callers inside this process hold in the table of a log is given back first, and a
+        master lets another lead, for which it takes no more than `CLOSE_S` and `RESIGN_S` longer.
         """
+        if Close in self.proxy.actor_class.accepts and not self._dispatcher.stopped.is_set():
+            # If nobody answers, it is free once the TTL of the node's session is over.
+            with contextlib.suppress(pykka.Timeout, pykka.ActorDeadError, HoldfastError):
+                self.proxy.ask(Close(), timeout=CLOSE_S)
         if self._may_lead and not self._dispatcher.stopped.is_set():
             # Whatever goes wrong with that, the others find out by themselves that it is gone.
             with contextlib.suppress(pykka.Timeout, pykka.ActorDeadError, HoldfastError):

@@ -36,14 +36,14 @@ def main(folder: Path) -> None:
         first: Granted = one.proxy.ask(Acquire(lock="orders/42"), timeout=30)
         print(f"n1 granted orders/42 under fence {first.fence}")
 
-        waiting = two.proxy.ask(Acquire(lock="orders/42", label="two"), block=False)
+        waiting = two.proxy.ask(Acquire(lock="orders/42"), block=False)
         try:
-            two.proxy.ask(Acquire(lock="orders/42", label="impatient", wait_ms=200))
+            two.proxy.ask(Acquire(lock="orders/42", wait_ms=200))
         except LockTimeoutError as error:
             print(f"refused: {error}")
         status: LockStatus = one.proxy.ask(Inspect(lock="orders/42"), timeout=30)
         print(f"as n1 sees it: held on {status.holder and status.holder.node}, ", end="")
-        print(f"waited for by {', '.join(waiter.label for waiter in status.waiters)}")
+        print(f"waited for on {', '.join(waiter.node for waiter in status.waiters)}")
 
         one.proxy.ask(Release(lock="orders/42", fence=first.fence), timeout=30)
         second: Granted = waiting.get(timeout=30)

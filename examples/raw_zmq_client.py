@@ -89,8 +89,9 @@ class Client:
         lost = tag == REFUSED and message[2] == SESSION_EXPIRED
         if lost or tag == HOLD_LOST or (tag == ENDED and number == 0):
             sys.exit(f"lost: {message[3] if lost else message[-2 if tag == ENDED else -1]}")
-        # What is answered was done after it was sent: the session lived then.
-        self.confirmed_at = max(self.confirmed_at, self.sent_at.pop(number, 0.0))
+        sent_at = self.sent_at.pop(number, 0.0)
+        if tag != REFUSED:  # It was done after it was sent: the session lived then.
+            self.confirmed_at = max(self.confirmed_at, sent_at)
         return int(number)
 
     def keep(self) -> None:

@@ -145,7 +145,8 @@ def test_status_and_describe_tell_who_holds_and_what_nodes_there_are(cluster: Cl
         assert {status.protocol for status in statuses} == {client.protocol}
         locks = [lock for status in statuses for lock in status.locks]
         held = [each.holder for each in locks if each.holder]
-        assert [(h.session, h.owner) for h in held] == [(client.session, lock.owner)]
+        assert {(h.session, h.owner) for h in held} == {(holder.session, lock.owner)}
+        assert holder.session.partition(".")[0] == client.session
 
 
 def test_nobody_at_the_address_is_an_error_that_names_it() -> None:
@@ -162,13 +163,26 @@ def test_another_cluster_is_an_error_of_its_own(cluster: Cluster) -> None:
 
 def test_what_the_client_cannot_do_is_refused_with_the_reason(cluster: Cluster) -> None:
     client = cluster.connect()
-    with pytest.raises(UnsupportedError, match=client.protocol):
-        client.lock("x", reentrant=True)
     for name, owner in (("", None), ("x", ""), ("x", "o" * 300)):
         with pytest.raises(InvalidRequestError):
             client.lock(name, owner=owner)
     with pytest.raises(ValueError, match="timeout is -1"):
         client.lock("x", timeout=-1)
+
+
+@pytest.mark.parametrize("cluster", ["central", "lamport"], indirect=True)
+def test_what_the_protocol_does_not_promise_is_refused_and_who_has_it_is_named(
+    cluster: Cluster,
+) -> None:
+    client = cluster.connect()
+    with pytest.raises(UnsupportedError, match=f"{client.protocol}.*paxos has it"):
+        client.lock("x", reentrant=True)
+    with pytest.raises(UnsupportedError, match=f"{client.protocol}.*paxos has it"):
+        client.lock("x", limit=2)
+    with pytest.raises(UnsupportedError, match="paxos"):
+        client.locks()
+    with pytest.raises(UnsupportedError, match="paxos"):
+        client.evict("x", 1)
 
 
 @pytest.mark.parametrize(

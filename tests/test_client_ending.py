@@ -105,12 +105,15 @@ def waiting(cluster: Cluster, name: str, count: int) -> Callable[[], bool]:
 
     def seen() -> bool:
         locks = [lock for status in client.describe() for lock in status.locks]
-        return sum(len(lock.waiters) for lock in locks if lock.lock == name) == count
+        waiters = {
+            (w.session, w.owner) for lock in locks if lock.lock == name for w in lock.waiters
+        }
+        return len(waiters) == count
 
     return seen
 
 
-def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind(
+def test_rule_7_an_interrupt_ends_the_wait_and_leaves_nothing_behind(
     cluster: Cluster, pool: ThreadPoolExecutor
 ) -> None:
     holder, other = cluster.connect(), cluster.connect()

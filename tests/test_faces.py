@@ -10,6 +10,7 @@ import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Protocol
 
 import pytest
@@ -148,12 +149,17 @@ def test_rules_8_9_who_asked_first_is_served_first_and_waits_without_limit(
     holder = face.user(name)
     holder(HOW["wait"])
     order: list[int] = []
+
+    def note(number: int, done: Future[Any]) -> None:
+        del done
+        order.append(number)
+
     waiters = [face.slow_user(name) for _ in range(4)]
     waits: list[Future[Any]] = []
     for number, waiter in enumerate(waiters):
         waits.append(waiter(HOW["wait"]))
         wait_for(lambda: seen(holder)[2] == len(waits))
-        waits[-1].add_done_callback(lambda _, n=number: order.append(n))
+        waits[-1].add_done_callback(partial(note, number))
     holder(release)
     fences: list[int] = []
     for waiter, wait in zip(waiters, waits, strict=True):
@@ -205,12 +211,12 @@ def test_rule_28_a_read_is_linearizable_unless_a_local_one_is_asked_for(
     user = client_face.user(name)
     fence = user(HOW["wait"])
     assert user(status).age_ms == 0
-    wait_for(
-        lambda: (
-            (local := user(lambda lock: lock.status(read="local", max_age=60))).holder is not None
-            and local.holder.fence == fence
-        )
-    )
+
+    def known() -> bool:
+        local: LockStatus = user(lambda lock: lock.status(read="local", max_age=60))
+        return local.holder is not None and local.holder.fence == fence
+
+    wait_for(known)
     user(release)
 
 

@@ -113,7 +113,8 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
     lost = threading.Event()
     lock = client.lock("x")
     lock.on_suspect(lambda notice: states.append(notice.state))
-    lock.on_lost(lambda notice: (states.append(notice.state), lost.set()))
+    lock.on_lost(lambda notice: states.append(notice.state))
+    client.on_lost(lambda _: lost.set())
     fence = lock.acquire()
     assert fence is not None
     gone = list(cluster.running)[:2]

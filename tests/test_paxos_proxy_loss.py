@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from holdfast.actors.client.message import Close, Closed
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.lock.command import (
     CloseReason,
@@ -63,7 +64,7 @@ class Inside:
         self.table = LockTable()
         self.silent = False
         self.ms = 0
-        self.told: list[tuple[Address, Message]] = []
+        self.told: list[tuple[Address, Message | Closed]] = []
         self.commands: list[Command] = []
         self.door = LogProxy(
             DOOR,
@@ -90,7 +91,7 @@ class Inside:
                 self.commands.append(command)
                 if not self.silent:
                     self.happens(self.table.apply(self.ms, command))
-            elif isinstance(effect.message, Message):
+            elif isinstance(effect.message, Message | Closed):
                 self.told.append((effect.to, effect.message))
 
     def happens(self, outcomes: list[Outcome]) -> None:
@@ -249,3 +250,17 @@ def test_a_table_without_room_for_a_session_is_an_overload(inside: Inside) -> No
     inside.silent = False
     inside.do(TWO, A)
     assert inside.fence(TWO) == 1
+
+
+def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.do(TWO, A)
+    inside.silent = True
+    inside.do(THREE, Close())
+    assert inside.heard(THREE, Closed) == []
+    inside.silent = False
+    inside.pass_time(ASK_AGAIN_MS)
+    assert inside.told[-1] == (THREE, Closed(unanswered=0))
+    assert (inside.table.locks, inside.table.sessions.by_id) == ({}, {})
+    inside.do(THREE, Close())
+    assert inside.told[-1] == (THREE, Closed(unanswered=0))

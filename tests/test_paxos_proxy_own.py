@@ -151,7 +151,8 @@ def test_an_owner_that_is_named_may_hold_more_than_once(inside: Inside) -> None:
         assert inside.heard(Address(f"n1/ask-{9 - left}"), Released)[0].count == left
     assert inside.table.locks == {}
     assert inside.door.own.holding.holds == {}
-    assert inside.door.own.holding.granted == inside.door.own.holding.acquires == {}
+    assert inside.door.own.holding.granted == {}
+    assert inside.door.own.holding.acquires == {}
 
 
 def test_a_release_of_what_is_not_held_is_refused_without_the_log(inside: Inside) -> None:

@@ -27,6 +27,7 @@ from holdfast.actors.lock.message import (
     Release,
 )
 from holdfast.actors.message import Message
+from holdfast.actors.paxos.proxy_tenure import TTL_MS
 from holdfast.cluster.config import Config, parse, starting_config
 from holdfast.cluster.node import Node
 from holdfast.cluster.ports import free_ports
@@ -137,13 +138,16 @@ def test_the_others_serve_on_when_the_master_goes_and_nobody_without_a_majority(
     config = configure(tmp_path)
     nodes = {node: Node.start(config, node) for node in NODES}
     try:
+        nodes["n1"].proxy.ask(Acquire(lock="b"), timeout=LONG_S)
         status: NodeStatus = nodes["n1"].proxy.ask(Describe(), timeout=LONG_S)
-        first: Granted = nodes["n1"].proxy.ask(Acquire(lock="a"), timeout=LONG_S)
-        status = nodes["n1"].proxy.ask(Describe(), timeout=LONG_S)
-        nodes.pop(status.master).stop()
+        master = nodes.pop(status.master)
+        first: Granted = master.proxy.ask(Acquire(lock="a"), timeout=LONG_S)
+        began = time.monotonic()
+        master.stop()
         one, two = nodes.values()
-        granted: Granted = one.proxy.ask(Acquire(lock="b"), timeout=LONG_S)
+        granted: Granted = one.proxy.ask(Acquire(lock="a"), timeout=LONG_S)
         assert granted.fence > first.fence
+        assert time.monotonic() - began < TTL_MS / 1000, "a node that stops gives back"
         two.stop()
         with pytest.raises(UnavailableError, match=r"a majority of n1, n2, n3 has not answered"):
             one.proxy.ask(Acquire(lock="c", wait_ms=0), timeout=LONG_S)

@@ -100,19 +100,30 @@ class Node:
     def _about_a_lock(self, message: Message) -> Message:
         assert isinstance(message, Acquire | Release)
         assert message.session.endswith(".7")
-        who = {"session": message.session, "owner": message.owner}
         if message.lock == "busy":
             return Refused(
                 lock="busy",
                 reason=Reason.TIMED_OUT,
                 detail="n2 holds it",
+                session=message.session,
+                owner=message.owner,
                 request=message.request,
-                **who,
             )
         if isinstance(message, Acquire):
-            return Granted(lock=message.lock, fence=77, request=message.request, **who)
+            return Granted(
+                lock=message.lock,
+                fence=77,
+                session=message.session,
+                owner=message.owner,
+                request=message.request,
+            )
         assert message.fence == 77
-        return Released(lock=message.lock, request=message.request, **who)
+        return Released(
+            lock=message.lock,
+            session=message.session,
+            owner=message.owner,
+            request=message.request,
+        )
 
     def close(self) -> None:
         self._ends.set()

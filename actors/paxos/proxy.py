@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from holdfast.actors.client.message import Close
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.backend import Reported
@@ -19,7 +20,7 @@ from holdfast.actors.lock.message import (
 )
 from holdfast.actors.lock.name import OWNER_BYTES_MAX
 from holdfast.actors.lock.session_message import Evict, Open
-from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
+from holdfast.actors.message import Address, Instant, Message, node_of
 from holdfast.actors.paxos.event import Consulted, Follow, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
@@ -43,6 +44,7 @@ from holdfast.actors.paxos.proxy_guest import (
 )
 from holdfast.actors.paxos.proxy_own import OwnSession
 from holdfast.actors.paxos.proxy_reading import Readings
+from holdfast.actors.paxos.proxy_silence import Silence
 from holdfast.actors.paxos.proxy_status import Description
 from holdfast.actors.paxos.proxy_tenure import Tenure
 from holdfast.actors.paxos.proxy_wording import refuse
@@ -95,30 +97,27 @@ class LogProxy(Role[Heard]):
         super().__init__(address, host)
         self.node = node
         self.members = frozenset(members)
-        self.majority = f"a majority of {', '.join(members)}"
+        self.silence = Silence(members)
         self.name = name
         self.errands = Errands(address, replica, encode)
         self.guests = Guests()
-        self.own = OwnSession(node, self.errands, Tenure(node, name, self.errands))
+        tenure = Tenure(node, name, self.errands)
+        self.own = OwnSession(node, self.errands, tenure, self.silence)
         self.answering = Answering(node, self.errands, self.guests, self.own)
-        self.readings = Readings(node, replica)
-        self.description = Description(node, members, replica, self.readings)
-        self.heard_at = Instant(0)
-        """When the log last spoke."""
-        self.idle_until = Instant(0)
-        """When something was asked for while nothing was under way."""
+        self.readings = Readings(node, replica, self.silence)
+        self.description = Description(node, members, self.readings)
         self.evictions = 0
         self.ticking = False
 
     def begin(self, now: Instant) -> Effects:
         """Begin to count silence."""
-        self.heard_at = now
+        self.silence.heard(now)
         return ()
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Serve clients, hear the log."""
         if isinstance(event, Happened):
-            self.heard_at = now
+            self.silence.heard(now)
             return self.answering.happened(event, now)
         if isinstance(event, FromClient):
             return self._on_client(sender, event, now)
@@ -129,15 +128,17 @@ class LogProxy(Role[Heard]):
         match event:
             case Abandon():
                 return [*self.own.abandon(sender, now), *self._tick()]
+            case Close():
+                return [*self.own.close(sender, now), *self._tick()]
             case Reported():
                 self.description.reported = event
-                return self.description.finish(self.answering.master, self._silence(now), now)
+                return self.description.finish(self.answering.master, now)
             case Round():
                 return self._on_round(now)
 
     def _on_client(self, asker: Address, event: FromClient, now: Instant) -> Effects:
         if not (self.errands or self.readings.by_number or self.description.asked):
-            self.idle_until = now
+            self.silence.broken(now)
         if isinstance(event, Describe):
             if len(event.session) > OWNER_BYTES_MAX:  # It would be kept until the answer.
                 return [Observe("proxy.session_malformed")]
@@ -253,22 +254,20 @@ class LogProxy(Role[Heard]):
             return [Observe("paxos.stranger_ignored")]
         if isinstance(told, Declined):
             return self.answering.declined(told)
-        self.heard_at = now
+        self.silence.heard(now)
         return self.answering.told(told, now)
 
     def _on_consulted(self, consulted: Consulted, now: Instant) -> Effects:
-        silence = self._silence(now)
         effects = self.description.on_consulted(consulted)
         if effects is None:
-            return self.readings.on_consulted(consulted, now, silence)
-        return [*effects, *self.description.finish(self.answering.master, silence, now)]
+            return self.readings.on_consulted(consulted, now)
+        return [*effects, *self.description.finish(self.answering.master, now)]
 
     def _on_round(self, now: Instant) -> Effects:
-        silence = self._silence(now)
         effects: list[Effect] = [
-            *self.own.keep_up(now, silence),
-            *self.readings.end_old(now, silence),
-            *self.description.finish(self.answering.master, silence, now),
+            *self.own.keep_up(now),
+            *self.readings.end_old(now),
+            *self.description.finish(self.answering.master, now),
         ]
         if self.guests.forget_silent(now):
             gone = self.errands.forget_silent(now)
@@ -280,17 +279,11 @@ class LogProxy(Role[Heard]):
 
     def _repeat(self, now: Instant, most: int) -> list[Effect]:
         """Propose again what is due; end waits inside the process that are over."""
-        silence = self._silence(now)
         effects: list[Effect] = []
         for errand in self.errands.due(now, most):
-            given_up = self.own.give_up(errand, now, silence) if errand.own else []
+            given_up = self.own.give_up(errand, now) if errand.own else []
             effects += given_up or [self.errands.propose(errand)]
         return effects
-
-    def _silence(self, now: Instant) -> str:
-        """Return in words who does not answer, and for how long it could have."""
-        silent_ms = ms_between(max(self.heard_at, self.idle_until), now)
-        return f"{self.majority} has not answered for {silent_ms} ms"
 
     def _tick(self) -> tuple[Wake, ...]:
         if self.ticking:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.actors.client.message import Close
 from holdfast.actors.lock.backend import Reported
 from holdfast.actors.lock.message import (
     Abandon,
@@ -65,6 +66,7 @@ Heard = (
     | Evict
     | Describe
     | Abandon
+    | Close
     | Happened
     | Follow
     | Skipped

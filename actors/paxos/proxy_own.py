@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.actors.client.message import Closed
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.lock.command import AcquireLock, CancelWait, Command, ReleaseLock
 from holdfast.actors.lock.message import Acquire, Reason, Release
@@ -26,9 +27,10 @@ from holdfast.actors.paxos.proxy_errand import (
 )
 from holdfast.actors.paxos.proxy_event import Ending
 from holdfast.actors.paxos.proxy_holding import Holding
+from holdfast.actors.paxos.proxy_silence import Silence
 from holdfast.actors.paxos.proxy_tenure import Tenure
 from holdfast.actors.paxos.proxy_waiting import Waiting
-from holdfast.actors.paxos.proxy_wording import answer, refuse, why_closed
+from holdfast.actors.paxos.proxy_wording import answer, lost_release, refuse, why_closed
 
 
 class OwnSession:
@@ -41,13 +43,15 @@ class OwnSession:
         node: this node.
         errands: where commands go.
         tenure: the session.
+        silence: of the log.
 
     """
 
-    def __init__(self, node: str, errands: Errands, tenure: Tenure) -> None:
+    def __init__(self, node: str, errands: Errands, tenure: Tenure, silence: Silence) -> None:
         self.node = node
         self.errands = errands
         self.tenure = tenure
+        self.silence = silence
         self.requests = 0
         self.mine: dict[int, Errand] = {}
         """Commands about locks in the session in force, by `Errand.number`."""
@@ -79,14 +83,12 @@ class OwnSession:
         hold = self.holding.holds.get(fenced)
         if hold is not None:
             return [self._give_back(hold.owner, asker, release, now)]
-        text = f"lock {release.lock!r}: fence {release.fence} was shown"
         why = self.holding.lost.pop(fenced, None)
         if why is not None:
-            no = refuse(asker, release, Reason.OWNERSHIP_LOST, f"{text}, and was lost: {why}")
-        else:
-            text = f"{text}, which does not hold it through node {self.node}"
-            no = refuse(asker, release, Reason.NOT_HELD, text)
-        return [*effects, no]
+            return [*effects, lost_release(asker, release, why)]
+        shown = f"lock {release.lock!r}: fence {release.fence} was shown"
+        text = f"{shown}, which does not hold it through node {self.node}"
+        return [*effects, refuse(asker, release, Reason.NOT_HELD, text)]
 
     def abandon(self, asker: Address, now: Instant) -> list[Effect]:
         """Undo what nobody waits for any more, also if it has just been granted."""
@@ -96,6 +98,17 @@ class OwnSession:
         if errand is None:
             return []
         return [self._withdraw(errand, now), Observe("proxy.abandoned")]
+
+    def close(self, asker: Address, now: Instant) -> list[Effect]:
+        """End the session with all that is held in it: the process goes. `Closed` when it is."""
+        if not self.tenure.session:
+            return [Send(asker, Closed(unanswered=0))]
+        self.parked.clear()
+        for errand in self.mine.values():
+            self.errands.end(errand)
+        self.mine.clear()
+        self.holding.lose_all("the node was stopped")
+        return self.tenure.abandon(now, asker)
 
     def settle(self, errand: Errand, outcome: Ending, now: Instant) -> list[Effect]:
         """Take in the outcome of a command of this session, or of one before."""
@@ -114,6 +127,8 @@ class OwnSession:
                 return self._on_freed(errand, outcome, now)
             case Denied():
                 return self._on_denied(errand, outcome, now)
+            case SessionClosed() if errand.asker != NOBODY:
+                return [Send(errand.asker, Closed(unanswered=0))]
             case _:
                 return []
 
@@ -131,23 +146,17 @@ class OwnSession:
         self.holding.lose(fenced, f"it was taken by {lost.operator!r}")
         return [Observe("proxy.hold_taken")]
 
-    def keep_up(self, now: Instant, silence: str) -> list[Effect]:
-        """Keep the session, or see that it is lost; end waits that nothing was heard of.
-
-        Args:
-            now: the time on this node's clock.
-            silence: who does not answer, for texts.
-
-        """
+    def keep_up(self, now: Instant) -> list[Effect]:
+        """Keep the session, or see that it is lost; end waits that nothing was heard of."""
         effects = self._lose_if_over(now)
         if self.holding.holds or self.mine:
             effects += self.tenure.keep(now)
         for waiting in [one for one in self.parked.values() if one.is_over(now)]:
             del self.parked[waiting.asker]
-            effects.append(waiting.unavailable(now, silence))
+            effects.append(waiting.unavailable(now, self.silence.in_words(now)))
         return effects
 
-    def give_up(self, errand: Errand, now: Instant, silence: str) -> list[Effect]:
+    def give_up(self, errand: Errand, now: Instant) -> list[Effect]:
         """End an acquire whose time ran out without a word of the log, if ``errand`` is one.
 
         It is withdrawn until the log confirms that.
@@ -157,7 +166,7 @@ class OwnSession:
         waiting = Waiting(errand.asker, errand.asked, errand.asked_at)
         if not waiting.is_over(now):
             return []
-        no = waiting.unavailable(now, silence)
+        no = waiting.unavailable(now, self.silence.in_words(now))
         return [no, self._withdraw(errand, now), Observe("proxy.refused")]
 
     def _claim(self, waiting: Waiting, now: Instant) -> Send:
@@ -256,8 +265,9 @@ class OwnSession:
         if errand.kind is Kind.ACQUIRE:
             self._park(errand)
         effects = self._lose(now, why)
-        if errand.kind is Kind.RELEASE:
-            effects.append(self._lost_release(errand, why))
+        if isinstance(errand.asked, Release):
+            self.holding.lost.pop((errand.asked.lock, errand.asked.fence), None)
+            effects.append(lost_release(errand.asker, errand.asked, why))
         return effects
 
     def _lose_if_over(self, now: Instant) -> list[Effect]:
@@ -277,8 +287,9 @@ class OwnSession:
             self.errands.end(errand)
             if errand.kind is Kind.ACQUIRE:
                 self._park(errand)
-            elif errand.kind is Kind.RELEASE:
-                effects.append(self._lost_release(errand, why))
+            elif isinstance(errand.asked, Release):
+                self.holding.lost.pop((errand.asked.lock, errand.asked.fence), None)
+                effects.append(lost_release(errand.asker, errand.asked, why))
         effects += self.tenure.abandon(now)
         return [*effects, *self.tenure.open(now)] if self.parked else effects
 
@@ -287,9 +298,3 @@ class OwnSession:
         assert isinstance(errand.asked, Acquire)
         self.holding.acquires.pop(errand.asker, None)
         self.parked[errand.asker] = Waiting(errand.asker, errand.asked, errand.asked_at)
-
-    def _lost_release(self, errand: Errand, why: str) -> Send:
-        assert isinstance(errand.asked, Release)
-        self.holding.lost.pop((errand.asked.lock, errand.asked.fence), None)
-        text = f"lock {errand.asked.lock!r}: fence {errand.asked.fence} was lost: {why}"
-        return refuse(errand.asker, errand.asked, Reason.OWNERSHIP_LOST, text)

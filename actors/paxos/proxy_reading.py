@@ -14,6 +14,7 @@ from holdfast.actors.message import Address, Instant, Message, ms_between, node_
 from holdfast.actors.paxos.event import Consult, Consulted
 from holdfast.actors.paxos.proxy_event import Question
 from holdfast.actors.paxos.proxy_guest import client_of
+from holdfast.actors.paxos.proxy_silence import Silence
 from holdfast.actors.paxos.proxy_wording import refuse
 
 QUESTIONS_MAX = 10_000
@@ -42,12 +43,14 @@ class Readings:
     Args:
         node: this node.
         replica: of the same node.
+        silence: of the log.
 
     """
 
-    def __init__(self, node: str, replica: Address) -> None:
+    def __init__(self, node: str, replica: Address, silence: Silence) -> None:
         self.node = node
         self.replica = replica
+        self.silence = silence
         self.number = 0
         self.by_number: OrderedDict[int, Reading] = OrderedDict()
         """In the order of asking."""
@@ -75,15 +78,8 @@ class Readings:
         self.number += 1
         return self.number
 
-    def on_consulted(self, consulted: Consulted, now: Instant, silence: str) -> Effects:
-        """Answer a question, or say why that cannot be done.
-
-        Args:
-            consulted: what the replica said.
-            now: the time on this node's clock.
-            silence: who does not answer, for texts.
-
-        """
+    def on_consulted(self, consulted: Consulted, now: Instant) -> Effects:
+        """Answer a question, or say why that cannot be done."""
         reading = self.by_number.get(consulted.number)
         if reading is None:
             return ()
@@ -99,9 +95,9 @@ class Readings:
                 text = f"node {self.node}: {known}, at most {question.age_ms} ms were allowed"
                 return [refuse(asker, question, Reason.STALE, text), Observe("proxy.stale_read")]
             case _:
-                return self._give_up(reading, now, silence)
+                return self._give_up(reading, now)
 
-    def end_old(self, now: Instant, silence: str) -> list[Effect]:
+    def end_old(self, now: Instant) -> list[Effect]:
         """End what has waited for too long."""
         effects: list[Effect] = []
         while self.by_number:
@@ -109,17 +105,18 @@ class Readings:
             if ms_between(reading.since, now) < READ_MS:
                 break
             self._end(number, reading)
-            effects += self._give_up(reading, now, silence)
+            effects += self._give_up(reading, now)
         return effects
 
     def _end(self, number: int, reading: Reading) -> None:
         del self.by_number[number]
         self.asked.discard((reading.asker, reading.question))
 
-    def _give_up(self, reading: Reading, now: Instant, silence: str) -> list[Effect]:
+    def _give_up(self, reading: Reading, now: Instant) -> list[Effect]:
         if node_of(reading.asker) != self.node:
             return [Observe("proxy.read_unanswered")]
-        text = f"nothing read for {ms_between(reading.since, now)} ms: {silence}"
+        text = f"nothing read for {ms_between(reading.since, now)} ms"
+        text = f"{text}: {self.silence.in_words(now)}"
         return [refuse(reading.asker, reading.question, Reason.UNAVAILABLE, text)]
 
 

@@ -43,17 +43,13 @@ class Description:
     Args:
         node: this node.
         members: all members, sorted.
-        replica: of this node.
-        readings: which number consultations.
+        readings: which number what the replica is asked.
 
     """
 
-    def __init__(
-        self, node: str, members: tuple[str, ...], replica: Address, readings: Readings
-    ) -> None:
+    def __init__(self, node: str, members: tuple[str, ...], readings: Readings) -> None:
         self.node = node
         self.members = members
-        self.replica = replica
         self.readings = readings
         self.asked: list[tuple[Address, Describe]] = []
         self.since = Instant(0)
@@ -79,7 +75,7 @@ class Description:
         self.browsing = self.readings.next_number()
         browse = Browse(prefix="", after="", most=LOCKS_SHOWN_MAX)
         consult = Consult(number=self.browsing, question=browse, age_ms=LOOK_AGE_MS)
-        return [Send(address_of(self.node, "node"), Report()), Send(self.replica, consult)]
+        return [Send(address_of(self.node, "node"), Report()), Send(self.readings.replica, consult)]
 
     def on_consulted(self, consulted: Consulted) -> Effects | None:
         """Take in what the replica said; return None if it was not for this."""
@@ -104,10 +100,10 @@ class Description:
             self.looking.add(number)
             question = LookUp(lock=line.lock)
             consult = Consult(number=number, question=question, age_ms=LOOK_AGE_MS)
-            effects.append(Send(self.replica, consult))
+            effects.append(Send(self.readings.replica, consult))
         return effects
 
-    def finish(self, master: str, silence: str, now: Instant) -> Effects:
+    def finish(self, master: str, now: Instant) -> Effects:
         """Answer everybody who asked, once nothing is missing or it takes too long."""
         waits = self.browsing or self.looking
         late = ms_between(self.since, now) >= DESCRIBE_MS
@@ -115,7 +111,7 @@ class Description:
             return ()
         self.browsing = 0
         self.looking.clear()
-        ready, detail = self._readiness(master, silence)
+        ready, detail = self._readiness(master, now)
         status = NodeStatus(
             node=self.node,
             protocol="paxos",
@@ -133,9 +129,9 @@ class Description:
             for asker, describe in asked
         ]
 
-    def _readiness(self, master: str, silence: str) -> tuple[bool, str]:
+    def _readiness(self, master: str, now: Instant) -> tuple[bool, str]:
         """Return whether a request made now can be granted, and in words why, or why not."""
-        seen = self.browsed
+        seen, silence = self.browsed, self.readings.silence.in_words(now)
         if seen is None:
             return False, f"{silence}; locks are not shown"
         age = in_words(seen.age_ms)

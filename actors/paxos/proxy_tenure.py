@@ -11,9 +11,9 @@ from holdfast.actors.lock.command import (
     OpenSession,
 )
 from holdfast.actors.lock.outcome import SessionOpened
-from holdfast.actors.message import NS_PER_MS, Instant, ms_between
+from holdfast.actors.message import NS_PER_MS, Address, Instant, ms_between
 from holdfast.actors.paxos.config import DRIFT_PPM
-from holdfast.actors.paxos.proxy_errand import Errand, Errands, Kind, key_of_session
+from holdfast.actors.paxos.proxy_errand import NOBODY, Errand, Errands, Kind, key_of_session
 
 TTL_MS = 15_000
 """How long the session outlives the last confirmed word of this node (log time)."""
@@ -118,14 +118,16 @@ class Tenure:
             self.keeping = None
         self.session = ""
 
-    def abandon(self, now: Instant) -> list[Effect]:
-        """End the session for certain: the next one has another name."""
+    def abandon(self, now: Instant, asker: Address = NOBODY) -> list[Effect]:
+        """End the session for certain, and tell ``asker``: the next one has another name."""
         old = self.session
         self.leave()
         self.generation += 1
         self.requests += 1
         command = CloseSession(session=old, reason=CloseReason.GRACEFUL, request=self.requests)
-        return [self.errands.propose(self._add(Kind.END, old, self.requests, command, now))]
+        ending = self._add(Kind.END, old, self.requests, command, now)
+        ending.asker = asker
+        return [self.errands.propose(ending)]
 
     def _add(
         self, kind: Kind, session: str, request: int, command: Command, now: Instant

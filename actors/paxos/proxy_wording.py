@@ -112,6 +112,12 @@ def refuse(asker: Address, asked: Asked | Question, reason: Reason, detail: str)
     return Send(asker, refusal(asked, reason, detail))
 
 
+def lost_release(asker: Address, release: Release, why: str) -> Send:
+    """Return the refusal of a release whose hold is lost."""
+    text = f"lock {release.lock!r}: the hold under fence {release.fence} was lost: {why}"
+    return refuse(asker, release, Reason.OWNERSHIP_LOST, text)
+
+
 def hold_lost(lost: Lost) -> HoldLost:
     """Return what the former holder is told, unasked."""
     return HoldLost(

@@ -103,10 +103,7 @@ class Dispatcher:
         return ref
 
     def listen(self, name: str, callback: Callable[[Event], None]) -> Address:
-        """Return an address whose messages go to ``callback``, on the dispatcher's thread.
-
-        It must be quick. An exception in it stops the node, as one in a role does.
-        """
+        """Return an address whose messages go to ``callback``, as if it were a role: quickly."""
         self._stage.listeners[address := address_of(self.node, name)] = callback
         return address
 

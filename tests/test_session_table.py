@@ -1,0 +1,300 @@
+"""A client's session against the real table of locks, over links that lose, repeat and delay.
+
+However users enter, enter again, leave and give up, the table holds what they were told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast.actors.client.message import HoldsLost
+from holdfast.actors.client.outstanding import Outstanding
+from holdfast.actors.effect import Send
+from holdfast.actors.link import LinkDown, LinkUp
+from holdfast.actors.lock.command import (
+    AcquireLock,
+    CancelWait,
+    Command,
+    ForceRelease,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+)
+from holdfast.actors.lock.message import (
+    Abandon,
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.lock.outcome import (
+    Denial,
+    Denied,
+    Freed,
+    Held,
+    Lost,
+    Outcome,
+    SessionKept,
+    SessionOpened,
+    WaitCancelled,
+)
+from holdfast.actors.lock.session_message import HoldLost, Open, Opened
+from holdfast.actors.lock.table import LockTable
+from holdfast.actors.message import Address, Event, Message, address_of, role_of
+from holdfast.cluster.simulation.parley import ME, WATCHER, A, B, Parley
+
+SEEDS = 60
+REASONS = {
+    Denial.TIMED_OUT: Reason.TIMED_OUT,
+    Denial.NOT_HELD: Reason.NOT_HELD,
+    Denial.OWNERSHIP_LOST: Reason.OWNERSHIP_LOST,
+    Denial.LIMIT_REACHED: Reason.LIMIT_REACHED,
+    Denial.CANCELLED: Reason.CANCELLED,
+    Denial.SUPERSEDED: Reason.CANCELLED,
+    Denial.FORGOTTEN: Reason.CANCELLED,
+    Denial.SESSION_EXPIRED: Reason.SESSION_EXPIRED,
+}
+ANCHOR = address_of("c", "anchor")
+"""Holds a lock of its own all along, so that the session goes on."""
+
+
+def command_of(asked: Message) -> Command:
+    match asked:
+        case Open():
+            return OpenSession(session=asked.session, ttl_ms=asked.ttl_ms, request=asked.request)
+        case KeepAlive():
+            return KeepSession(session=asked.session, request=asked.request)
+        case Acquire():
+            return AcquireLock(**about(asked), wait_ms=asked.wait_ms, limit=asked.limit)
+        case Release():
+            return ReleaseLock(**about(asked), fence=asked.fence)
+        case Cancel():
+            return CancelWait(**about(asked))
+        case _:
+            raise NotImplementedError(asked)
+
+
+def answer_to(out: Outcome) -> Message | None:
+    match out:
+        case SessionOpened():
+            return Opened(
+                session=out.session,
+                assigned=out.assigned,
+                ttl_ms=out.ttl_ms,
+                node="",
+                request=out.request,
+            )
+        case SessionKept():
+            return Alive(session=out.session, node="", request=out.request)
+        case Held():
+            return Granted(**about(out), fence=out.fence, count=out.count)
+        case Freed():
+            return Released(**about(out), count=out.count)
+        case WaitCancelled():
+            return Cancelled(**about(out))
+        case Denied() if out.session:
+            return Refused(**about(out), reason=REASONS[out.reason], detail="")
+        case Lost():
+            return HoldLost(
+                lock=out.lock, fence=out.fence, session=out.session, owner=out.owner, detail=""
+            )
+        case _:
+            return None
+
+
+def about(word: Any) -> dict[str, Any]:
+    """Return what words of either kind say alike."""
+    return {name: getattr(word, name) for name in ("lock", "session", "owner", "request")}
+
+
+class User:
+    """One owner: wants a lock, perhaps twice, leaves it, or gives up, all by chance."""
+
+    def __init__(self, name: str, lock: str) -> None:
+        self.address, self.lock = address_of("c", name), lock
+        self.fence, self.levels, self.token = 0, 0, 0
+        self.asking = False
+
+    def ask(self, event: Event) -> Event:
+        self.asking = True
+        return event
+
+    def next(self, chance: Random, *, leaving: bool) -> Event | None:
+        """Return what it says now; None for nothing."""
+        owner = role_of(self.address)
+        if self.asking:
+            if self.token and chance.random() < 0.1:
+                cancel = Cancel(lock=self.lock, session="", owner=owner, request=self.token)
+                self.asking, self.token = False, 0
+                return chance.choice((cancel, Abandon()))
+            return None
+        if self.levels and (leaving or chance.random() < 0.5):
+            return self.ask(Release(lock=self.lock, fence=self.fence, owner=owner))
+        if leaving or chance.random() < 0.5:
+            return None
+        self.token = chance.getrandbits(40)
+        wait_ms = chance.choice((None, 0, 500, 3_000))
+        return self.ask(
+            Acquire(lock=self.lock, owner=owner, request=self.token, wait_ms=wait_ms, limit=2)
+        )
+
+    def hear(self, message: Message) -> None:
+        """Take an answer; what was cancelled before it came was no answer to anything."""
+        match message:
+            case Granted(request=token) if token == self.token != 0:
+                self.levels, self.fence, self.token = message.count, message.fence, 0
+                self.asking = False
+            case Refused(reason=reason) if self.asking:
+                assert reason is not Reason.INVALID
+                if not self.token and reason in {Reason.OWNERSHIP_LOST, Reason.NOT_HELD}:
+                    self.levels = 0
+                self.asking, self.token = False, 0
+            case Released(count=count) if self.asking:
+                self.levels, self.asking = count, False
+            case _:
+                pass
+
+
+class Trial:
+    """One seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.parley = Parley()
+        self.table = LockTable()
+        self.users = {
+            user.address: user for user in (User(f"u{n}", f"lock-{n % 2}") for n in range(5))
+        }
+        self.late: list[tuple[int, Send]] = []
+        self.forced = 0
+
+    def run(self) -> None:
+        self.spread(self.parley.hear(ANCHOR, Acquire(lock="anchor", owner="anchor")))
+        for step in range(300):
+            self.step(leaving=step >= 150)
+        assert self.parley.assigned == "c.1", "the session was lost"
+        for user in self.users.values():
+            assert (user.levels, user.asking) == (0, False)
+        ledger = self.parley.role.ledger
+        assert list(self.table.locks) == ["anchor"]
+        assert [claim.lock for claim in ledger.holds] == ["anchor"]
+        assert (ledger.outstanding.pending, ledger.outstanding.withdrawals) == ({}, {})
+
+    def step(self, *, leaving: bool) -> None:
+        self.spread(self.parley.run(200))
+        due = [send for at, send in self.late if at <= self.parley.now_ms]
+        self.late = [(at, send) for at, send in self.late if at > self.parley.now_ms]
+        for send in due:
+            self.spread(self.gate(send))
+        for address, user in self.users.items():
+            said = user.next(self.chance, leaving=leaving)
+            if said is not None:
+                self.spread(self.parley.hear(address, said))
+        if not leaving and self.chance.random() < 0.05:
+            self.evict()
+        if self.chance.random() < 0.05:
+            node = self.chance.choice(("a", "b"))
+            self.spread(self.parley.hear(ME, LinkDown(node=node)))
+            self.spread(self.parley.hear(ME, LinkUp(node=node)))
+
+    def evict(self) -> None:
+        locks = [lock for lock in self.table.locks if lock != "anchor"]
+        if locks:
+            self.forced += 1
+            lock = self.chance.choice(locks)
+            fence = self.table.locks[lock].hold.fence
+            force = ForceRelease(operator="op", request=self.forced, lock=lock, fence=fence)
+            self.spread(list(self.outcomes(force)))
+
+    def spread(self, sends: list[Send]) -> None:
+        """Bring words where they go: to users at once, to gates by luck."""
+        queue = list(sends)
+        while queue:
+            send = queue.pop(0)
+            if send.to == WATCHER:
+                self.bereave(send.message)
+            elif send.to in self.users:
+                assert isinstance(send.message, Message)
+                self.users[send.to].hear(send.message)
+            elif send.to in (A, B):
+                luck = self.chance.random()
+                if luck < 0.15:
+                    late_ms = self.chance.randrange(2_000)
+                    self.late.append((self.parley.now_ms + late_ms, send))
+                for _ in range(0 if luck < 0.3 else 1 if luck < 0.8 else 2):
+                    queue += self.gate(send)
+
+    def bereave(self, message: Event) -> None:
+        if isinstance(message, HoldsLost):
+            for loss in message.losses:
+                user = self.users[address_of("c", loss.owner)]
+                if user.fence == loss.fence:
+                    user.levels = 0
+
+    def gate(self, send: Send) -> list[Send]:
+        asked = send.message
+        assert isinstance(asked, Message)
+        if isinstance(asked, KeepAlive) and "." not in asked.session:
+            return self.hear(send.to, Alive(session="c", node="", request=asked.request))
+        return list(self.outcomes(command_of(asked)))
+
+    def outcomes(self, command: Command) -> Iterator[Send]:
+        for outcome in self.table.apply(self.parley.now_ms, command):
+            answer = answer_to(outcome)
+            if answer is not None and self.chance.random() < 0.75:
+                yield from self.hear(self.chance.choice((A, B)), answer)
+
+    def hear(self, gate: Address, answer: Message) -> list[Send]:
+        if type(answer) not in self.parley.role.accepts:
+            return []
+        return self.parley.hear(gate, answer)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_table_holds_what_users_were_told_and_nothing_else(seed: int) -> None:
+    Trial(seed).run()
+
+
+def forgets_what_it_must_withdraw(self: Any, pending: Any, now: Any) -> list[Send]:
+    del now
+    self.drop(pending)
+    return []
+
+
+def repeats_under_new_numbers(self: Any, pending: Any, now: Any) -> list[Send]:
+    if pending.said:
+        self.drop(pending)
+        self.number += 1
+        pending = replace(pending, number=self.number)
+        self._file(pending)
+    said: list[Send] = SAY(self, pending, now)
+    return said
+
+
+SAY: Any = vars(Outstanding)["_say"]
+
+
+def run_all() -> None:
+    for seed in range(SEEDS):
+        Trial(seed).run()
+
+
+@pytest.mark.parametrize(
+    ("method", "bug"),
+    [("withdraw", forgets_what_it_must_withdraw), ("_say", repeats_under_new_numbers)],
+)
+def test_a_planted_bug_is_caught(method: str, bug: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Outstanding, method, bug)
+    with pytest.raises(AssertionError):
+        run_all()
