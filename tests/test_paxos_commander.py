@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, address_of
-from holdfast.actors.paxos.commander import COMMANDER_RESEND_MS, Commander
+from holdfast.actors.paxos.commander import COMMANDER_RESEND_MS, COMMIT_MS, Commander
 from holdfast.actors.paxos.config import WINDOW, Config, View, acceptor_of, leader_of, replica_of
 from holdfast.actors.paxos.event import Decided, Idle, Order, Pulse
 from holdfast.actors.paxos.message import (
@@ -19,7 +19,7 @@ from holdfast.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from holdfast.actors.paxos.timer import CommanderResend
+from holdfast.actors.paxos.timer import CommanderResend, StillIdle
 from holdfast.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
@@ -126,11 +126,24 @@ def test_followers_hear_of_the_last_decision_when_nothing_follows(commander: Com
     vote(commander, A, 1)
     vote(commander, B, 1)
 
-    effects = commander.handle(REPLICA, Idle(), T0)
+    assert commander.handle(REPLICA, Idle(), T0) == (Wake(COMMIT_MS, StillIdle()),)
+    assert commander.handle(REPLICA, Idle(), T0) == ()
+    effects = commander.handle(HERE, StillIdle(), T0)
 
     commit = Commit(ballot=BALLOT, committed=2)
     assert effects == [Send(B, commit), Send(C, commit)]
     assert commander.handle(REPLICA, Idle(), T0) == ()
+
+
+def test_a_proposal_that_follows_soon_tells_what_is_decided(commander: Commander) -> None:
+    order(commander, 1)
+    vote(commander, A, 1)
+    vote(commander, B, 1)
+    commander.handle(REPLICA, Idle(), T0)
+
+    order(commander, 2)
+
+    assert commander.handle(HERE, StillIdle(), T0) == ()
 
 
 def test_votes_that_do_not_come_are_asked_for_again(commander: Commander) -> None:

@@ -22,6 +22,7 @@ from holdfast.actors.paxos.event import (
     Decided,
     Deposed,
     Follow,
+    Gather,
     Happened,
     Idle,
     Lacking,
@@ -104,6 +105,11 @@ def propose(number: int = 1, client: Address = LISTENER, command: bytes = b"x") 
     return Propose(client=client, number=number, command=command)
 
 
+def gather(replica: Replica) -> Effects:
+    """Let the replica hear that all of a turn has come."""
+    return replica.handle(replica.address, Gather(), T0)
+
+
 def order(slot: int, *commands: bytes, time_ms: int = 0) -> Send:
     return Send(COMMANDER, Order(slot=slot, batch=Batch(time_ms=time_ms, commands=commands)))
 
@@ -141,10 +147,12 @@ def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
 ) -> None:
     reign(replica)
     for number in range(1, WINDOW):
-        (only,) = orders(replica.handle(LISTENER, propose(number), T0))
+        assert replica.handle(LISTENER, propose(number), T0) == [Send(replica.address, Gather())]
+        (only,) = orders(gather(replica))
         assert only.slot == number + 1
     for number in range(WINDOW, WINDOW + BATCH_COMMANDS_MAX + 1):
-        assert orders(replica.handle(LISTENER, propose(number), T0)) == []
+        replica.handle(LISTENER, propose(number), T0)
+    assert gather(replica) == []
 
     (full,) = orders(decide(replica, 1, OPENING))
     (rest,) = orders(decide(replica, 2, b"x"))
@@ -153,13 +161,25 @@ def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
     assert len(rest.batch.commands) == 1
 
 
+def test_all_commands_of_one_turn_share_a_slot(replica: Replica) -> None:
+    reign(replica)
+    first = replica.handle(LISTENER, propose(1), T0)
+    second = replica.handle(LISTENER, propose(2), T0)
+
+    assert (first, second) == ([Send(replica.address, Gather())], [])
+    (both,) = orders(gather(replica))
+    assert both.batch.commands == (b"x", b"x")
+
+
 def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
     replica: Replica,
 ) -> None:
     reign(replica)
     decide(replica, 1, OPENING)
     replica.handle(LISTENER, propose(7), T0)
+    gather(replica)
     replica.handle(OTHER, propose(8, OTHER), T0)
+    gather(replica)
 
     own, others = decide(replica, 2, b"x"), decide(replica, 3, b"x")
 
@@ -174,6 +194,7 @@ def test_without_a_listener_whoever_asked_on_this_node_is_told() -> None:
     reign(replica)
     decide(replica, 1, OPENING)
     replica.handle(LISTENER, propose(7), T0)
+    gather(replica)
 
     assert decide(replica, 2, b"x")[:2] == [
         Send(LISTENER, Proposed(number=2, slot=0)),

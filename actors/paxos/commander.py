@@ -18,11 +18,16 @@ from holdfast.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from holdfast.actors.paxos.timer import CommanderResend
+from holdfast.actors.paxos.timer import CommanderResend, StillIdle
 from holdfast.actors.role import Host, Role
 
 COMMANDER_RESEND_MS = 100
 """How long votes may take before they are asked for again (ms): a round and a slow sync."""
+
+
+COMMIT_MS = 2
+"""How long followers may not know that a slot is decided, if no `Accept` tells them (ms). To be
+told at once would double the messages of a lone client, and the next `Accept` tells it free."""
 
 
 @dataclass(slots=True)
@@ -36,7 +41,10 @@ class Proposal:
     """Whether it was there at the last resending, so that it is late at the next."""
 
 
-class Commander(Role[Accepted | Preempted | Order | Idle | Pulse | CommanderResend]):
+Heeded = Accepted | Preempted | Order | Idle | StillIdle | Pulse | CommanderResend
+
+
+class Commander(Role[Heeded]):
     """Spawned by a leader for its reign, retired by it. Source: PMMC, section 4.1.
 
     PMMC has one commander for each slot; here one has all of a reign, since an actor would
@@ -83,6 +91,8 @@ class Commander(Role[Accepted | Preempted | Order | Idle | Pulse | CommanderRese
         self.told = first
         """Up to where followers were told what is decided, if all arrived."""
         self.resending = False
+        self.waiting = False
+        """Whether `StillIdle` runs."""
 
     def begin(self, now: Instant) -> Effects:
         """Propose what phase one found."""
@@ -92,7 +102,7 @@ class Commander(Role[Accepted | Preempted | Order | Idle | Pulse | CommanderRese
     def handle(
         self,
         sender: Address,
-        event: Accepted | Preempted | Order | Idle | Pulse | CommanderResend,
+        event: Heeded,
         now: Instant,
     ) -> Effects:
         """Propose, count, decide."""
@@ -106,6 +116,9 @@ class Commander(Role[Accepted | Preempted | Order | Idle | Pulse | CommanderRese
                 return self._propose()
             case Idle():
                 return self._on_idle()
+            case StillIdle():
+                self.waiting = False
+                return self._commit()
             case Preempted():
                 return self._on_preempted(sender, event)
             case Pulse():
@@ -154,7 +167,14 @@ class Commander(Role[Accepted | Preempted | Order | Idle | Pulse | CommanderRese
         return [Send(replica_of(self.node), decided), *self._propose()]
 
     def _on_idle(self) -> Effects:
-        """Tell followers what is decided, unless an `Accept` did, or the next heartbeat will."""
+        """Wait a moment: the next `Accept` may tell followers what is decided."""
+        if self.waiting or self.told >= self.committed:
+            return ()
+        self.waiting = True
+        return (Wake(COMMIT_MS, StillIdle()),)
+
+    def _commit(self) -> Effects:
+        """Tell followers what is decided, unless an `Accept` did, or is about to."""
         if self.told >= self.committed or self.proposals:
             return ()
         self.told = self.committed

@@ -130,6 +130,11 @@ class Order(Local):
 
 
 @local
+class Gather(Local):
+    """Replica to itself, behind all that has come: give it slots, as few as it fits into."""
+
+
+@local
 class Idle(Local):
     """Replica to commander: nothing follows just now, tell the others what is decided."""
 

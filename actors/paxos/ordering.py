@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast.actors.effect import Effect, Observe, Send, Wake
-from holdfast.actors.message import Instant
+from holdfast.actors.message import Address, Instant
 from holdfast.actors.paxos.config import WINDOW
-from holdfast.actors.paxos.event import Order, Reign
+from holdfast.actors.paxos.event import Gather, Order, Reign
 from holdfast.actors.paxos.logclock import LogClock
 from holdfast.actors.paxos.message import Batch, Propose
 from holdfast.actors.paxos.proposals import Asker, Proposals
@@ -13,10 +13,10 @@ from holdfast.actors.paxos.timer import Tick
 
 
 class Ordering:
-    """A command gets a slot at once while fewer than `WINDOW` slots are undecided.
+    """A command gets a slot in the turn in which it comes, with all others of that turn.
 
-    If not it shares one with all that came meanwhile; so nothing waits for a timer, and the
-    more comes the more goes at a time.
+    That is while fewer than `WINDOW` slots are undecided. If not it shares one with all that
+    came meanwhile; so nothing waits for a timer, and the more comes the more goes at a time.
 
     Log time never goes back: a master's stamps are not below any that was applied, or
     that phase one found, and a no-op's time does not count.
@@ -39,6 +39,8 @@ class Ordering:
         """The last stamp given, or the first that may be."""
         self.tick_ms: int | None = None
         """The log time for which a `Tick` runs."""
+        self.gathering = False
+        """Whether a `Gather` is on its way."""
 
     def begin(self, reign: Reign, time_ms: int, now: Instant) -> Send:
         """Begin a reign with a batch of its own: when that is applied, so is all before it."""
@@ -65,8 +67,16 @@ class Ordering:
         """Let a command wait for a slot."""
         self.proposals.add(propose)
 
+    def gather(self, replica: Address) -> list[Effect]:
+        """Have `order` called once everything that has come to ``replica`` is added."""
+        if self.gathering:
+            return []
+        self.gathering = True
+        return [Send(replica, Gather())]
+
     def order(self, applied: int, now: Instant) -> list[Effect]:
         """Give slots to what waits, as far as the window has room."""
+        self.gathering = False
         effects: list[Effect] = []
         while self.proposals.queue and self.free < applied + WINDOW:
             effects.append(self._give_slot(self.proposals.take(self.free), now))

@@ -10,6 +10,7 @@ from holdfast.actors.paxos.event import (
     Decided,
     Deposed,
     Follow,
+    Gather,
     Happened,
     Idle,
     Lacking,
@@ -41,6 +42,7 @@ ReplicaHears = (
     ReadHears
     | PastHears
     | Propose
+    | Gather
     | Decided
     | Learned
     | Reign
@@ -138,8 +140,8 @@ class Replica(Role[ReplicaHears]):
                 return self._on_yield(event)
             case Restore():
                 return self._on_restore(event, now)
-            case Tick():
-                return self.ordering.tick(event, self.machine.due_ms(), self.past.next, now)
+            case Gather() | Tick():
+                return self._on_order(event, now)
             case GapCheck():
                 return self._on_gap_check(event)
             case _:
@@ -162,7 +164,13 @@ class Replica(Role[ReplicaHears]):
             asker = Asker(propose.client, propose.number)
             return (self.reception.decline(asker, Decline.OVERLOADED),)
         self.ordering.add(propose)
-        return self.ordering.order(self.past.next, now)
+        return self.ordering.gather(self.address)
+
+    def _on_order(self, event: Gather | Tick, now: Instant) -> Effects:
+        """Give slots to what has come, or to what falls due."""
+        if isinstance(event, Gather):
+            return self.ordering.order(self.past.next, now)
+        return self.ordering.tick(event, self.machine.due_ms(), self.past.next, now)
 
     def _on_reign(self, reign: Reign, now: Instant) -> Effects:
         assert reign.first >= self.past.next

@@ -17,6 +17,11 @@ class CommanderResend(Timer):
 
 
 @timer
+class StillIdle(Timer):
+    """Nothing was proposed for a moment: tell followers what is decided."""
+
+
+@timer
 class Beat(Timer):
     """It is time for a heartbeat of ``ballot``."""
 

@@ -252,12 +252,13 @@ class Dispatcher:
         self._stage.ring_alarms()
         self._stage.work(TURN_MAX)
         wrote = False
-        if self._stage.records:
-            self._gateway.flush()  # What waits for no record leaves now: peers work meanwhile.
         while self._stage.records:  # A role that is spawned by what was held may persist, too.
             wrote = True
+            self._gateway.flush()  # What waits for no record leaves now: peers work meanwhile.
             self._write()
             self._stage.release_held()
+        if wrote:  # What was held may be all that somebody waits for.
+            self._stage.work(TURN_MAX)
         self._gateway.flush()
         if wrote and self._journal is not None:
             self._journal.trim()  # Last, so that nobody waits for it who need not.
@@ -275,7 +276,7 @@ class Dispatcher:
 
     def _sleep(self) -> None:
         idle_ms = self._stage.idle_ms()
-        if idle_ms == 0 or self._arrivals:
+        if idle_ms == 0 or self._arrivals or self._stage.records:
             return
         self._asleep = True
         if not self._arrivals and not self._stopping:
