@@ -22,7 +22,7 @@ from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
 from holdfast.actors.paxos.event import Follow, Happened, Skipped
 from holdfast.actors.paxos.message import Decline, Declined, Propose, Proposed
 from holdfast.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
-from holdfast.actors.paxos.proxy_errand import ASK_AGAIN_MS, LOOK_AGAIN_MS
+from holdfast.actors.paxos.proxy_errand import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
 from holdfast.actors.paxos.proxy_event import Round
 from holdfast.actors.role import Role
 from holdfast.transport.wire import decode, encode
@@ -165,6 +165,15 @@ def test_a_crowd_is_proposed_again_in_bounded_portions(door: LogProxy) -> None:
     first = proposed(door.handle(DOOR, Round(), at(ASK_AGAIN_MS)))
     second = proposed(door.handle(DOOR, Round(), at(ASK_AGAIN_MS + 1)))
     assert (len(first), len(second)) == (BURST, 10)
+
+
+def test_a_crowd_that_waits_in_the_log_is_looked_after_little_by_little(door: LogProxy) -> None:
+    for request in range(2, LOOKS_MAX + 12):
+        door.handle(ANN, acquire(request, f"l{request}"), T0)
+        happens(door, Queued(session=ME, owner="o", request=request, lock=f"l{request}"))
+    first = proposed(door.handle(DOOR, Round(), at(LOOK_AGAIN_MS)))
+    second = proposed(door.handle(DOOR, Round(), at(LOOK_AGAIN_MS + 1)))
+    assert (len(first), len(second)) == (LOOKS_MAX, 10)
 
 
 def number_of(effects: Effects) -> int:

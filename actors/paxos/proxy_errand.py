@@ -23,6 +23,10 @@ ASK_AGAIN_MS = 500
 LOOK_AGAIN_MS = 5_000
 """A wait that the log knows is asked for again this seldom, in case its end was not heard."""
 
+LOOKS_MAX = 25
+"""How many such waits are asked for again at a time: each is a command in the log, and where
+thousands wait they must not be most of it."""
+
 NOBODY = Address("")
 """The asker of a command that the door gives for itself."""
 
@@ -204,20 +208,24 @@ class Errands:
 
         All of it counts as proposed now, and as unheard until the log speaks of it.
         """
-        due: list[Errand] = []
-        waited = Instant(now - ASK_AGAIN_MS * NS_PER_MS)
-        looked = Instant(now - LOOK_AGAIN_MS * NS_PER_MS)
-        for queue, before in (
-            (self.unheard, max(waited + 1, self.unheard_before)),
-            (self.queued, max(looked + 1, self.queued_before)),
-        ):
-            while queue and len(due) < most:
-                number = next(iter(queue))
-                if queue[number].proposed_at >= before:
-                    break
-                due.append(queue.pop(number))
+        waited = Instant(now - ASK_AGAIN_MS * NS_PER_MS + 1)
+        looked = Instant(now - LOOK_AGAIN_MS * NS_PER_MS + 1)
+        due = _older(self.unheard, max(waited, self.unheard_before), most)
+        due += _older(self.queued, self.queued_before, most - len(due))
+        due += _older(self.queued, looked, min(LOOKS_MAX, most - len(due)))
         for errand in due:
             errand.proposed_at = now
             errand.times += 1
             self.unheard[errand.number] = errand
         return due
+
+
+def _older(queue: OrderedDict[int, Errand], before: Instant, most: int) -> list[Errand]:
+    """Take from the front of ``queue`` what was proposed ``before``, at most ``most``."""
+    taken: list[Errand] = []
+    while queue and len(taken) < most:
+        number = next(iter(queue))
+        if queue[number].proposed_at >= before:
+            break
+        taken.append(queue.pop(number))
+    return taken
