@@ -37,6 +37,15 @@ PART_BYTES_MAX = 200 * 1024
 STEP_RECORDS = 2_000
 """Records that `freeze` measures at a time: some milliseconds."""
 
+HoldNote = tuple[Hold, int, int, int]
+"""A hold, and what can change of it: its last request, its count, its level."""
+
+Note = tuple[Claimant, int, bool, Freed | Denied | None, int, int, Wait | None, HoldNote | None]
+"""A claimant, and what can change of it: the other fields in order, but the hold last."""
+
+Notes = tuple[SessionRecord, list[Note], list[Note]]
+"""A session, its claimants that hold or wait, and the quiet ones from the quietest on."""
+
 
 def take(table: TableState) -> TableSnapshot:
     """Return the snapshot of ``table``; it shares nothing that can change."""
@@ -49,20 +58,20 @@ def freeze(table: TableState) -> Iterator[TablePart | None]:
     Each part is made when it is taken, whatever has become of the table; before the first
     comes None as often as it takes to find out where to cut, a bounded step each time.
     """
-    return _develop(_head(table), list(_records(table)))
+    return _develop(_head(table), _records(_note(table), tuple(table.audit.values())))
 
 
-def _develop(head: TableHead, records: list[Record]) -> Iterator[TablePart | None]:
+def _develop(head: TableHead, records: Iterator[Record]) -> Iterator[TablePart | None]:
     cuts: list[list[Record]] = [[]]
     size = 0
-    for start in range(0, len(records), STEP_RECORDS):
-        for record in records[start : start + STEP_RECORDS]:
-            size += len(spell(record))
-            cuts[-1].append(record)
-            if size > PART_BYTES_MAX:
-                cuts.append([])
-                size = 0
-        yield None
+    for number, record in enumerate(records, 1):
+        size += len(spell(record))
+        cuts[-1].append(record)
+        if size > PART_BYTES_MAX:
+            cuts.append([])
+            size = 0
+        if number % STEP_RECORDS == 0:
+            yield None
     for index, cut in enumerate(cuts):
         yield _part(index, len(cuts), head, cut)
 
@@ -70,7 +79,7 @@ def _develop(head: TableHead, records: list[Record]) -> Iterator[TablePart | Non
 def digest_of(table: TableState) -> bytes:
     """Return the hash of what `take` would return, wherever it is cut."""
     digest = hashlib.blake2b(spell(_head(table)), digest_size=32)
-    for record in _records(table):
+    for record in _records(_note(table), tuple(table.audit.values())):
         digest.update(spell(record))
     return digest.digest()
 
@@ -204,56 +213,82 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
     )
 
 
-def _records(table: TableState) -> Iterator[Record]:
-    """Yield all of ``table`` but its head, in canonical order."""
-    sessions = sorted(table.sessions.by_id.values(), key=lambda session: session.number)
-    for session in sessions:
-        yield SessionRecord(
-            number=session.number,
-            name=session.name,
-            label=session.label,
-            ttl_ms=session.ttl_ms,
-            version=session.version,
-            deadline_ms=session.deadline_ms,
-            floor=session.floor,
+def _note(table: TableState) -> list[Notes]:
+    """Note what can change, of all sessions and claimants, and nothing else: time counts here."""
+    return [
+        (
+            _session_record(session),
+            [_noted(one) for one in session.claimants.values() if one.hold or one.wait],
+            [_noted(one) for one in (*session.bereft.values(), *session.quiet.values())],
         )
-        yield from _claimant_records(session)
-    yield from table.audit.values()
+        for session in sorted(table.sessions.by_id.values(), key=lambda session: session.number)
+    ]
 
 
-def _claimant_records(session: Session) -> Iterator[Record]:
-    quiet = (*session.bereft, *session.quiet)
-    for key in (*sorted(session.claimants.keys() - set(quiet)), *quiet):
-        yield _claimant_record(session.claimants[key])
+def _noted(claimant: Claimant) -> Note:
+    hold = claimant.hold
+    return (
+        claimant,
+        claimant.request,
+        claimant.releasing,
+        claimant.outcome,
+        claimant.lost,
+        claimant.quiet_ms,
+        claimant.wait,
+        None if hold is None else (hold, hold.request, hold.count, hold.level),
+    )
 
 
-def _claimant_record(claimant: Claimant) -> ClaimantRecord:
-    outcome = claimant.outcome
+def _records(notes: list[Notes], audit: tuple[Forced, ...]) -> Iterator[Record]:
+    """Yield what was noted, in canonical order."""
+    for session, busy, quiet in notes:
+        yield session
+        for note in sorted(busy, key=lambda note: (note[0].owner, note[0].lock)):
+            yield _claimant_record(note)
+        for note in quiet:
+            yield _claimant_record(note)
+    yield from audit
+
+
+def _session_record(session: Session) -> SessionRecord:
+    return SessionRecord(
+        number=session.number,
+        name=session.name,
+        label=session.label,
+        ttl_ms=session.ttl_ms,
+        version=session.version,
+        deadline_ms=session.deadline_ms,
+        floor=session.floor,
+    )
+
+
+def _claimant_record(note: Note) -> ClaimantRecord:
+    claimant, request, releasing, outcome, lost, quiet_ms, wait, held = note
     denial = outcome if isinstance(outcome, Denied) else None
     return ClaimantRecord(
         session=claimant.session.number,
         owner=claimant.owner,
         lock=claimant.lock,
-        request=claimant.request,
-        releasing=claimant.releasing,
+        request=request,
+        releasing=releasing,
         freed=outcome.count if isinstance(outcome, Freed) else None,
         denial=denial.reason if denial else None,
         detail=denial.detail if denial else "",
-        lost=claimant.lost,
-        quiet_ms=claimant.quiet_ms,
-        hold=None if claimant.hold is None else _hold_record(claimant.hold),
-        wait=None if claimant.wait is None else _wait_record(claimant.wait),
+        lost=lost,
+        quiet_ms=quiet_ms,
+        hold=None if held is None else _hold_record(*held),
+        wait=None if wait is None else _wait_record(wait),
     )
 
 
-def _hold_record(hold: Hold) -> HoldRecord:
+def _hold_record(hold: Hold, request: int, times: int, level: int) -> HoldRecord:
     return HoldRecord(
         fence=hold.fence,
         label=hold.label,
         since_ms=hold.since_ms,
-        request=hold.request,
-        times=hold.count,
-        level=hold.level,
+        request=request,
+        times=times,
+        level=level,
     )
 
 
