@@ -47,10 +47,35 @@ UNKNOWN_PEER, INTERRUPTED = 2, 130
 FAILURES = (ServersFailedError, ClientFailedError, HoldfastError, OSError)
 
 
+class Interrupts:
+    """Ctrl-C and SIGTERM: raised where they come, and again before the next workload.
+
+    Python drops what is raised inside a finalizer, and a run would then go on for minutes.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._take)
+
+    def check(self) -> None:
+        """Raise again what may have been dropped."""
+        if self.came:
+            raise KeyboardInterrupt
+
+    def _take(self, number: int, frame: object) -> None:
+        del number, frame
+        self.came = True
+        raise KeyboardInterrupt
+
+
 class Comparison:
     """One run: its figures grow with every workload, and are kept whatever happens later."""
 
-    def __init__(self, peers: list[str], seconds: float, folder: Path | None) -> None:
+    def __init__(
+        self, peers: list[str], seconds: float, folder: Path | None, interrupts: Interrupts
+    ) -> None:
+        self._interrupts = interrupts
         self.results: dict[str, Any] = {
             "machine": machine(folder or Path(tempfile.gettempdir())),
             "seconds": seconds,
@@ -84,6 +109,7 @@ class Comparison:
                 try:
                     peer.start(Path(folder))
                     self.results["versions"][name] = peer.version()
+                    self._interrupts.check()
                     for figures in measure_failover(peer, Path(folder), kills):
                         self._note(name, "failover", figures)
                 except FAILURES as error:
@@ -100,6 +126,7 @@ class Comparison:
                 self.results["versions"][name] = peer.version()
                 for workload in (PAIR, DISTINCT, HANDOVER):
                     doing = f"round {number}, {workload.name}"
+                    self._interrupts.check()
                     figures = measure(peer, workload, Path(folder), self._seconds)
                     self._note(name, workload.name, figures)
                 if name == OURS:
@@ -225,9 +252,8 @@ def main() -> int:
         return UNKNOWN_PEER
     words = {name: PEERS[name][0]().missing() for name in wanted}
     there = [name for name in wanted if words[name] is None]
-    comparison = Comparison(there, given.seconds, given.folder)
+    comparison = Comparison(there, given.seconds, given.folder, Interrupts())
     comparison.results["skipped"] = {name: word for name, word in words.items() if word}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     interrupted = False
     try:
         for number in range(1, given.rounds + 1):
