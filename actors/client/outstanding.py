@@ -289,8 +289,7 @@ class Outstanding:
             return [self.say(gate, replace(asked, session=session, request=number), now)]
         wait_ms = left_ms(pending, now)
         said = replace(asked, session=session, request=number, wait_ms=wait_ms)
-        # It may be answered much later; where the session is kept, a keep-alive asks for a
-        # sign of life.
+        # The answer may take long; where the session is kept, keep-alives show that a gate lives.
         return [self.say(gate, said, now, owes=not self.tenure.kept)]
 
     def _debt(self, gate: Address, claim: Claim) -> Debt:
