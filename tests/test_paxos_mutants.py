@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.actors.effect import Effect, Effects, Persist, Send, Spawn
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
 from holdfast.actors.message import Address, Event, Instant
 from holdfast.actors.paxos import leader
 from holdfast.actors.paxos.acceptor import Acceptor
@@ -82,7 +82,7 @@ def too_late(*kinds: type[Event]) -> Broken:
         del role
         if not isinstance(event, kinds):
             return effects
-        return sorted(effects, key=lambda effect: isinstance(effect, Persist))
+        return sorted(effects, key=lambda effect: isinstance(effect, Persist | Checkpoint))
 
     return says(alter)
 
