@@ -64,7 +64,8 @@ class LogPlan:
     partial_reign_per_mille: int = 0
     """The same, for the first proposals of a reign."""
     wrong_clocks: bool = False
-    """Whether the clock of such a leader is as slow as may be from then on, and all others fast."""
+    """Whether such a leader's clock is as slow as may be from then on, and all others fast, who
+    may notice that its link is gone."""
     partial_crash_share: float = 0.0
     """How often a leader that this happens to crashes, too."""
     others_crash_share: float = 0.0
@@ -161,12 +162,13 @@ def _leases(random: Random, plan: LogPlan) -> LogPlan:
         plan,
         nodes=random.choice((3, 3, 4)),
         lease_ms=lease_ms,
-        election_ms=lease_ms * random.choice((1, 1, 2)),
-        proposers=1,
+        election_ms=lease_ms * random.choice((1, 2, 2)),
+        clients=3,
+        proposers=2,
         rest_ms=50,
         drift_ppm=drift_ppm,
         chaos_ms=8_000,
-        partial_per_mille=50,
+        partial_per_mille=25,
         partial_reign_per_mille=0,
         partial_crash_share=0.0,
         others_crash_share=random.choice((0.0, 0.5)),

@@ -19,6 +19,9 @@ from holdfast.cluster.simulation.world import World
 CRASH_NS_MAX = 40 * NS_PER_MS
 """How soon a leader crashes whose proposals reached only some."""
 
+SILENCE_ELECTIONS = 4
+"""For how long such a leader is silent: at most so many election timeouts."""
+
 Letter = tuple[Address, Address, Message]
 """From whom, to whom, what."""
 
@@ -181,12 +184,13 @@ class LogWorld(World):
         others = [member for member in self.members if member != node.name]
         spared = chance.randint(0, (len(others) - 1) // 2)
         chance.shuffle(others)
-        until = self.time + chance.randrange(3 * plan.election_ms) * NS_PER_MS
+        until = self.time + chance.randrange(SILENCE_ELECTIONS * plan.election_ms) * NS_PER_MS
         self.mishap(node.name, f"reaches only {others[:spared]} until {until // NS_PER_MS} ms")
         self._silence(node.name, others[spared:], until)
         self.after(1, self._silence, node.name, others[:spared], until)
         if plan.wrong_clocks:
             self._set_clocks_wrong(node.name)
+            self.links.cut([(node.name, other) for other in others])
         if chance.random() < plan.partial_crash_share:
             self.after(chance.randrange(CRASH_NS_MAX), self.kill, node.name, node.boot)
         if chance.random() < plan.others_crash_share:
