@@ -57,6 +57,11 @@ class LogReport:
     faults: Mapping[str, int]
     recorded: Trace = field(repr=False)
 
+    @property
+    def grants(self) -> int:
+        """Return the answers by the name under which a sweep counts what it was for."""
+        return self.answers
+
     def trace(self) -> list[str]:
         """Return the run, line by line: the same for a seed, always and everywhere."""
         return self.recorded.lines()
