@@ -50,7 +50,7 @@ RESIGN_SHARE = 0.02
 
 @local
 class Finish(Local):
-    """Misfortune is over: let one more request be answered, and be done."""
+    """Misfortune is over: let one more request be answered, and be done; depose nobody."""
 
 
 @timer
@@ -183,7 +183,7 @@ class Curious(Timer):
     """Read something."""
 
 
-Heeded = Happened | Follow | Skipped | Consulted | Resigned | Curious
+Heeded = Finish | Happened | Follow | Skipped | Consulted | Resigned | Curious
 
 
 class Reader(Role[Heeded]):
@@ -199,6 +199,7 @@ class Reader(Role[Heeded]):
         self._random = random
         self.node = node_of(address)
         self.number = 0
+        self.finishing = False
 
     def begin(self, now: Instant) -> Effects:
         """Ask soon."""
@@ -222,12 +223,15 @@ class Reader(Role[Heeded]):
             case Consulted():
                 what = "refused" if event.answer is None else "answered"
                 return (Observe(f"reader.{what}"),)
+            case Finish():
+                self.finishing = True
+                return ()
             case Happened() | Follow() | Skipped() | Resigned():
                 return ()
 
     def _resign(self) -> Effects:
-        """Now and then let somebody else lead, if this node does."""
-        if self._random.random() >= RESIGN_SHARE:
+        """Now and then let somebody else lead, if this node does, until the end."""
+        if self.finishing or self._random.random() >= RESIGN_SHARE:
             return ()
         return (Send(leader_of(self.node), Resign()),)
 
