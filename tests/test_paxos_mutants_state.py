@@ -240,7 +240,7 @@ LEASES = Focus.LEASES
 MUTANTS = {
     "nothing is synced": Mutant("P9", 3, Subject(disk=NeverSyncs)),
     "a torn tail is a record": Mutant("P3", 30, Subject(disk=TornTail)),
-    "a torn tail is a record, two chosen": Mutant("P1", 30, Subject(disk=TornTail)),
+    "a torn tail is a record, two chosen": Mutant("P1", 40, Subject(disk=TornTail), Focus.DUELS),
     "state outside the log": Mutant("P12", 10, Subject(machine=OwnCount)),
     "numbers start over": Mutant("P13", 20, Subject(machine=StartsOver)),
     "repetitions are applied": Mutant("P13", 10, Subject(machine=Forgets)),
@@ -251,7 +251,7 @@ MUTANTS = {
     "a restart forgets the lease": Mutant("P15", 30, instead(Acceptor, ForgetsItsLease), LEASES),
     "a lease from the answer on": Mutant("P15", 40, instead(Monitor, CountsFromTheAnswer), LEASES),
     "a lease without drift": Mutant("P15", 30, with_drift(0), LEASES),
-    "a lease given back and kept": Mutant("P15", 20, instead(Leader, KeepsTheLease)),
+    "a lease given back and kept": Mutant("P15", 20, instead(Leader, KeepsTheLease), LEASES),
     "reads after the lease": Mutant("P14", 40, instead(Replica, ReadsOnAndOn), LEASES),
     "reads what is there": Mutant("P14", 10, instead(Replica, ReadsWhatItHas)),
     "an age that is too low": Mutant("P14", 10, instead(Replica, CallsItNew)),

@@ -25,6 +25,9 @@ GAP_NS_MAX = 10 * NS_PER_MS
 SILENCE_ELECTIONS = 4
 """For how long such a leader is silent: at most so many election timeouts."""
 
+DEAF_SHARE = 0.7
+"""How often one with a slow clock hears nothing either, so that nobody tells it that it is over."""
+
 Letter = tuple[Address, Address, Message]
 """From whom, to whom, what."""
 
@@ -197,6 +200,9 @@ class LogWorld(World):
         if plan.wrong_clocks:
             self._set_clocks_wrong(node.name)
             self.links.cut([(node.name, other) for other in others])
+            if chance.random() < DEAF_SHARE:
+                back = [(other, node.name) for other in others]
+                self.network.cut(back, Cut(until, holds=False))
         if chance.random() < plan.partial_crash_share:
             self.after(chance.randrange(CRASH_NS_MAX), self.kill, node.name, node.boot)
         if chance.random() < plan.others_crash_share:
