@@ -23,7 +23,7 @@ from holdfast.cluster.simulation.node import SimulatedNode
 from holdfast.cluster.simulation.paxos_image import Blame, Choices
 from holdfast.cluster.simulation.paxos_judge_state import StateJudge
 from holdfast.cluster.simulation.paxos_judge_votes import VotesJudge
-from holdfast.cluster.simulation.paxos_machine import OPENING, Appended, Register
+from holdfast.cluster.simulation.paxos_machine import OPENING, Appended, Peeked, Register
 from holdfast.cluster.simulation.paxos_plan import LogPlan
 from holdfast.cluster.simulation.paxos_world import Letter
 from holdfast.cluster.simulation.trace import Delivered
@@ -101,8 +101,8 @@ class LogJudge:
                 self._judge_lease(delivered, event)
             case Deposed():
                 self.beliefs.pop(node, None)
-            case Consulted():
-                self.state.hears(delivered.to, event, delivered.time)
+            case Consulted(answer=Peeked() as peeked):
+                self.state.has_read(peeked, delivered.time)
             case Appended() if event.client == delivered.to:
                 self.state.answered(event, delivered.time)
             case _:
@@ -125,6 +125,8 @@ class LogJudge:
                     self.state.proposes(effect.message, delivered.time)
                 case Consult():
                     self.state.asks(delivered.to, effect.message)
+                case Consulted():
+                    self.state.reads_out(effect.to, effect.message, delivered.time)
                 case _:
                     pass
         if applied:

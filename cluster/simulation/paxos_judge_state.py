@@ -147,21 +147,24 @@ class StateJudge:
         """Take note that a read begins."""
         self.reads[reader, consult.number] = (self.heard[-1][1], consult.age_ms)
 
-    def hears(self, reader: Address, consulted: Consulted, time: int) -> None:
-        """Judge what a read saw."""
+    def reads_out(self, reader: Address, consulted: Consulted, time: int) -> None:
+        """Judge what a replica answers, as it does: the answer may wait for its disk after that."""
         peeked = consulted.answer
-        if not isinstance(peeked, Peeked):
-            return
-        least, age_ms = self.reads.pop((reader, consulted.number))
+        asked = self.reads.pop((reader, consulted.number), None)
+        if asked is None or not isinstance(peeked, Peeked):
+            return  # Refused; or the question was of an earlier life, which nobody remembers.
+        least, age_ms = asked
         if age_ms is not None:
             age = consulted.age_ms * NS_PER_MS * PPM // (PPM - self.drift_ppm)
             least = self._heard_at(time - age - ROUNDING_NS)
         if peeked.position < least:
-            self.blame("P14", f"{reader} read {peeked.position}, acknowledged was {least}")
+            self.blame("P14", f"{reader} reads {peeked.position}, acknowledged was {least}")
         if self.chains[peeked.position : peeked.position + 1] not in ([peeked.chain], []):
-            self.blame("P12", f"{reader} read {peeked}, which never was")
-        if age_ms is None:
-            self._hear(peeked.position, time)
+            self.blame("P12", f"{reader} reads {peeked}, which never was")
+
+    def has_read(self, peeked: Peeked, time: int) -> None:
+        """Take note that a reader heard an answer: what it saw, others must see from now on."""
+        self._hear(peeked.position, time)
 
     def _heard_at(self, time: int) -> int:
         at = bisect_right(self.heard, (time, MAX_TIME))
