@@ -15,7 +15,7 @@ from holdfast.actors.lock.message import NodeStatus
 from holdfast.cluster.bench.failover import longest_gap_ms
 from holdfast.cluster.bench.job import Job, Kind, read_job
 from holdfast.cluster.bench.load import quantiles_us
-from holdfast.cluster.bench.locks import Plan
+from holdfast.cluster.bench.locks import Part, Plan
 from holdfast.cluster.bench.machine import this_machine
 from holdfast.cluster.bench.members import configuration, master_of
 from holdfast.cluster.bench.report import Reading, readings_table
@@ -79,11 +79,10 @@ def test_quantiles_are_in_microseconds() -> None:
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_cluster_of_every_protocol_can_be_configured(protocol: str, durable: bool) -> None:
     addresses = {"n1": "tcp://127.0.0.1:4041", "n2": "tcp://127.0.0.1:4042"}
-    text = configuration("bench", protocol, addresses, durable=durable)
-    assert ("memory" in text) == (protocol == "paxos" and not durable)
-    config = parse(configuration("bench", protocol, addresses, durable=True), Path())
+    config = parse(configuration("bench", protocol, addresses, durable=durable), Path())
     assert (config.protocol, config.nodes) == (protocol, addresses)
-    assert config.settings.central_journal == (protocol == "central")
+    assert config.settings.central_journal == (protocol == "central" and durable)
+    assert config.settings.paxos_memory == (protocol == "paxos" and not durable)
 
 
 def test_the_master_is_whom_most_nodes_name() -> None:
@@ -119,6 +118,14 @@ def test_a_title_says_what_is_kept_on_disk() -> None:
     assert Plan(durable=False, nodes=5).in_words() == "paxos, 5 nodes, memory"
     assert Plan(protocol="central").in_words() == "central, 3 nodes, journal"
     assert Plan(protocol="lamport").in_words() == "lamport, 3 nodes"
+
+
+def test_failover_is_measured_where_a_member_may_come_back() -> None:
+    assert Plan().has(Part.FAILOVER)
+    assert not Plan(durable=False).has(Part.FAILOVER)
+    assert not Plan(protocol="central").has(Part.FAILOVER)
+    assert Plan(durable=False).has(Part.READS)
+    assert all(Plan(protocol="lamport").has(part) for part in (Part.PAIR, Part.TASKS))
 
 
 def test_a_table_shows_the_spread_of_rounds() -> None:
@@ -158,8 +165,10 @@ def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
     assert "measuring pair" in told
 
 
-def test_another_protocol_is_measured_without_what_it_does_not_have() -> None:
-    with bench("--protocol", "central", "--seconds", "0.3", "--json", "--only", "pair") as running:
+@pytest.mark.parametrize("options", [("--protocol", "central"), ("--durability", "memory")])
+def test_what_is_not_there_is_not_measured(options: tuple[str, ...]) -> None:
+    parts = ("--only", "pair", "--only", "failover")
+    with bench(*options, "--seconds", "0.3", "--json", *parts) as running:
         said, told = running.communicate(timeout=LONG_S)
     assert running.returncode == 0, told
     assert set(json.loads(said.splitlines()[-1])["figures"]) == {"pair_p50_us", "pair_p99_us"}

@@ -69,6 +69,12 @@ class Plan:
     kills: int = 5
     parts: tuple[Part, ...] = tuple(Part)
 
+    def has(self, part: Part) -> bool:
+        """Return whether ``part`` can be measured with this protocol, kept so."""
+        if part is Part.FAILOVER and not self.durable:
+            return False  # A node that restarts without its memory does not vote any more.
+        return self.protocol == "paxos" or part not in ONLY_PAXOS
+
     def in_words(self) -> str:
         """Return what is measured, for a title."""
         kept = {"paxos": "fsync", "central": "journal"}.get(self.protocol, "")
@@ -119,7 +125,7 @@ def measure(plan: Plan, say: Callable[[str], None]) -> Report:
         bench = _Bench(plan, members, watcher, say)
         readings: list[Reading] = []
         for part in plan.parts:
-            if plan.protocol == "paxos" or part not in ONLY_PAXOS:
+            if plan.has(part):
                 readings += bench.run(part)
         return Report(plan, machine, tuple(readings))
 

@@ -89,7 +89,7 @@ def locks(
 
     A pair is an acquire and its release. Nodes listen on loopback and keep their journals in
     a temporary folder (TMPDIR says where); nothing is left of them afterwards, or on Ctrl-C.
-    Failover and reads are measured for paxos.
+    Failover and reads are measured for paxos, failover on disk only.
 
     For example:
 
