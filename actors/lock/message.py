@@ -255,7 +255,8 @@ class LockStatus(Message):
     slot: int = 0
     """Where there is a log: the state after all slots before this one."""
     age_ms: int | None = None
-    """How old the answer may be (ms): 0 if it is linearizable, None if nothing is known."""
+    """How old it may have been when the node answered (ms): 0 if it is linearizable, None if
+    nothing is known."""
 
 
 class Counted(NamedTuple):
