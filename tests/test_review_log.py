@@ -1,0 +1,176 @@
+"""What a review of the log found: words of strangers, and reigns that were overtaken."""
+
+from __future__ import annotations
+
+from random import Random
+
+from holdfast.actors.effect import Effects, Observe, Send, Wake
+from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
+from holdfast.actors.paxos.config import Config, View, acceptor_of, leader_of, replica_of
+from holdfast.actors.paxos.event import (
+    Adopted,
+    Deposed,
+    Gather,
+    Learned,
+    Order,
+    Reign,
+    Suspect,
+)
+from holdfast.actors.paxos.journal import Recovered
+from holdfast.actors.paxos.leader import Leader
+from holdfast.actors.paxos.logclock import LogClock
+from holdfast.actors.paxos.message import (
+    NUMBER_MAX,
+    Ballot,
+    Batch,
+    Decline,
+    Declined,
+    Preempted,
+    Promise,
+    Propose,
+    Proposed,
+    Vote,
+)
+from holdfast.actors.paxos.ordering import Ordering
+from holdfast.actors.paxos.replica import Replica
+from holdfast.actors.paxos.scout import Scout
+from holdfast.actors.paxos.timer import Tick
+from holdfast.cluster.simulation.logbook import Tally
+from holdfast.cluster.simulation.machine import HOST
+
+T0 = Instant(0)
+CONFIG = Config(View(0, ("a", "b", "c")))
+BALLOT = Ballot(3, leader_of("a"))
+REIGN = Reign(ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0)
+ASKER = address_of("b", "proxy")
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def replica() -> Replica:
+    return Replica(
+        replica_of("a"),
+        HOST,
+        node="a",
+        config=CONFIG,
+        machine=Tally(),
+        recovered=Recovered(),
+        opening=(b"opening",),
+    )
+
+
+def learned(first: int, *batches: Batch) -> Learned:
+    """Return what the acceptor tells of another leader's slots."""
+    slots = tuple(enumerate(batches, start=first))
+    return Learned(slots=slots, committed=first + len(batches))
+
+
+def sent(effects: Effects, to: Address) -> list[object]:
+    return [effect.message for effect in effects if isinstance(effect, Send) if effect.to == to]
+
+
+def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
+    leader = Leader(
+        leader_of("a"), HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered()
+    )
+    leader.handle(address_of("a", "monitor"), Suspect(), T0)
+    leader.handle(
+        address_of("a", "scout-1"),
+        Adopted(ballot=leader.ballot, floor=1, source="b", batches=()),
+        T0,
+    )
+    word = Preempted(ballot=Ballot(NUMBER_MAX - 1, leader_of("b")))
+
+    for stranger in (address_of("client", "me"), acceptor_of("b")):
+        assert leader.handle(stranger, word, T0) == (Observe("paxos.stranger_preempts"),)
+
+    by = Preempted(ballot=Ballot(2, leader_of("b")))
+    deposed = leader.handle(address_of("a", "commander-1"), by, T0)
+    assert [type(word) for word in sent(deposed, replica_of("a"))] == [Deposed]
+    leader.handle(address_of("a", "monitor"), Suspect(), T0)
+    assert leader.ballot.round == 3
+
+
+def test_a_reign_that_another_has_overtaken_does_not_begin() -> None:
+    """What a higher ballot decided is applied between the leader's look and its word."""
+    role = replica()
+    role.handle(acceptor_of("a"), learned(1, Batch(time_ms=5, commands=(b"theirs",))), T0)
+
+    assert role.handle(leader_of("a"), REIGN, T0) == (Observe("paxos.reign_overtaken"),)
+
+    propose = Propose(client=ASKER, number=1, command=b"x")
+    assert sent(role.handle(ASKER, propose, T0), REIGN.commander) == []
+
+
+def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else() -> None:
+    """A master that is deposed and does not know yet applies what its successor decided."""
+    role = replica()
+    opening = role.handle(leader_of("a"), REIGN, T0)
+    role.handle(ASKER, Propose(client=ASKER, number=7, command=b"mine"), T0)
+    ordered = role.handle(role.address, Gather(), T0)
+    slots = [
+        word.slot for word in sent([*opening, *ordered], REIGN.commander) if isinstance(word, Order)
+    ]
+    assert slots == [1, 2]
+
+    theirs = (Batch(time_ms=0, commands=(b"opening",)), Batch(time_ms=0, commands=(b"theirs",)))
+    told = role.handle(acceptor_of("a"), learned(1, *theirs), T0)
+    assert sent(told, ASKER) == []
+
+    deposed = Deposed(ballot=BALLOT, by=Ballot(4, leader_of("b")), pause_ms=0)
+    told = role.handle(leader_of("a"), deposed, T0)
+    assert sent(told, ASKER) == [Declined(number=7, why=Decline.NOT_MASTER, master="")]
+
+
+def test_whoever_asked_hears_of_its_command_also_if_a_successor_decided_it() -> None:
+    role = replica()
+    role.handle(leader_of("a"), REIGN, T0)
+    role.handle(ASKER, Propose(client=ASKER, number=7, command=b"mine"), T0)
+    role.handle(role.address, Gather(), T0)
+
+    same = (Batch(time_ms=0, commands=(b"opening",)), Batch(time_ms=0, commands=(b"mine",)))
+    told = role.handle(acceptor_of("a"), learned(1, *same), T0)
+    assert sent(told, ASKER)[-1] == Proposed(number=7, slot=2)
+
+
+def test_one_timer_runs_for_what_is_due_however_often_an_earlier_one_was_needed() -> None:
+    """Each time a wait with a short limit comes and is granted, a due time comes and goes."""
+    ordering = Ordering(opening=())
+    ordering.clock = LogClock()
+    ordering.begin(REIGN, 0, T0)
+    timers: list[tuple[int, Tick]] = []
+
+    def take(effects: Effects, ms: int) -> None:
+        for wake in effects:
+            assert isinstance(wake, Wake)
+            assert isinstance(wake.timer, Tick)
+            timers.append((ms + wake.after_ms, wake.timer))
+
+    take(ordering.arm(20_000, T0), 0)
+    for ms in range(0, 10_000, 1_000):
+        take(ordering.arm(ms + 500, at(ms)), ms)
+        for due, timer in [one for one in timers if one[0] < ms + 1_000]:
+            timers.remove((due, timer))
+            take(ordering.tick(timer, 20_000 + ms, 2, at(due)), due)
+    live = [timer for _, timer in timers if timer.due_ms == ordering.tick_ms]
+    assert len(live) == 1
+
+    for _ in range(30):
+        due, timer = min(timers, key=lambda one: one[0])
+        timers.remove((due, timer))
+        take(ordering.tick(timer, due + 5_000, 2, at(due)), due)
+    assert len(timers) == 1
+
+
+def test_a_vote_for_an_absurd_slot_does_not_fill_the_log_with_no_ops() -> None:
+    scout = Scout(address_of("a", "scout-3"), HOST, node="a", config=CONFIG, ballot=BALLOT, first=1)
+    scout.begin(T0)
+    absurd = Vote(1 << 40, Ballot(2, leader_of("c")), Batch(time_ms=1, commands=()))
+
+    for node, votes in (("b", (absurd,)), ("a", ())):
+        promise = Promise(ballot=BALLOT, asked=1, first=1, votes=votes, more=None)
+        effects = scout.handle(acceptor_of(node), promise, T0)
+
+    assert effects == (Observe("paxos.impossible_promise"),)
