@@ -115,7 +115,7 @@ class Client:
         Args:
             name: of the lock.
             fence: of the hold, as `status` shows it: a later holder is not hit.
-            operator: who does it, up to 256 bytes; by default user and host.
+            operator: who does it, up to 200 bytes; by default user and host.
 
         Raises:
             NotHeldError: it is not held under ``fence``.

@@ -91,6 +91,7 @@ def parse(text: str, folder: Path) -> Config:
             central_server=file.central.server or "",
             central_journal=file.central.journal,
             paxos_journal_bytes=file.paxos.journal_bytes,
+            paxos_memory=file.paxos.durability == "memory",
         ),
         data=None if file.data is None else folder / file.data,
         log_level=file.log.level,
@@ -145,6 +146,7 @@ data = "./data"  # where nodes keep what must survive a restart; relative to thi
 journal = false  # true: a restarted server goes on where it was
 
 [paxos]  # read by protocol = "paxos" only
+durability = "fsync"  # memory: no disk; a node that restarts votes only after all restarted
 # journal_bytes = 8388608  # how much a member writes before it trims its journal
 
 [log]

@@ -20,6 +20,7 @@ ADDRESS = re.compile(
 ANYWHERE = {"0.0.0.0", "[::]"}
 """Hosts to listen at, but not to be reached at."""
 FOLDER = re.compile(r"[^\0]+")
+DURABILITIES = ("fsync", "memory")
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
 PORT_MAX = 65535
 JOURNAL_BYTES_MIN = 64 << 10
@@ -64,6 +65,7 @@ class _Central(Strict):
 
 
 class _Paxos(Strict):
+    durability: Annotated[str, _one_of(DURABILITIES)] = "fsync"
     journal_bytes: Annotated[int, Field(ge=JOURNAL_BYTES_MIN, le=JOURNAL_BYTES_MAX)] = JOURNAL_BYTES
 
 
@@ -100,6 +102,7 @@ ALLOWED = {
     "central.server": 'the id of a node like "n1"',
     "central.journal": "true or false",
     "paxos": "a table with " + " and ".join(_Paxos.model_fields),
+    "paxos.durability": "one of " + ", ".join(f'"{kind}"' for kind in DURABILITIES),
     "paxos.journal_bytes": f"{JOURNAL_BYTES_MIN} to {JOURNAL_BYTES_MAX} bytes",
     "log": "a table with " + " and ".join(_Log.model_fields),
     "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),

@@ -45,6 +45,12 @@ from holdfast.transport.bridge import Bridge
 STOP_S = 5.0
 """How long closing waits for the client's own threads (s); they need milliseconds."""
 
+OPERATOR_BYTES_MAX = 200
+"""Of an operator's name in the log, which adds the client through which the deed was done."""
+
+NUMBER_END = 1 << 63
+"""Fences and limits cross the wire as signed 64 bits."""
+
 PAGE = 1_000
 """Locks asked for at a time when they are listed."""
 
@@ -77,9 +83,13 @@ class Connection:
             self._dispatcher = Dispatcher(self.session, bridge, counters=counters)
             self.grips = Grips(self._dispatcher.now, herald)
             self._dispatcher.start(self._cast(settings, tuple(links)))
-            self.line = Line(self._dispatcher.ref(address_of(self.session, "session")))
         except BaseException:
             bridge.close()
+            raise
+        try:
+            self.line = Line(self._dispatcher.ref(address_of(self.session, "session")))
+        except BaseException:
+            self._dispatcher.stop(STOP_S)
             raise
 
     def _cast(self, settings: Settings, links: tuple[str, ...]) -> Cast:
@@ -145,7 +155,7 @@ class Connection:
                 raise InvalidRequestError("owner is empty; leave it out for one per runner")
             check_owner(owner)
         check_text("label", label, InvalidRequestError)
-        if limit is not None and not 1 <= limit < 1 << 63:
+        if limit is not None and not 1 <= limit < NUMBER_END:
             raise InvalidRequestError(
                 f"limit is {limit}, and must be at least 1; reentrant=True is without limit"
             )
@@ -178,7 +188,9 @@ class Connection:
 
     def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
         """End with who no longer holds the lock ``name``."""
-        who = process_user(LABEL_BYTES_MAX) if operator is None else operator
+        if not 1 <= fence < NUMBER_END:
+            raise InvalidRequestError(f"fence is {fence}, and no hold has such a one")
+        who = process_user(OPERATOR_BYTES_MAX) if operator is None else operator
         answer = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
         assert isinstance(answer, Evicted)
         return answer.holder

@@ -263,7 +263,8 @@ def not_held(lock: str, owner: str) -> str:
 
 
 def _loss(grip: Grip) -> LockOwnershipLostError:
+    lock = f"lock {grip.lock!r}: "
+    why = (grip.lost or "").removeprefix(lock)
     return LockOwnershipLostError(
-        f"lock {grip.lock!r}: owner {grip.owner!r} lost its hold under fence {grip.fence}: "
-        f"{grip.lost}"
+        f"{lock}owner {grip.owner!r} lost its hold under fence {grip.fence}: {why}"
     )

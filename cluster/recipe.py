@@ -14,15 +14,17 @@ from holdfast.actors.error import UnsupportedError
 from holdfast.actors.lamport.courier import Courier
 from holdfast.actors.lamport.message import Neighbors
 from holdfast.actors.lamport.process import LockProcess
-from holdfast.actors.lock.command import ExtendSessions
+from holdfast.actors.lock.command import FENCE_FLOOR_MAX, ExtendSessions
 from holdfast.actors.lock.proxy import Proxy
 from holdfast.actors.message import Address, Message, address_of
 from holdfast.actors.paxos.config import replica_of
 from holdfast.actors.paxos.photography import JOURNAL_BYTES
 from holdfast.actors.paxos.proxy import LogProxy
-from holdfast.actors.paxos.seating import seat_log
+from holdfast.actors.paxos.seating import seat_log, seat_memory_log
 from holdfast.cluster.lock_machine import LockMachine
 from holdfast.transport.wire import encode
+
+US_PER_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,9 @@ class Settings:
     """`central`: keep the server's table on disk, so that a restarted server goes on."""
     paxos_journal_bytes: int = JOURNAL_BYTES
     """`paxos`: after how many bytes of commands a member's journal is cut, 1 or more."""
+    paxos_memory: bool = False
+    """`paxos`: keep nothing on disk. Faster; but a node that restarts votes no more until all
+    are restarted together, and then nobody remembers who held what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,7 @@ def recipe_of(protocol: str) -> Recipe:
 
 def keeps_journal(protocol: str, settings: Settings, node: str, nodes: tuple[str, ...]) -> bool:
     """Return whether ``node`` writes anything that must survive its restart."""
-    return protocol == "paxos" or (
+    return (protocol == "paxos" and not settings.paxos_memory) or (
         protocol == "central"
         and settings.central_journal
         and node == server_of(settings, tuple(sorted(nodes)))
@@ -163,16 +168,7 @@ def central(seat: Seat) -> Cast:
 def paxos(seat: Seat) -> Cast:
     """Seat the replicated log and its table of locks on every node, with its door as listener."""
     proxy = address_of(seat.node, "proxy")
-    log = seat_log(
-        seat.node,
-        seat.nodes,
-        seat.random,
-        seat.records,
-        LockMachine(),
-        listener=proxy,
-        opening=(encode(ExtendSessions(master=seat.node)),),
-        journal_bytes=seat.settings.paxos_journal_bytes,
-    )
+    log = _memory_log(seat, proxy) if seat.settings.paxos_memory else _log(seat, proxy)
     arguments = {
         "node": seat.node,
         "members": seat.nodes,
@@ -186,6 +182,34 @@ def paxos(seat: Seat) -> Cast:
             *log,
             Spawn(proxy, LogProxy, arguments),
         )
+    )
+
+
+def _log(seat: Seat, proxy: Address) -> tuple[Spawn, ...]:
+    return seat_log(
+        seat.node,
+        seat.nodes,
+        seat.random,
+        seat.records,
+        LockMachine(),
+        listener=proxy,
+        opening=(encode(ExtendSessions(master=seat.node)),),
+        journal_bytes=seat.settings.paxos_journal_bytes,
+    )
+
+
+def _memory_log(seat: Seat, proxy: Address) -> tuple[Spawn, ...]:
+    """Seat a log that forgets. Its fences begin at the date: they rise over its restarts too."""
+    floor = min(seat.first_stamp, FENCE_FLOOR_MAX)
+    return seat_memory_log(
+        seat.node,
+        seat.nodes,
+        seat.random,
+        LockMachine(),
+        boot=seat.boot,
+        date_ms=seat.first_stamp // US_PER_MS,
+        listener=proxy,
+        opening=(encode(ExtendSessions(master=seat.node, fence_floor=floor)),),
     )
 
 

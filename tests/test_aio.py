@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,24 +22,17 @@ from holdfast.actors.error import (
     NotHeldError,
     UnavailableError,
 )
-from holdfast.cluster.config import parse, starting_config
 from holdfast.cluster.hold import HoldState, Notice
 from holdfast.cluster.node import Node
 from holdfast.cluster.ports import free_ports
 
 PATIENCE_S = 60
-CLUSTER = "aio"
+CLUSTER = "faces"
 
 
-@pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
-    text = starting_config(at, cluster=CLUSTER, protocol="paxos")
-    config = parse(text, Path(tmp_path_factory.mktemp("aio")))
-    nodes = [Node.start(config, node) for node in at]
-    yield ",".join(at.values())
-    for node in nodes:
-        assert node.stop(PATIENCE_S)
+@pytest.fixture
+def addresses(paxos_nodes: list[Node]) -> str:
+    return ",".join(node.address for node in paxos_nodes)
 
 
 def connect(addresses: str, ttl: float = 15.0) -> aio.Connecting:
@@ -107,11 +99,11 @@ def test_a_busy_loop_does_not_cost_the_session(addresses: str) -> None:
     """P18: a thread of its own keeps it, though no task runs for several of its TTLs."""
 
     async def run() -> None:
-        async with connect(addresses, ttl=1.0) as client:
+        async with connect(addresses, ttl=1.5) as client:
             notices: list[Notice] = []
             client.on_lost(notices.append)
             async with client.lock("busy") as lock:
-                end = time.monotonic() + 3
+                end = time.monotonic() + 4
                 while time.monotonic() < end:
                     pass
                 assert lock.held

@@ -6,30 +6,23 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from holdfast import aio
-from holdfast.cluster.config import parse, starting_config
 from holdfast.cluster.node import Node
 from holdfast.cluster.ports import free_ports
 
 PATIENCE_S = 60
-CLUSTER = "aio"
+CLUSTER = "faces"
 
 Work = Callable[[aio.Client, str], Awaitable[None]]
 
 
-@pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
-    text = starting_config(at, cluster=CLUSTER, protocol="paxos")
-    config = parse(text, Path(tmp_path_factory.mktemp("aio")))
-    nodes = [Node.start(config, node) for node in at]
-    yield ",".join(at.values())
-    for node in nodes:
-        assert node.stop(PATIENCE_S)
+@pytest.fixture
+def addresses(paxos_nodes: list[Node]) -> str:
+    return ",".join(node.address for node in paxos_nodes)
 
 
 @asynccontextmanager
@@ -143,6 +136,36 @@ def test_a_cancellation_that_races_with_the_grant_leaves_nothing_held(
 
 async def other_releases(client: aio.Client, name: str, owner: str) -> None:
     await client.lock(name, owner=owner).release()
+
+
+class Cable(Protocol):
+    """A way to a node; see `conftest.py`."""
+
+    address: str
+
+    def cut(self) -> None: ...
+
+    def mend(self) -> None: ...
+
+
+def test_what_is_cancelled_while_nobody_can_be_heard_leaves_nothing_held(
+    addresses: str, cables: list[Cable]
+) -> None:
+    async def run() -> None:
+        far = ",".join(cable.address for cable in cables)
+        async with two_clients(far) as (client, _), two_clients(addresses) as (_, other):
+            lock = client.lock("cut", owner="job")
+            assert await lock.acquire()
+            for cable in cables:
+                cable.cut()
+            assert await cancelled_after(5, lock.release())
+            assert await cancelled_after(5, acquire_and_release(client, "cut too"))
+            for cable in cables:
+                cable.mend()
+            await assert_free(other, "cut")
+            await assert_free(other, "cut too")
+
+    asyncio.run(run())
 
 
 def test_a_cancelled_release_happens_all_the_same_and_the_owner_may_acquire_again(

@@ -136,7 +136,7 @@ MUTANTS: dict[str, tuple[Recipe, Settings, str]] = {
     "holders are not reminded": (with_role(HoldersAreNotReminded), FORGETFUL, "progress"),
     "the retired keep grants": (with_role(GrantsOfTheRetiredAreKept), FORGETFUL, "progress"),
     "grants are not written": (with_role(GrantsAreNotWritten), JOURNAL, "fences"),
-    "grants are written too late": (with_role(GrantsAreWrittenTooLate), JOURNAL, "progress"),
+    "grants are written too late": (with_role(GrantsAreWrittenTooLate), JOURNAL, "fences"),
 }
 """The recipe, its settings, and the judge who must see it."""
 

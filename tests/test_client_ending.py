@@ -113,7 +113,7 @@ def waiting(cluster: Cluster, name: str, count: int) -> Callable[[], bool]:
     return seen
 
 
-def test_rule_7_an_interrupt_ends_the_wait_and_leaves_nothing_behind(
+def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind(
     cluster: Cluster, pool: ThreadPoolExecutor
 ) -> None:
     holder, other = cluster.connect(), cluster.connect()

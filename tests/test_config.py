@@ -241,3 +241,15 @@ def test_a_starting_configuration_that_would_not_be_usable_is_refused() -> None:
         starting_config(loopback(1), protocol="lamport")
     with pytest.raises(ConfigError, match="nodes: "):
         starting_config({})
+
+
+def test_the_keys_of_paxos_arrive_and_are_bounded() -> None:
+    known = LEAST.replace("central", "paxos")
+    assert parse(known, HERE).settings == Settings()
+    chosen = parse(known + '[paxos]\ndurability = "memory"\njournal_bytes = 100000\n', HERE)
+    assert chosen.settings == Settings(paxos_memory=True, paxos_journal_bytes=100_000)
+
+    assert complaints(known + '[paxos]\ndurability = "disk"\njournal_bytes = 1\n') == [
+        'paxos.durability: "disk" is not usable: one of "fsync", "memory" is expected',
+        "paxos.journal_bytes: 1 is not usable: 65536 to 1073741824 bytes is expected",
+    ]

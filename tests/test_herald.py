@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 from loguru import logger
 
@@ -36,8 +37,13 @@ def test_callbacks_run_in_order_on_one_thread_that_ends_with_the_herald() -> Non
     herald = ThreadHerald()
     assert threading.active_count() == before  # None for who has no callbacks.
     seen: list[tuple[int, int]] = []
+
+    def see(number: int, notice: Notice) -> None:
+        assert notice is NOTICE
+        seen.append((number, threading.get_ident()))
+
     for number in range(100):
-        herald.call(lambda _, n=number: seen.append((n, threading.get_ident())), NOTICE)
+        herald.call(partial(see, number), NOTICE)
     herald.stop(PATIENCE_S)
     assert [number for number, _ in seen] == list(range(100))
     assert len({ident for _, ident in seen}) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from functools import partial
 
 import pykka
 import pytest
@@ -100,7 +101,7 @@ def test_callbacks_are_called_once_however_they_race_with_the_answer() -> None:
         ) -> None:
             start.wait(LONG_S)
             for number in range(20):
-                reply.add_done_callback(lambda n=number: calls.append(n))
+                reply.add_done_callback(partial(calls.append, number))
 
         asker = threading.Thread(target=ask)
         asker.start()

@@ -143,6 +143,18 @@ def test_rule_65_a_release_after_the_loss_says_so_and_then_it_is_not_held(scene:
     assert not [asked for asked, _ in scene.desk.asked if isinstance(asked, Release)]
 
 
+def test_what_the_session_says_of_a_loss_is_not_said_twice(scene: Scene) -> None:
+    lock = scene.lock()
+    lock.acquire()
+    losses = (Loss(lock="x", owner="ann", fence=1),)
+    scene.grips.hear(HoldsLost(losses=losses, detail="lock 'x': taken by root@ops"))
+    with pytest.raises(LockOwnershipLostError) as caught:
+        lock.release()
+    assert (
+        str(caught.value) == "lock 'x': owner 'ann' lost its hold under fence 1: taken by root@ops"
+    )
+
+
 def test_a_loss_of_another_fence_or_owner_is_not_this_holds(scene: Scene) -> None:
     lock = scene.lock()
     lock.acquire()

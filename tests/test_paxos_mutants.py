@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.actors.effect import Effect, Effects, Persist, Send, Spawn
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
 from holdfast.actors.message import Address, Event, Instant
 from holdfast.actors.paxos import leader
 from holdfast.actors.paxos.acceptor import Acceptor
@@ -82,7 +82,7 @@ def too_late(*kinds: type[Event]) -> Broken:
         del role
         if not isinstance(event, kinds):
             return effects
-        return sorted(effects, key=lambda effect: isinstance(effect, Persist))
+        return sorted(effects, key=lambda effect: isinstance(effect, Persist | Checkpoint))
 
     return says(alter)
 
@@ -180,8 +180,8 @@ def any_vote_has_won(acceptor: Acceptor, event: Event, effects: Effects) -> Sequ
     """Take one's own vote for what was decided, whatever its ballot."""
     if not isinstance(event, Commit | Heartbeat):
         return effects
-    won = sorted(slot for slot in acceptor.votes.by_slot if slot < event.committed)
-    slots = tuple((slot, acceptor.votes.by_slot[slot].batch) for slot in won)
+    votes = acceptor.votes
+    slots = tuple((slot, votes.by_slot[slot].batch) for slot in votes.slots(0, event.committed))
     learned = Learned(slots=slots, committed=event.committed)
     return [*effects, Send(replica_of(acceptor.node), learned)]
 

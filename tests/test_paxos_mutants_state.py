@@ -14,7 +14,9 @@ from holdfast.actors.message import NS_PER_MS, Address, Instant, Message
 from holdfast.actors.paxos import leader
 from holdfast.actors.paxos.acceptor import Acceptor
 from holdfast.actors.paxos.commander import Commander
-from holdfast.actors.paxos.event import Consult, Consulted, Decided, Leased, Order
+from holdfast.actors.paxos.event import Consult, Consulted, Decided, Deposed, Leased, Order
+from holdfast.actors.paxos.handover_message import Release
+from holdfast.actors.paxos.leader import Leader
 from holdfast.actors.paxos.message import Accept, HeartbeatAck, Pledged
 from holdfast.actors.paxos.monitor import Monitor
 from holdfast.actors.paxos.replica import Replica
@@ -119,6 +121,17 @@ class CountsFromTheAnswer(Monitor):
         if isinstance(event, HeartbeatAck) and event.number in self.asked:
             self.asked[event.number] = now
         return super().handle(sender, event, now)
+
+
+class KeepsTheLease(Leader):
+    """Hands over, gives its lease back, and goes on believing in it."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        effects = super().handle(sender, event, now)
+        said = [one.message for one in effects if isinstance(one, Send)]
+        if not any(isinstance(word, Release) for word in said):
+            return effects
+        return [e for e in effects if not isinstance(e, Send) or not isinstance(e.message, Deposed)]
 
 
 class NeverAsksAgain(Commander):
@@ -227,7 +240,7 @@ LEASES = Focus.LEASES
 MUTANTS = {
     "nothing is synced": Mutant("P9", 3, Subject(disk=NeverSyncs)),
     "a torn tail is a record": Mutant("P3", 30, Subject(disk=TornTail)),
-    "a torn tail is a record, two chosen": Mutant("P1", 30, Subject(disk=TornTail)),
+    "a torn tail is a record, two chosen": Mutant("P1", 40, Subject(disk=TornTail), Focus.DUELS),
     "state outside the log": Mutant("P12", 10, Subject(machine=OwnCount)),
     "numbers start over": Mutant("P13", 20, Subject(machine=StartsOver)),
     "repetitions are applied": Mutant("P13", 10, Subject(machine=Forgets)),
@@ -235,10 +248,11 @@ MUTANTS = {
     "a snapshot without answers, twice": Mutant("P13", 30, Subject(machine=SnapshotForgets)),
     "a new master ends sessions": Mutant("S1", 20, Subject(machine=ExtendsNothing)),
     "time is the node's own": Mutant("P12", 10, instead(Replica, OwnTime)),
-    "a restart forgets the lease": Mutant("P15", 60, instead(Acceptor, ForgetsItsLease), LEASES),
-    "a lease from the answer on": Mutant("P15", 30, instead(Monitor, CountsFromTheAnswer), LEASES),
+    "a restart forgets the lease": Mutant("P15", 30, instead(Acceptor, ForgetsItsLease), LEASES),
+    "a lease from the answer on": Mutant("P15", 40, instead(Monitor, CountsFromTheAnswer), LEASES),
     "a lease without drift": Mutant("P15", 30, with_drift(0), LEASES),
-    "reads after the lease": Mutant("P14", 30, instead(Replica, ReadsOnAndOn)),
+    "a lease given back and kept": Mutant("P15", 20, instead(Leader, KeepsTheLease), LEASES),
+    "reads after the lease": Mutant("P14", 40, instead(Replica, ReadsOnAndOn), LEASES),
     "reads what is there": Mutant("P14", 10, instead(Replica, ReadsWhatItHas)),
     "an age that is too low": Mutant("P14", 10, instead(Replica, CallsItNew)),
     "trims before it is durable": Mutant("P16", 20, instead(Replica, TrimsTooEarly)),

@@ -35,7 +35,6 @@ from holdfast.actors.paxos.handover_event import Yield, Yielded
 from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.message import (
     BATCH_COMMANDS_MAX,
-    COMMAND_BYTES_MAX,
     NO_BALLOT,
     Ballot,
     Batch,
@@ -241,32 +240,6 @@ def test_slots_are_applied_in_order_and_a_gap_is_asked_for(replica: Replica) -> 
         catchup_of("a"), Learned(slots=((1, Batch(time_ms=1, commands=(b"1",))),), committed=0), T0
     )
     assert list(both) == [happened(1, 1, time_ms=1), happened(2, 2, time_ms=2), *applied(3)]
-
-
-def test_a_command_goes_to_the_master_and_waits_while_none_is_known(replica: Replica) -> None:
-    mine, forwarded = propose(1), Propose(client=OTHER, number=2, command=b"y", forwarded=True)
-    assert replica.handle(LISTENER, mine, T0) == ()
-    assert replica.handle(replica_of("b"), forwarded, T0) == ()
-
-    followed = replica.handle(leader_of("a"), Follow(master="c"), T0)
-
-    passed = Propose(client=LISTENER, number=1, command=b"x", forwarded=True)
-    assert list(followed) == [
-        Send(LISTENER, Follow(master="c")),
-        Send(replica_of("c"), passed),
-        Send(replica_of("c"), forwarded),
-    ]
-    declined = Declined(number=2, why=Decline.NOT_MASTER, master="c")
-    assert replica.handle(replica_of("b"), forwarded, T0) == (Send(OTHER, declined),)
-
-
-def test_what_is_no_command_is_declined_or_dropped(replica: Replica) -> None:
-    large = propose(command=b"x" * (COMMAND_BYTES_MAX + 1))
-    invalid = Declined(number=1, why=Decline.INVALID, master="")
-
-    assert replica.handle(LISTENER, large, T0) == (Send(LISTENER, invalid),)
-    nobody = propose(client=Address("nobody"))
-    assert replica.handle(LISTENER, nobody, T0) == (Observe("paxos.impossible_client"),)
 
 
 def test_who_waits_when_a_reign_ends_is_told_to_propose_again(replica: Replica) -> None:

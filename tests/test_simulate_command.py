@@ -33,6 +33,18 @@ def test_a_clean_sweep_ends_with_a_summary_and_exits_with_0() -> None:
         assert row in result.output
 
 
+def test_the_log_alone_can_be_swept_and_only_paxos_has_one() -> None:
+    result = runner.invoke(app, ["--log", "--seeds", "5..6"])
+    assert result.exit_code == 0
+    assert "the log of paxos: 2 seeds without a violation" in " ".join(result.output.split())
+
+    one = runner.invoke(app, ["--log", "--seed", "5"])
+    assert re.search(r"seed 5 is clean: \d+ deliveries, \d+ answers", one.output)
+
+    other = runner.invoke(app, ["--log", "--protocol", "central"])
+    assert isinstance(other.exception, ConfigError)
+
+
 def test_the_first_seed_that_fails_is_told_with_how_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -39,10 +39,11 @@ _VALUES: dict[type, st.SearchStrategy[Any]] = {
 
 
 def declared() -> list[type[Message]]:
-    """Return every message of the package, by tag: those of other tests are left out."""
+    """Return every message of the package, by tag: those of tests and simulations are left out."""
     for module in pkgutil.walk_packages(holdfast.actors.__path__, "holdfast.actors."):
         importlib.import_module(module.name)
-    ours = [cls for cls in REGISTRY.values() if cls.__module__.startswith("holdfast.")]
+    homes = ("holdfast.actors.", "holdfast.transport.")
+    ours = [cls for cls in REGISTRY.values() if cls.__module__.startswith(homes)]
     return sorted(ours, key=lambda cls: cls.TAG)
 
 

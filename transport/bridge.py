@@ -19,6 +19,7 @@ from holdfast.transport.frame import (
     encode_frame,
 )
 from holdfast.transport.link import Link
+from holdfast.transport.poller import Poller
 from holdfast.transport.sockets import Socket, bound_router, close_socket
 
 __all__ = ["Arrival", "Bridge"]
@@ -80,8 +81,8 @@ class Bridge:
         self._sources: deque[tuple[Socket, Link | None]] = deque()
         self._doorbell = Doorbell()
         self._context: zmq.Context[Socket] = zmq.Context()
-        self._poller = zmq.Poller()
-        self._readable: set[object] = set()
+        self._poller = Poller()
+        self._readable: set[Socket | int] = set()
         self._looked_for_frames = self._looked_for_events = self._news_waits = False
         self._closed = False
         try:
@@ -94,7 +95,7 @@ class Bridge:
         if listen is not None:
             self._router = bound_router(self._context, listen)
             self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-            self._poller.register(self._router, zmq.POLLIN)
+            self._poller.register(self._router)
             self._sources.append((self._router, None))
         for number, (peer, endpoint) in enumerate(sorted(peers.items())):
             # The number tells two links to one node apart: a client may list it twice.
@@ -102,9 +103,9 @@ class Bridge:
             link = Link(self._context, peer, endpoint, identity)
             self._links[peer] = link
             self._sources.append((link.dealer, link))
-            self._poller.register(link.dealer, zmq.POLLIN)
-            self._poller.register(link.monitor, zmq.POLLIN)
-        self._poller.register(self._doorbell.fd, zmq.POLLIN)
+            self._poller.register(link.dealer)
+            self._poller.register(link.monitor)
+        self._poller.register(self._doorbell.fd)
 
     def poll(self, timeout_ms: int | None) -> None:
         """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` are over.
@@ -117,7 +118,7 @@ class Bridge:
             self._doorbell.answer()
 
     def _look(self, timeout_ms: int | None) -> None:
-        self._readable = {source for source, _ in self._poller.poll(timeout_ms)}
+        self._readable = self._poller.poll(timeout_ms)
         self._looked_for_frames = self._looked_for_events = True
 
     def ring(self) -> None:
@@ -140,6 +141,8 @@ class Bridge:
                     self._on_router(parts, arrivals)
                 else:
                     self._on_dealer(link, parts, arrivals)
+            if most <= 0:
+                self._poller.used(socket)  # There may be more.
         return arrivals
 
     def _on_dealer(self, link: Link, parts: list[bytes], arrivals: list[Arrival]) -> None:
@@ -185,6 +188,7 @@ class Bridge:
         for link in self._links.values():
             if link.monitor in self._readable:
                 link.watch()
+                self._poller.used(link.dealer)
             news += link.news()
         return news
 
@@ -208,6 +212,7 @@ class Bridge:
             self._send_to_client(link, raw)
 
     def _send_to_peer(self, peer: Link, raw: bytes) -> None:
+        self._poller.used(peer.dealer)
         try:
             peer.dealer.send(raw, zmq.NOBLOCK)
         except zmq.Again:
@@ -224,6 +229,7 @@ class Bridge:
         """Send ``raw`` by the ROUTER; return whether there is such a connection."""
         if self._router is None:
             return False
+        self._poller.used(self._router)
         try:
             self._router.send(identity, zmq.NOBLOCK | zmq.SNDMORE)
             self._router.send(raw, zmq.NOBLOCK)

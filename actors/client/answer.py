@@ -23,9 +23,7 @@ from holdfast.actors.lock.message import (
 from holdfast.actors.lock.session_message import Ended, HoldLost, Opened
 from holdfast.actors.message import Address, Instant
 
-UNDECIDED = frozenset(
-    {Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.INVALID, Reason.UNSUPPORTED, Reason.CANCELLED}
-)
+UNDECIDED = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.INVALID, Reason.UNSUPPORTED})
 """What a gate may say by itself, and not the cluster: an earlier copy may still be done."""
 
 GONE = frozenset({Reason.NOT_HELD, Reason.OWNERSHIP_LOST})

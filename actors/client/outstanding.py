@@ -281,15 +281,16 @@ class Outstanding:
             if withdrawal is not None:
                 return [self._cancel(debt, withdrawal, now)]
             session = self.tenure.assigned
-        owes = True
-        if isinstance(asked, Acquire):
-            asked = replace(asked, wait_ms=left_ms(pending, now))
-            owes = not self.tenure.kept  # Else a keep-alive asks for a sign of life.
         pending.said += 1
         if pending.said_at is None:
             pending.said_at = now
-        said = replace(asked, session=session, request=pending.number)
-        return [self.say(pending.gate, said, now, owes=owes)]
+        number, gate = pending.number, pending.gate
+        if not isinstance(asked, Acquire):
+            return [self.say(gate, replace(asked, session=session, request=number), now)]
+        wait_ms = left_ms(pending, now)
+        said = replace(asked, session=session, request=number, wait_ms=wait_ms)
+        # The answer may take long; where the session is kept, keep-alives show that a gate lives.
+        return [self.say(gate, said, now, owes=not self.tenure.kept)]
 
     def _debt(self, gate: Address, claim: Claim) -> Debt:
         return Debt(ANY_GATE if self.tenure.kept else gate, claim)

@@ -287,3 +287,11 @@ class Skipped(Local):
     """
 
     slot: int
+
+
+@local
+class Franchise(Local):
+    """Founder to the listener of its node: whether it votes; if not, ``why`` in words."""
+
+    votes: bool
+    why: str

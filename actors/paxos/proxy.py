@@ -21,7 +21,7 @@ from holdfast.actors.lock.message import (
 from holdfast.actors.lock.name import OWNER_BYTES_MAX
 from holdfast.actors.lock.session_message import Evict, Open
 from holdfast.actors.message import Address, Instant, Message, node_of
-from holdfast.actors.paxos.event import Consulted, Follow, Happened, Skipped
+from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
 from holdfast.actors.paxos.proxy_command import check_question, translate
@@ -245,8 +245,11 @@ class LogProxy(Role[Heard]):
                 return self._on_consulted(event, now)
             case Declined():
                 return self._on_told(sender, event, now)
+            case Franchise():
+                self.description.why_no_vote = event.why
             case Proposed() | Happened():
-                return ()  # What came of it is heard as outcomes.
+                pass  # What came of it is heard as outcomes.
+        return ()
 
     def _on_told(self, sender: Address, told: Told | Declined, now: Instant) -> Effects:
         """Take in what a replica says to the door itself: that of a member, which may be far."""
@@ -286,7 +289,5 @@ class LogProxy(Role[Heard]):
         return effects
 
     def _tick(self) -> tuple[Wake, ...]:
-        if self.ticking:
-            return ()
-        self.ticking = True
-        return (Wake(ROUND_MS, Round()),)
+        ticking, self.ticking = self.ticking, True
+        return () if ticking else (Wake(ROUND_MS, Round()),)

@@ -27,7 +27,7 @@ from holdfast.actors.lock.outcome import (
 )
 from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
 from holdfast.actors.message import Timer, timer
-from holdfast.actors.paxos.event import Consulted, Follow, Happened, Skipped
+from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 
 
@@ -52,7 +52,7 @@ Ending = (
 Told = Ending | Queued | Lost
 """Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
 
-FromLog = Happened | Follow | Skipped | Consulted | Proposed | Declined
+FromLog = Happened | Follow | Skipped | Franchise | Consulted | Proposed | Declined
 
 Heard = (
     Open
@@ -70,6 +70,7 @@ Heard = (
     | Happened
     | Follow
     | Skipped
+    | Franchise
     | Consulted
     | Proposed
     | Declined

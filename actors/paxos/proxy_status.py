@@ -60,6 +60,8 @@ class Description:
         self.lines: tuple[LockLine, ...] = ()
         self.looking: set[int] = set()
         self.reports: dict[str, LockReport] = {}
+        self.why_no_vote = ""
+        """Why this member does not vote, in words; empty if it does."""
 
     def ask(self, asker: Address, describe: Describe, now: Instant) -> Effects:
         """Begin to gather, unless that is under way."""
@@ -112,6 +114,8 @@ class Description:
         self.browsing = 0
         self.looking.clear()
         ready, detail = self._readiness(master, now)
+        if self.why_no_vote:
+            detail = f"{self.why_no_vote}; {detail}"
         status = NodeStatus(
             node=self.node,
             protocol="paxos",

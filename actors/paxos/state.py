@@ -64,7 +64,8 @@ class State:
         """Bring the machine to where the journal ends."""
         if recovered.base is not None:
             base = recovered.base
-            self.machine.restore(base.chunks)
+            if base.chunks:  # Without any the machine begins there, empty.
+                self.machine.restore(base.chunks)
             self.ledger.jump(base.slot, base.time_ms)
             self.photography.replace(base.slot, base.chunks)
         for slot, batch in enumerate(recovered.decided, start=self.next):

@@ -46,6 +46,9 @@ def simulate(
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Processes to share the seeds among.")
     ] = 1,
+    log: Annotated[
+        bool, typer.Option("--log", help="paxos: its log alone, judged by its own invariants.")
+    ] = False,
 ) -> None:
     """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
 
@@ -62,20 +65,25 @@ def simulate(
 
       [cyan]holdfast simulate --protocol central --seed 7 --trace[/cyan]
 
+      [cyan]holdfast simulate --log --seeds 0..1999 --workers 2[/cyan]
+
     """
     from holdfast.cluster.simulation.promise import in_words, promise_of  # noqa: PLC0415
 
     settings = Settings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
+    if log and protocol != "paxos":
+        raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
     if seed is not None:
-        _one(protocol, seed, settings, trace=trace)
+        _one(protocol, seed, settings, trace=trace, log=log)
         return
     if trace:
         raise ConfigError("--trace is told for one seed: give --seed as well")
     first, last = seed_range(seeds)
     console = Console()
-    console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
-    _many(console, protocol, range(first, last + 1), settings, workers)
+    if not log:
+        console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
+    _many(console, protocol, range(first, last + 1), settings, workers, log=log)
 
 
 def seed_range(text: str) -> tuple[int, int]:
@@ -97,10 +105,11 @@ def seed_range(text: str) -> tuple[int, int]:
     return first, last
 
 
-def _one(protocol: str, seed: int, settings: Settings, *, trace: bool) -> None:
+def _one(protocol: str, seed: int, settings: Settings, *, trace: bool, log: bool) -> None:
+    from holdfast.cluster.simulation.paxos_run import run_log_seed  # noqa: PLC0415
     from holdfast.cluster.simulation.run import run_seed  # noqa: PLC0415
 
-    report = run_seed(protocol, seed, settings=settings)
+    report = run_log_seed(seed) if log else run_seed(protocol, seed, settings=settings)
     if trace:
         for line in report.trace():
             typer.echo(line)
@@ -109,20 +118,28 @@ def _one(protocol: str, seed: int, settings: Settings, *, trace: bool) -> None:
         typer.echo(f"seed {seed} fails at {report.violation}", err=True)
         raise typer.Exit(EXIT_VIOLATION)
     typer.echo(
-        f"seed {seed} is clean: {report.deliveries} deliveries, {report.grants} grants, "
+        f"seed {seed} is clean: {report.deliveries} deliveries, {report.grants} "
+        f"{'answers' if log else 'grants'}, "
         f"{report.virtual_ms} virtual ms"
     )
 
 
-def _many(console: Console, protocol: str, seeds: range, settings: Settings, workers: int) -> None:
+def _many(
+    console: Console, protocol: str, seeds: range, settings: Settings, workers: int, *, log: bool
+) -> None:
+    from holdfast.cluster.simulation.paxos_run import sweep_log  # noqa: PLC0415
     from holdfast.cluster.simulation.sweep import Total, sweep  # noqa: PLC0415
 
     total = Total()
     began = time.monotonic()
-    outcomes = sweep(protocol, seeds, settings=settings, workers=workers)
+    title = f"the log of {protocol}" if log else protocol
+    if log:
+        outcomes = sweep_log(seeds, workers=workers)
+    else:
+        outcomes = sweep(protocol, seeds, settings=settings, workers=workers)
     watched = track(
         outcomes,
-        description=f"{protocol} {seeds[0]}..{seeds[-1]}",
+        description=f"{title} {seeds[0]}..{seeds[-1]}",
         total=len(seeds),
         console=console,
         disable=not console.is_terminal,
@@ -132,24 +149,25 @@ def _many(console: Console, protocol: str, seeds: range, settings: Settings, wor
         total.add(outcome)
         if outcome.violation is not None:
             outcomes.close()
-            _tell_failure(protocol, outcome, settings)
+            _tell_failure(protocol, outcome, settings, log=log)
             raise typer.Exit(EXIT_VIOLATION)
-    _tell_total(console, protocol, total, time.monotonic() - began)
+    _tell_total(console, title, total, time.monotonic() - began)
     if total.grants < GRANTS_MIN * total.seeds:
         typer.echo(f"void: {total.grants} grants, {GRANTS_MIN} a seed are needed")
         raise typer.Exit(EXIT_VIOLATION)
 
 
-def _tell_failure(protocol: str, outcome: Outcome, settings: Settings) -> None:
-    journal = " --central-journal" if settings.central_journal else ""
+def _tell_failure(protocol: str, outcome: Outcome, settings: Settings, *, log: bool) -> None:
+    options = " --central-journal" if settings.central_journal else ""
+    options += " --log" if log else ""
     typer.echo(f"seed {outcome.seed} fails at {outcome.violation}")
     typer.echo(
-        f"repeat it: holdfast simulate --protocol {protocol}{journal} --seed {outcome.seed} --trace"
+        f"repeat it: holdfast simulate --protocol {protocol}{options} --seed {outcome.seed} --trace"
     )
 
 
-def _tell_total(console: Console, protocol: str, total: Total, seconds: float) -> None:
-    table = Table(title=f"{protocol}: {total.seeds} seeds without a violation")
+def _tell_total(console: Console, title: str, total: Total, seconds: float) -> None:
+    table = Table(title=f"{title}: {total.seeds} seeds without a violation")
     table.add_column("what")
     table.add_column("count", justify="right")
     table.add_row("deliveries", f"{total.deliveries:,}")

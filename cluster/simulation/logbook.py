@@ -25,10 +25,17 @@ from holdfast.actors.message import (
     timer,
 )
 from holdfast.actors.paxos.config import replica_of
-from holdfast.actors.paxos.event import Consult, Consulted, Follow, Happened, Skipped
+from holdfast.actors.paxos.event import (
+    Consult,
+    Consulted,
+    Follow,
+    Franchise,
+    Happened,
+    Skipped,
+)
 from holdfast.actors.paxos.message import Declined, Propose, Proposed
 from holdfast.actors.paxos.photography import JOURNAL_BYTES
-from holdfast.actors.paxos.seating import seat_log
+from holdfast.actors.paxos.seating import seat_log, seat_memory_log
 from holdfast.actors.role import Host, Role
 from holdfast.cluster.recipe import Cast, Recipe, Seat
 from holdfast.cluster.simulation.trace import Delivered
@@ -105,7 +112,7 @@ class Tally:
         return self.hash
 
 
-Heeded = Happened | Follow | Skipped | Consulted | Proposed | Declined | Dip
+Heeded = Happened | Follow | Skipped | Consulted | Proposed | Declined | Franchise | Dip
 
 
 class Scribe(Role[Heeded]):
@@ -124,6 +131,8 @@ class Scribe(Role[Heeded]):
         self.replica = replica_of(address.partition("/")[0])
         self.number = 0
         self.master = ""
+        self.votes: bool | None = None
+        """Whether its node votes, None while that is not told."""
         self.heard: dict[int, Happened] = {}
         self.answers: list[Consulted] = []
 
@@ -143,6 +152,8 @@ class Scribe(Role[Heeded]):
             case Consulted():
                 self.answers.append(event)
                 return (Observe(f"logbook.{'refused' if event.answer is None else 'read'}"),)
+            case Franchise():
+                self.votes = event.votes
             case Skipped() | Proposed() | Declined():
                 pass
         return ()
@@ -221,23 +232,41 @@ class LogJudge:
 
 
 def logbook(
-    *, every_ms: int = 40, journal_bytes: int = JOURNAL_BYTES, log_max: int = 1_000
+    *,
+    every_ms: int = 40,
+    journal_bytes: int = JOURNAL_BYTES,
+    log_max: int = 1_000,
+    memory: bool = False,
 ) -> Recipe:
-    """Return how a member of a log with a scribe is made."""
+    """Return how a member of a log with a scribe is made, with a journal or in ``memory``."""
 
     def recipe(seat: Seat) -> Cast:
         scribe = address_of(seat.node, SCRIBE)
-        log = seat_log(
-            seat.node,
-            seat.nodes,
-            seat.random,
-            seat.records,
-            Tally(),
-            listener=scribe,
-            opening=(b"reign of " + seat.node.encode(),),
-            journal_bytes=journal_bytes,
-            log_max=log_max,
-        )
+        opening = (b"reign of " + seat.node.encode(),)
+        if memory:
+            log = seat_memory_log(
+                seat.node,
+                seat.nodes,
+                seat.random,
+                Tally(),
+                boot=seat.boot,
+                date_ms=seat.first_stamp // 1_000,
+                listener=scribe,
+                opening=opening,
+                log_max=log_max,
+            )
+        else:
+            log = seat_log(
+                seat.node,
+                seat.nodes,
+                seat.random,
+                seat.records,
+                Tally(),
+                listener=scribe,
+                opening=opening,
+                journal_bytes=journal_bytes,
+                log_max=log_max,
+            )
         arguments = {"random": seat.random, "every_ms": every_ms}
         clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
         return Cast(roles=(clock, *log, Spawn(scribe, Scribe, arguments)))

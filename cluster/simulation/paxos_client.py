@@ -6,8 +6,16 @@ from random import Random
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, Local, Timer, local, node_of, timer
-from holdfast.actors.paxos.config import replica_of
-from holdfast.actors.paxos.event import Consult, Consulted, Follow, Happened, Skipped
+from holdfast.actors.paxos.config import leader_of, replica_of
+from holdfast.actors.paxos.event import (
+    Consult,
+    Consulted,
+    Follow,
+    Happened,
+    Resign,
+    Resigned,
+    Skipped,
+)
 from holdfast.actors.paxos.message import Declined, Propose, Proposed
 from holdfast.actors.role import Host, Role
 from holdfast.cluster.simulation.paxos_machine import (
@@ -36,9 +44,13 @@ AGES_MS = (None, None, 100, 1_000)
 """How old an answer may be; None for a linearizable one."""
 
 
+RESIGN_SHARE = 0.02
+"""How often a node that reads is told to let another lead, as one that is to be stopped is."""
+
+
 @local
 class Finish(Local):
-    """Misfortune is over: let one more request be answered, and be done."""
+    """Misfortune is over: let one more request be answered, and be done; depose nobody."""
 
 
 @timer
@@ -171,18 +183,23 @@ class Curious(Timer):
     """Read something."""
 
 
-class Reader(Role[Happened | Follow | Skipped | Consulted | Curious]):
+Heeded = Finish | Happened | Follow | Skipped | Consulted | Resigned | Curious
+
+
+class Reader(Role[Heeded]):
     """Hears what its node's replica applies, and asks it now and then what it has.
 
     Args:
-        random: when it asks, and how old the answer may be.
+        random: when it asks, how old the answer may be, and when its node must not lead.
 
     """
 
     def __init__(self, address: Address, host: Host, *, random: Random) -> None:
         super().__init__(address, host)
         self._random = random
+        self.node = node_of(address)
         self.number = 0
+        self.finishing = False
 
     def begin(self, now: Instant) -> Effects:
         """Ask soon."""
@@ -192,7 +209,7 @@ class Reader(Role[Happened | Follow | Skipped | Consulted | Curious]):
     def handle(
         self,
         sender: Address,
-        event: Happened | Follow | Skipped | Consulted | Curious,
+        event: Heeded,
         now: Instant,
     ) -> Effects:
         """Ask again and again, whether answers come or not."""
@@ -202,12 +219,21 @@ class Reader(Role[Happened | Follow | Skipped | Consulted | Curious]):
                 self.number += 1
                 age_ms = self._random.choice(AGES_MS)
                 consult = Consult(number=self.number, question=Peek(), age_ms=age_ms)
-                return (Send(replica_of(node_of(self.address)), consult), self._later())
+                return (Send(replica_of(self.node), consult), self._later(), *self._resign())
             case Consulted():
                 what = "refused" if event.answer is None else "answered"
                 return (Observe(f"reader.{what}"),)
-            case Happened() | Follow() | Skipped():
+            case Finish():
+                self.finishing = True
                 return ()
+            case Happened() | Follow() | Skipped() | Resigned():
+                return ()
+
+    def _resign(self) -> Effects:
+        """Now and then let somebody else lead, if this node does, until the end."""
+        if self.finishing or self._random.random() >= RESIGN_SHARE:
+            return ()
+        return (Send(leader_of(self.node), Resign()),)
 
     def _later(self) -> Wake:
         return Wake(self._random.randint(1, READ_MS_MAX), Curious())

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.message import Instant, Message, node_of
+from holdfast.actors.paxos.config import acceptor_of
 from holdfast.actors.paxos.event import (
     Applied,
     Consult,
@@ -94,6 +95,8 @@ class LogJudge:
                 self.votes.decided(node, ((event.slot, event.batch),), counted=True)
             case Learned():
                 self.votes.decided(node, event.slots, counted=False)
+            case Applied() if delivered.to == acceptor_of(node):
+                self.state.recovers(node, event.slot)
             case Leased():
                 self._judge_lease(delivered, event)
             case Deposed():

@@ -69,6 +69,11 @@ class StateJudge:
         self.machines[node] = machine
         self.applied[node] = 1
 
+    def recovers(self, node: str, slot: int) -> None:
+        """Judge the state with which a life begins; what it applies later is judged at once."""
+        if self.applied[node] == 1:
+            self.applies(node, slot)
+
     def applies(self, node: str, slot: int) -> None:
         """Judge the state of ``node`` after all slots before ``slot``."""
         while len(self.digests) <= slot:

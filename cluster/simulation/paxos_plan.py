@@ -35,6 +35,10 @@ FOCUSES = (Focus.SWARM,) * 5 + (Focus.DUELS,) * 3 + (Focus.LEASES,) * 2
 """How often each is drawn."""
 
 
+GAPS_SHARE = 0.5
+"""How many duels are about slots that nobody reports, between slots that somebody does."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlan:
     """One run. The phases are: chaos, healed until everybody is answered, replicas equal."""
@@ -63,8 +67,11 @@ class LogPlan:
     """How often a leader's proposals reach only some, and then nothing of it for a while."""
     partial_reign_per_mille: int = 0
     """The same, for the first proposals of a reign."""
+    gap_share: float = 0.0
+    """How often only the next proposals are lost, those after them arrive, and the leader dies."""
     wrong_clocks: bool = False
-    """Whether the clock of such a leader is as slow as may be from then on, and all others fast."""
+    """Whether such a leader's clock is as slow as may be from then on, and all others fast, who
+    may notice that its link is gone."""
     partial_crash_share: float = 0.0
     """How often a leader that this happens to crashes, too."""
     others_crash_share: float = 0.0
@@ -131,17 +138,19 @@ def _swarm(random: Random) -> LogPlan:
 
 
 def _duels(random: Random, plan: LogPlan) -> LogPlan:
+    gaps = random.random() < GAPS_SHARE
     lease_ms, election_ms = LEASES_MS[0]
     return replace(
         plan,
         nodes=random.choice((3, 3, 4, 5)),
         lease_ms=lease_ms,
         election_ms=election_ms,
-        proposers=random.choice((1, 2)),
-        rest_ms=5,
+        proposers=6 if gaps else random.choice((1, 2)),
+        rest_ms=50 if gaps else 5,
         chaos_ms=5_000,
         partial_reign_per_mille=random.choice((600, 900)),
         partial_crash_share=random.choice((0.2, 0.8)),
+        gap_share=0.6 if gaps else 0.0,
         misfortune=replace(
             plan.misfortune,
             delay_us=300,
@@ -161,12 +170,13 @@ def _leases(random: Random, plan: LogPlan) -> LogPlan:
         plan,
         nodes=random.choice((3, 3, 4)),
         lease_ms=lease_ms,
-        election_ms=lease_ms * random.choice((1, 1, 2)),
-        proposers=1,
+        election_ms=lease_ms * random.choice((1, 2, 2)),
+        clients=3,
+        proposers=2,
         rest_ms=50,
         drift_ppm=drift_ppm,
         chaos_ms=8_000,
-        partial_per_mille=50,
+        partial_per_mille=25,
         partial_reign_per_mille=0,
         partial_crash_share=0.0,
         others_crash_share=random.choice((0.0, 0.5)),

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from holdfast.actors.effect import Spawn
-from holdfast.actors.message import NS_PER_MS, Address, address_of
+from holdfast.actors.message import NS_PER_MS, Address, address_of, node_of
 from holdfast.actors.paxos.seating import seat_log
 from holdfast.cluster.recipe import Cast, Recipe, Seat
 from holdfast.cluster.simulation.nemesis import Nemesis
@@ -56,6 +56,11 @@ class LogReport:
     marks: Mapping[str, int]
     faults: Mapping[str, int]
     recorded: Trace = field(repr=False)
+
+    @property
+    def grants(self) -> int:
+        """Return the answers by the name under which a sweep counts what it was for."""
+        return self.answers
 
     def trace(self) -> list[str]:
         """Return the run, line by line: the same for a seed, always and everywhere."""
@@ -163,8 +168,9 @@ class _Run:
         self.nemesis.begin()
         self.world.run(self.plan.chaos_ms * NS_PER_MS)
         self.nemesis.heal()
-        for address in self.proposers:
-            self.world.nodes[address.partition("/")[0]].tell(address, Finish())
+        readers = [address_of(member, "reader") for member in self.judge.nodes]
+        for address in (*self.proposers, *readers):
+            self.world.nodes[node_of(address)].tell(address, Finish())
         self._wait(self.plan.answered_ms, "unanswered", self._unanswered)
         self._wait(self.plan.equal_ms, "unlike the others", self._unlike)
 

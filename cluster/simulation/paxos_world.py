@@ -19,6 +19,15 @@ from holdfast.cluster.simulation.world import World
 CRASH_NS_MAX = 40 * NS_PER_MS
 """How soon a leader crashes whose proposals reached only some."""
 
+GAP_NS_MAX = 10 * NS_PER_MS
+"""For how long proposals are lost that others follow."""
+
+SILENCE_ELECTIONS = 4
+"""For how long such a leader is silent: at most so many election timeouts."""
+
+DEAF_SHARE = 0.7
+"""How often one with a slow clock hears nothing either, so that nobody tells it that it is over."""
+
 Letter = tuple[Address, Address, Message]
 """From whom, to whom, what."""
 
@@ -179,20 +188,36 @@ class LogWorld(World):
             return
         self.faults["partial proposal"] += 1
         others = [member for member in self.members if member != node.name]
+        if chance.random() < plan.gap_share:
+            self._leave_gap(node, others)
+            return
         spared = chance.randint(0, (len(others) - 1) // 2)
         chance.shuffle(others)
-        until = self.time + chance.randrange(3 * plan.election_ms) * NS_PER_MS
+        until = self.time + chance.randrange(SILENCE_ELECTIONS * plan.election_ms) * NS_PER_MS
         self.mishap(node.name, f"reaches only {others[:spared]} until {until // NS_PER_MS} ms")
         self._silence(node.name, others[spared:], until)
         self.after(1, self._silence, node.name, others[:spared], until)
         if plan.wrong_clocks:
             self._set_clocks_wrong(node.name)
+            self.links.cut([(node.name, other) for other in others])
+            if chance.random() < DEAF_SHARE:
+                back = [(other, node.name) for other in others]
+                self.network.cut(back, Cut(until, holds=False))
         if chance.random() < plan.partial_crash_share:
             self.after(chance.randrange(CRASH_NS_MAX), self.kill, node.name, node.boot)
         if chance.random() < plan.others_crash_share:
             for other in others:
                 wait = chance.randrange(CRASH_NS_MAX)
                 self.after(wait, self.kill, other, self.nodes[other].boot)
+
+    def _leave_gap(self, node: SimulatedNode, others: list[str]) -> None:
+        """Let what is proposed now reach nobody, what comes next everybody, and the leader die."""
+        until = self.time + 1 + self.chance.randrange(GAP_NS_MAX)
+        self.mishap(node.name, f"reaches nobody until {until // NS_PER_MS} ms")
+        self._silence(node.name, others, until)
+        self.after(
+            GAP_NS_MAX + self.chance.randrange(CRASH_NS_MAX), self.kill, node.name, node.boot
+        )
 
     def _set_clocks_wrong(self, slow: str) -> None:
         for name in self.members:

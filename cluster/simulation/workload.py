@@ -171,8 +171,9 @@ class Contender(Role[Met]):
         if twice and self.levels < LEVELS:
             return [self._ask(None), Observe("contender.enters_again")]
         self.mood = Mood.HOLDS
-        longer = not self.finishing and self.random.random() < LONG_SHARE
-        most = 2 * self.lease_ms if self.lease_ms and longer else HOLD_MS_MAX
+        may = self.lease_ms > 0 and not self.finishing
+        longer = may and self.random.random() < LONG_SHARE
+        most = 2 * self.lease_ms if longer else HOLD_MS_MAX
         return [Wake(self.random.randint(0, most), Used(turn=self.turn))]
 
     def _on_bereft(self, bereft: Bereft) -> Effects:

@@ -24,7 +24,7 @@ from typing import Any
 
 import compare_plot
 import compare_wire
-from compare_bars import OURS, bars_table, figures_table, judge, overlaps_of
+from compare_bars import OURS, bars_table, figures_table, judge, overlaps_of, wire_table
 from compare_runs import (
     DISTINCT,
     HANDOVER,
@@ -47,10 +47,35 @@ UNKNOWN_PEER, INTERRUPTED = 2, 130
 FAILURES = (ServersFailedError, ClientFailedError, HoldfastError, OSError)
 
 
+class Interrupts:
+    """Ctrl-C and SIGTERM: raised where they come, and again before the next workload.
+
+    Python drops what is raised inside a finalizer, and a run would then go on for minutes.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._take)
+
+    def check(self) -> None:
+        """Raise again what may have been dropped."""
+        if self.came:
+            raise KeyboardInterrupt
+
+    def _take(self, number: int, frame: object) -> None:
+        del number, frame
+        self.came = True
+        raise KeyboardInterrupt
+
+
 class Comparison:
     """One run: its figures grow with every workload, and are kept whatever happens later."""
 
-    def __init__(self, peers: list[str], seconds: float, folder: Path | None) -> None:
+    def __init__(
+        self, peers: list[str], seconds: float, folder: Path | None, interrupts: Interrupts
+    ) -> None:
+        self._interrupts = interrupts
         self.results: dict[str, Any] = {
             "machine": machine(folder or Path(tempfile.gettempdir())),
             "seconds": seconds,
@@ -84,6 +109,7 @@ class Comparison:
                 try:
                     peer.start(Path(folder))
                     self.results["versions"][name] = peer.version()
+                    self._interrupts.check()
                     for figures in measure_failover(peer, Path(folder), kills):
                         self._note(name, "failover", figures)
                 except FAILURES as error:
@@ -100,6 +126,7 @@ class Comparison:
                 self.results["versions"][name] = peer.version()
                 for workload in (PAIR, DISTINCT, HANDOVER):
                     doing = f"round {number}, {workload.name}"
+                    self._interrupts.check()
                     figures = measure(peer, workload, Path(folder), self._seconds)
                     self._note(name, workload.name, figures)
                 if name == OURS:
@@ -160,28 +187,43 @@ def say(text: str) -> None:
 def show(results: dict[str, Any], path: Path | None, charts: Path | None) -> bool:
     """Print the tables, write what was asked for, and return whether nothing failed."""
     results["bars"] = judge(results)
-    where = results["machine"]
-    print(f"\n{where['cpu']}, {where['cores']} cores, {where['system']}, Python {where['python']}, "
-          f"{where['file_system']}; load at the start {where['load']:.1f}; medians and spread of "
-          f"{len(results['wire'])} rounds of {results['seconds']:g} s\n")  # fmt: skip
-    for name, version in results["versions"].items():
-        print(f"{name}: {version}")
-    for name, word in results["skipped"].items():
-        print(f"{name}: skipped: {word}")
-    print(f"\n{figures_table(results)}\n\n{bars_table(results)}")
-    for failed in results["failed"]:
-        print(f"\n{failed['peer']} failed ({failed['doing']}): {failed['error']}")
-    overlaps = {peer: met for peer in results["peers"] if (met := overlaps_of(results, peer))}
-    for peer, met in overlaps.items():
-        print(f"\n{peer}: {met} times a holder of the one lock met another")
+    text = told(results)
+    print(text)
     if path is not None:
         path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    if charts is not None and (word := compare_plot.missing()):
-        print(f"no charts: {word}")
-    elif charts is not None:
-        print("charts:", ", ".join(str(chart) for chart in compare_plot.plot(results, charts)))
+    if charts is not None:
+        charts.mkdir(parents=True, exist_ok=True)
+        (charts / "figures.md").write_text(f"# Figures of one run\n\n{text}\n", encoding="utf-8")
+        word = compare_plot.missing()
+        written = [] if word else compare_plot.plot(results, charts)
+        say(f"no charts: {word}" if word else f"charts: {', '.join(map(str, written))}")
     good = all(judged["verdict"] != "FAIL" for judged in results["bars"])
-    return good and not results["failed"] and OURS not in overlaps
+    return good and not results["failed"] and not overlaps_of(results, OURS)
+
+
+def told(results: dict[str, Any]) -> str:
+    """Return everything that is known of a run, as Markdown."""
+    where = results["machine"]
+    rounds = len(results["wire"])
+    lines = [
+        f"{where['cpu']}, {where['cores']} cores, {where['system']}, Python {where['python']}, "
+        f"{where['file_system']}, load at the start {where['load']:.1f}. Medians and spread of "
+        f"{rounds} rounds of {results['seconds']:g} s.",
+        "",
+    ]
+    lines += [f"- {name}: {version}" for name, version in results["versions"].items()]
+    lines += [f"- {name}: skipped: {word}" for name, word in results["skipped"].items()]
+    lines += ["", figures_table(results), "", wire_table(results), "", bars_table(results)]
+    lines += [
+        f"\n{failed['peer']} failed ({failed['doing']}): {failed['error']}"
+        for failed in results["failed"]
+    ]
+    lines += [
+        f"\n{peer}: {met} times a holder of the one lock met another"
+        for peer in results["peers"]
+        if (met := overlaps_of(results, peer))
+    ]
+    return "\n".join(lines)
 
 
 def arguments() -> argparse.Namespace:
@@ -194,7 +236,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=0, help="of each leader (default 0: none)")
     parser.add_argument("--folder", type=Path, help="for the servers' data; on a real disk")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write charts there")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write tables and charts there")
     parser.add_argument("--again", type=Path, metavar="FILE", help="show an earlier run's figures")
     return parser.parse_args()
 
@@ -210,9 +252,8 @@ def main() -> int:
         return UNKNOWN_PEER
     words = {name: PEERS[name][0]().missing() for name in wanted}
     there = [name for name in wanted if words[name] is None]
-    comparison = Comparison(there, given.seconds, given.folder)
+    comparison = Comparison(there, given.seconds, given.folder, Interrupts())
     comparison.results["skipped"] = {name: word for name, word in words.items() if word}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     interrupted = False
     try:
         for number in range(1, given.rounds + 1):

@@ -127,7 +127,7 @@ def over_rounds(
     values = [
         entry[figure] for entry in _rounds(results, peer, workload) if entry.get(figure) is not None
     ]
-    return (statistics.median(values), min(values), max(values)) if values else None
+    return _middle(values)
 
 
 def overlaps_of(results: Results, peer: str) -> int:
@@ -166,6 +166,21 @@ def figures_table(results: Results) -> str:
     return table(["", *(column[0] for column in columns)], rows)
 
 
+def wire_table(results: Results) -> str:
+    """Return what the machine itself allowed, and holdfast's asyncio client beside it."""
+    names = (
+        ("bare ROUTER/DEALER round trip, us", "p50_us"),
+        ("bare round trips/s", "per_s"),
+        ("256 bytes appended and synced, us", "sync_us"),
+    )
+    rows = [
+        [text, _cell(_middle([entry[key] for entry in results["wire"] if key in entry]))]
+        for text, key in names
+    ]
+    tasks = over_rounds(results, OURS, "asyncio", "pairs_per_s")
+    return table(["the machine", ""], [*rows, ["asyncio, 256 tasks, pairs/s", _cell(tasks)]])
+
+
 def bars_table(results: Results) -> str:
     """Return the verdict on every bar."""
     rows = [
@@ -178,6 +193,10 @@ def bars_table(results: Results) -> str:
         for judged in judge(results)
     ]
     return table(["bar", "wanted", "measured: median (spread)", "verdict"], rows)
+
+
+def _middle(values: list[float]) -> tuple[float, float, float] | None:
+    return (statistics.median(values), min(values), max(values)) if values else None
 
 
 def _spread(judged: dict[str, Any]) -> tuple[float, float, float]:

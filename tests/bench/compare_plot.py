@@ -25,13 +25,12 @@ def missing() -> str | None:
 
 
 def plot(results: Results, folder: Path) -> list[Path]:
-    """Write a chart for each workload that was measured; return which.
+    """Write a chart for each workload that was measured into ``folder``; return which.
 
     A bar is the median over the rounds, the line on it the spread.
     """
     import_module("matplotlib").use("Agg")
     pyplot: Any = import_module("matplotlib.pyplot")
-    folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for workload, figure, title in CHARTS:
         found = {peer: over_rounds(results, peer, workload, figure) for peer in results["peers"]}

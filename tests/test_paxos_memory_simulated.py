@@ -1,0 +1,178 @@
+"""Members without a disk that crash and come back, simulated and real; a planted bug is caught."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import holdfast
+from holdfast.actors.lock.message import Describe
+from holdfast.actors.message import NS_PER_MS, address_of
+from holdfast.actors.paxos.founder import AMNESIAC, SLOTS, Founder
+from holdfast.cluster.config import parse, starting_config
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+from holdfast.cluster.simulation.logbook import LogJudge, Scribe, logbook
+from holdfast.cluster.simulation.misfortune import CALM, Kind, Misfortune, draw_misfortune
+from holdfast.cluster.simulation.nemesis import Nemesis
+from holdfast.cluster.simulation.network import Cut
+from holdfast.cluster.simulation.violation import ViolationError
+from holdfast.cluster.simulation.world import World
+
+LONG_S = 30.0
+SEEDS = 6
+NAMES = ("n1", "n2", "n3")
+
+
+def world_of(seed: int, misfortune: Misfortune = CALM, every_ms: int = 10) -> World:
+    world = World(seed, misfortune)
+    for name in NAMES:
+        world.add(name, logbook(every_ms=every_ms, log_max=50, memory=True), member=True)
+    world.judges.append(LogJudge(drift_ppm=1_000))
+    world.power_on_all()
+    return world
+
+
+def run_on(world: World, ms: int) -> None:
+    world.run(world.time + ms * NS_PER_MS)
+
+
+def votes(world: World) -> list[bool | None]:
+    scribes = [world.role_at(address_of(name, "scribe")) for name in NAMES]
+    return [scribe.votes for scribe in scribes if isinstance(scribe, Scribe)]
+
+
+def decided(world: World) -> int:
+    (judge,) = world.judges
+    assert isinstance(judge, LogJudge)
+    return len(judge.slots)
+
+
+def test_members_that_crash_and_come_back_never_vote_and_nothing_is_lost() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        fate = draw_misfortune(Random(f"{seed}/memory"), frozenset(Kind) - {Kind.JUMP})
+        world = world_of(seed, replace(fate, drift_ppm=1_000, crash_every_ms=700))
+        run_on(world, 400 * (seed % 3))  # From some on the first crash may come too early.
+        nemesis = Nemesis(world, (NAMES[seed % 3],))
+        nemesis.begin()
+        run_on(world, 3_000)
+        nemesis.heal()
+        run_on(world, 2_000)
+        before = decided(world)
+        run_on(world, 1_000)
+        assert decided(world) > before + 10
+        assert votes(world).count(None) == 0
+        marks.update(world.marks)
+    assert marks["paxos.amnesiac"] > 0
+    assert marks["paxos.cannot_stand"] > 0
+
+
+def split(seed: int) -> World:
+    """Let n2 forget what it decided with n1, and then be alone with n3, which never heard it."""
+    world = world_of(seed)
+    run_on(world, 1_500)
+    ends = world.time + 60_000 * NS_PER_MS
+    apart = [("n3", other) for other in ("n1", "n2")]
+    world.network.cut([*apart, *((b, a) for a, b in apart)], Cut(ends, holds=False))
+    run_on(world, 2_000)
+    world.crash("n2")
+    world.network.mend()
+    apart = [("n1", other) for other in ("n2", "n3")]
+    world.network.cut([*apart, *((b, a) for a, b in apart)], Cut(ends, holds=False))
+    world.power_on("n2")
+    run_on(world, 4_000)
+    return world
+
+
+def test_who_forgot_does_not_help_to_decide_again() -> None:
+    for seed in range(3):
+        assert votes(split(seed)) == [True, False, True]
+
+
+def is_broken(seed: int) -> bool:
+    try:
+        split(seed)
+    except ViolationError:
+        return True
+    return False
+
+
+def test_one_that_came_back_and_votes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    become = Founder._become  # pyright: ignore[reportPrivateUsage]
+
+    def vote(self: Founder, standing: object) -> object:
+        del standing
+        return become(self, type(self.standing).VOTER)
+
+    monkeypatch.setattr(Founder, "_become", vote)
+
+    assert any(is_broken(seed) for seed in range(10))
+
+
+def test_a_group_that_was_restarted_as_a_whole_begins_anew_far_above() -> None:
+    world = world_of(1)
+    run_on(world, 1_500)
+    before = decided(world)
+    for name in NAMES:
+        world.crash(name)
+    run_on(world, 10)
+    world.power_on_all()
+    run_on(world, 1_500)
+
+    assert votes(world) == [True, True, True]
+    (judge,) = world.judges
+    assert isinstance(judge, LogJudge)
+    slots = sorted(judge.slots)
+    assert len(slots) > before + 10
+    assert slots[before] - slots[before - 1] > SLOTS
+
+
+@pytest.fixture
+def addresses() -> dict[str, str]:
+    ports = zip(NAMES, free_ports(len(NAMES)), strict=True)
+    return {name: f"tcp://127.0.0.1:{port}" for name, port in ports}
+
+
+@pytest.fixture
+def nodes() -> Iterator[dict[str, Node]]:
+    nodes: dict[str, Node] = {}
+    yield nodes
+    for node in nodes.values():
+        node.stop()
+
+
+def test_real_members_without_a_disk(
+    addresses: dict[str, str], nodes: dict[str, Node], tmp_path: Path
+) -> None:
+    text = starting_config(addresses, protocol="paxos").replace('"fsync"', '"memory"')
+    config = parse(text, tmp_path)
+    nodes.update((name, Node.start(config, name)) for name in NAMES)
+    fences: list[int] = []
+
+    def hold(gate: str, lock: str) -> None:
+        with (
+            holdfast.connect(addresses[gate], timeout=LONG_S) as client,
+            client.lock(lock, timeout=LONG_S) as held,
+        ):
+            assert held.fence is not None
+            fences.append(held.fence)
+
+    hold("n1", "a")
+    nodes["n2"].stop()
+    nodes["n2"] = Node.start(config, "n2")
+    hold("n2", "a")  # It serves, although it has forgotten.
+    status = nodes["n2"].proxy.ask(Describe(), timeout=LONG_S)
+    assert AMNESIAC in status.detail
+    for node in nodes.values():
+        node.stop()
+    nodes.update((name, Node.start(config, name)) for name in NAMES)
+    hold("n3", "a")
+
+    assert fences == sorted(set(fences))
+    assert list(tmp_path.iterdir()) == []
