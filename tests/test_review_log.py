@@ -6,11 +6,20 @@ from random import Random
 
 from holdfast.actors.effect import Effects, Observe, Send, Wake
 from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
-from holdfast.actors.paxos.config import Config, View, acceptor_of, leader_of, replica_of
+from holdfast.actors.paxos.catchup import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
+from holdfast.actors.paxos.config import (
+    Config,
+    View,
+    acceptor_of,
+    catchup_of,
+    leader_of,
+    replica_of,
+)
 from holdfast.actors.paxos.event import (
     Adopted,
     Deposed,
     Gather,
+    Lacking,
     Learned,
     Order,
     Reign,
@@ -20,6 +29,7 @@ from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.leader import Leader
 from holdfast.actors.paxos.logclock import LogClock
 from holdfast.actors.paxos.message import (
+    CHUNK_BYTES_MAX,
     NUMBER_MAX,
     Ballot,
     Batch,
@@ -29,6 +39,7 @@ from holdfast.actors.paxos.message import (
     Promise,
     Propose,
     Proposed,
+    SnapshotChunk,
     Vote,
 )
 from holdfast.actors.paxos.ordering import Ordering
@@ -174,3 +185,41 @@ def test_a_vote_for_an_absurd_slot_does_not_fill_the_log_with_no_ops() -> None:
         effects = scout.handle(acceptor_of(node), promise, T0)
 
     assert effects == (Observe("paxos.impossible_promise"),)
+
+
+def test_a_snapshot_arrives_also_over_a_link_on_which_a_part_takes_longer_than_the_first_wait() -> (
+    None
+):
+    role = CatchUp(catchup_of("a"), HOST, node="a", config=CONFIG)
+    takes_ms, part = 500, bytes(CHUNK_BYTES_MAX)
+    effects = role.handle(role.address, Lacking(first=1, target=9, source="b"), T0)
+    restored: list[object] = []
+
+    for _ in range(20):
+        (wake,) = [effect for effect in effects if isinstance(effect, Wake)]
+        asked = role.question
+        if asked is None:
+            break
+        if wake.after_ms < takes_ms:  # The answer is under way, and comes too late.
+            effects = role.handle(role.address, wake.timer, T0)
+            continue
+        word = SnapshotChunk(slot=9, time_ms=0, chunk=asked.chunk, count=4, content=part)
+        effects = role.handle(catchup_of(role.source), word, T0)
+        restored += sent(effects, replica_of("a"))
+        if restored:
+            break
+
+    assert [type(word).__name__ for word in restored] == ["Restore"]
+    assert role.unanswered == 0  # What is lacking next is asked for as quickly as ever.
+
+
+def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
+    role = CatchUp(catchup_of("a"), HOST, node="a", config=CONFIG)
+    effects = role.handle(role.address, Lacking(first=1, target=9, source="b"), T0)
+    waits: list[int] = []
+    for _ in range(6):
+        (wake,) = [effect for effect in effects if isinstance(effect, Wake)]
+        waits.append(wake.after_ms)
+        effects = role.handle(role.address, wake.timer, T0)
+    longest = FETCH_MS << FETCH_DOUBLINGS_MAX
+    assert waits == [100, 200, 400, longest, longest, longest]
