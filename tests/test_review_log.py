@@ -45,7 +45,7 @@ from holdfast.actors.paxos.message import (
 from holdfast.actors.paxos.ordering import Ordering
 from holdfast.actors.paxos.replica import Replica
 from holdfast.actors.paxos.scout import Scout
-from holdfast.actors.paxos.timer import Tick
+from holdfast.actors.paxos.timer import FetchRetry, Tick
 from holdfast.cluster.simulation.logbook import Tally
 from holdfast.cluster.simulation.machine import HOST
 
@@ -102,6 +102,19 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
     assert [type(word) for word in sent(deposed, replica_of("a"))] == [Deposed]
     leader.handle(address_of("a", "monitor"), Suspect(), T0)
     assert leader.ballot.round == 3
+
+
+def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
+    """At the door a client speaks for its own session only; a replica cannot tell."""
+    role, client = replica(), address_of("client", "me")
+    role.handle(leader_of("a"), REIGN, T0)
+    propose = Propose(client=client, number=1, command=b"x")
+
+    assert role.handle(client, propose, T0) == (Observe("paxos.stranger_proposes"),)
+
+    role.handle(replica_of("b"), propose, T0)
+    ordered = role.handle(role.address, Gather(), T0)
+    assert len(sent(ordered, REIGN.commander)) == 1
 
 
 def test_a_reign_that_another_has_overtaken_does_not_begin() -> None:
@@ -197,6 +210,7 @@ def test_a_snapshot_arrives_also_over_a_link_on_which_a_part_takes_longer_than_t
 
     for _ in range(20):
         (wake,) = [effect for effect in effects if isinstance(effect, Wake)]
+        assert isinstance(wake.timer, FetchRetry)
         asked = role.question
         if asked is None:
             break
@@ -219,6 +233,7 @@ def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
     waits: list[int] = []
     for _ in range(6):
         (wake,) = [effect for effect in effects if isinstance(effect, Wake)]
+        assert isinstance(wake.timer, FetchRetry)
         waits.append(wake.after_ms)
         effects = role.handle(role.address, wake.timer, T0)
     longest = FETCH_MS << FETCH_DOUBLINGS_MAX

@@ -127,7 +127,7 @@ class Replica(Role[ReplicaHears]):
             case Learned():
                 return self._on_learned(event, now)
             case Propose():
-                return self._on_propose(event, now)
+                return self._on_propose(sender, event)
             case Leased():
                 return self._on_leased(event, now)
             case Reign():
@@ -152,7 +152,9 @@ class Replica(Role[ReplicaHears]):
             return self.past.handle(event)
         return self.reads.handle(sender, event, now)
 
-    def _on_propose(self, propose: Propose, now: Instant) -> Effects:
+    def _on_propose(self, sender: Address, propose: Propose) -> Effects:
+        if node_of(sender) not in self.config.view.members:
+            return (Observe("paxos.stranger_proposes"),)  # Clients are served at the door.
         refusal = self.reception.refusal(propose, self.machine)
         if refusal:
             return refusal
