@@ -23,8 +23,11 @@ from holdfast.actors.paxos.event import (
     Learned,
     Order,
     Reign,
+    Resign,
+    Resigned,
     Suspect,
 )
+from holdfast.actors.paxos.handover_event import Nominate, Nominated, Yield
 from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.leader import Leader
 from holdfast.actors.paxos.logclock import LogClock
@@ -102,6 +105,25 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
     assert [type(word) for word in sent(deposed, replica_of("a"))] == [Deposed]
     leader.handle(address_of("a", "monitor"), Suspect(), T0)
     assert leader.ballot.round == 3
+
+
+def test_a_hand_over_that_found_nobody_can_be_asked_for_again_in_the_same_reign() -> None:
+    leader = Leader(
+        leader_of("a"), HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered()
+    )
+    monitor, asker = address_of("a", "monitor"), address_of("a", "~1")
+    leader.handle(monitor, Suspect(), T0)
+    adopted = Adopted(ballot=leader.ballot, floor=1, source="b", batches=())
+    leader.handle(address_of("a", "scout-1"), adopted, T0)
+
+    for _ in range(2):
+        assert sent(leader.handle(asker, Resign(), T0), monitor) == [Nominate()]
+        told = leader.handle(monitor, Nominated(node=""), T0)
+        assert sent(told, asker) == [Resigned(master="")]
+
+    leader.handle(asker, Resign(), T0)
+    named = leader.handle(monitor, Nominated(node="b"), T0)
+    assert sent(named, replica_of("a")) == [Yield(ballot=leader.ballot)]
 
 
 def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
