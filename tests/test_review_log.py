@@ -8,6 +8,7 @@ from holdfast.actors.effect import Effects, Observe, Send, Wake
 from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
 from holdfast.actors.paxos.catchup import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
 from holdfast.actors.paxos.config import (
+    DRIFT_PPM,
     Config,
     View,
     acceptor_of,
@@ -46,11 +47,14 @@ from holdfast.actors.paxos.message import (
     Vote,
 )
 from holdfast.actors.paxos.ordering import Ordering
+from holdfast.actors.paxos.proxy_errand import Errands
+from holdfast.actors.paxos.proxy_tenure import TTL_MS, Tenure
 from holdfast.actors.paxos.replica import Replica
 from holdfast.actors.paxos.scout import Scout
 from holdfast.actors.paxos.timer import FetchRetry, Tick
 from holdfast.cluster.simulation.logbook import Tally
 from holdfast.cluster.simulation.machine import HOST
+from holdfast.transport.wire import encode
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
@@ -260,3 +264,14 @@ def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
         effects = role.handle(role.address, wake.timer, T0)
     longest = FETCH_MS << FETCH_DOUBLINGS_MAX
     assert waits == [100, 200, 400, longest, longest, longest]
+
+
+def test_a_node_gives_up_its_session_before_a_log_with_a_fast_clock_ends_it() -> None:
+    """The log counts a TTL from when it heard; its clock may be fast, and this node's slow."""
+    tenure = Tenure("a", "a/1", Errands(ASKER, replica_of("a"), encode))
+    tenure.session, tenure.confirmed_at = "a/1.1", T0
+    slow, fast = 1 - DRIFT_PPM / 1e6, 1 + DRIFT_PPM / 1e6
+    ended_ms = TTL_MS / fast
+
+    assert tenure.is_over(Instant(int(ended_ms * slow * NS_PER_MS) + 1))
+    assert not tenure.is_over(Instant(int((ended_ms * slow - 1) * NS_PER_MS)))
