@@ -205,10 +205,12 @@ def test_what_falls_due_by_a_tick_is_told_too() -> None:
     replica = replica_of_a(machine=Alarm())
     reign(replica)
     armed = decide(replica, 1, OPENING)
-    assert armed[-1] == Wake(50, Tick(ballot=BALLOT))
+    assert armed[-1] == Wake(50, Tick(ballot=BALLOT, due_ms=50))
 
-    ticked = replica.handle(HERE, Tick(ballot=BALLOT), at(50))
-    assert replica.handle(HERE, Tick(ballot=BALLOT), at(50)) == []  # That one is under way.
+    ticked = replica.handle(HERE, Tick(ballot=BALLOT, due_ms=50), at(50))
+    assert (
+        replica.handle(HERE, Tick(ballot=BALLOT, due_ms=50), at(50)) == []
+    )  # That one is under way.
     due = decide(replica, 2, time_ms=50)
 
     assert list(ticked) == [order(2, time_ms=50), Observe("paxos.ticked")]

@@ -19,7 +19,7 @@ from holdfast.cluster.simulation.violation import ViolationError
 from holdfast.cluster.simulation.world import World
 
 SEEDS = 6
-SEEDS_FOR_A_MUTANT = 10
+SEEDS_FOR_A_MUTANT = 30
 
 
 def play(seed: int, marks: Counter[str], every_ms: int = 15) -> None:

@@ -27,7 +27,11 @@ from holdfast.actors.paxos.timer import Fade, FetchRetry
 from holdfast.actors.role import Host, Role
 
 FETCH_MS = 100
-"""How long a member may take to answer before another is asked (ms)."""
+"""How long a member may take to answer before another is asked (ms), the first time."""
+
+FETCH_DOUBLINGS_MAX = 3
+"""How often that is doubled until all is here: over a slow link a part needs its time, and
+whoever is asked for a snapshot may have to make it first."""
 
 FADE_MS = 60_000
 """A photograph of which no part was asked for so long is dropped (ms)."""
@@ -62,6 +66,8 @@ class CatchUp(Role[Heeded]):
         """Who is asked."""
         self.question: Fetch | None = None
         self.attempt = 0
+        self.unanswered = 0
+        """How many questions had no answer in time, since something was lacking last."""
         self.begun: SnapshotChunk | None = None
         """The first part of the snapshot that is being fetched."""
         self.parts: list[bytes] = []
@@ -116,7 +122,7 @@ class CatchUp(Role[Heeded]):
         """Ask for what comes next, slots if there are any."""
         self.begun, self.parts = None, []
         if self.next >= self.target:
-            self.target, self.question = 0, None
+            self.target, self.question, self.unanswered = 0, None, 0
             return []
         return self._ask(Fetch(first=self.next, slot=0, chunk=0))
 
@@ -124,12 +130,14 @@ class CatchUp(Role[Heeded]):
         self.question = fetch
         self.attempt += 1
         retry = FetchRetry(attempt=self.attempt)
-        return [Send(catchup_of(self.source), fetch), Wake(FETCH_MS, retry)]
+        wait_ms = FETCH_MS << min(self.unanswered, FETCH_DOUBLINGS_MAX)
+        return [Send(catchup_of(self.source), fetch), Wake(wait_ms, retry)]
 
     def _on_retry(self, retry: FetchRetry) -> Effects:
         """Ask the next member after the one that does not answer, or does not have it."""
         if self.question is None or retry.attempt != self.attempt:
             return ()
+        self.unanswered += 1
         others = [member for member in self.config.view.members if member != self.node]
         self.source = others[(others.index(self.source) + 1) % len(others)]
         return [*self._ask_anew(), Observe("paxos.fetched_elsewhere")]

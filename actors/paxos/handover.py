@@ -57,8 +57,9 @@ class HandOver:
         ]
 
     def name(self, heir: str) -> list[Effect]:
-        """Let ``heir`` be the successor, and the replica come to an end; or give up."""
+        """Let ``heir`` be the successor, and the replica come to an end; or give up for now."""
         if not heir:
+            self.ballot = NO_BALLOT  # Whoever asks again is answered, and somebody may be there.
             return self.tell("")
         self.heir = heir
         return [Send(replica_of(self.node), Yield(ballot=self.ballot))]

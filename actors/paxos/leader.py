@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
-from holdfast.actors.message import Address, Instant, address_of
+from holdfast.actors.message import Address, Instant, address_of, node_of
 from holdfast.actors.paxos.commander import Commander
 from holdfast.actors.paxos.config import Config, catchup_of, leader_of, monitor_of, replica_of
 from holdfast.actors.paxos.event import (
@@ -118,7 +118,7 @@ class Leader(Role[Heeded]):
             case Follow():
                 return self._on_follow(event)
             case Preempted():
-                return self._on_preempted(event)
+                return self._on_preempted(sender, event)
             case Adopted():
                 return self._on_adopted(event)
             case Resign():
@@ -159,7 +159,10 @@ class Leader(Role[Heeded]):
             Observe("paxos.ballot_begun"),
         ]
 
-    def _on_preempted(self, preempted: Preempted) -> Effects:
+    def _on_preempted(self, sender: Address, preempted: Preempted) -> Effects:
+        """Heed the scout or commander of this node: they know which acceptors may say so."""
+        if node_of(sender) != self.node:
+            return (Observe("paxos.stranger_preempts"),)
         if not 0 <= preempted.ballot.round < NUMBER_MAX:
             return (Observe("paxos.impossible_ballot"),)
         self.seen = max(self.seen, preempted.ballot)

@@ -173,7 +173,7 @@ class HeartbeatAck(Message):
 
 @message(0x28)
 class Propose(Message):
-    """Put ``command`` into the log. Any replica takes it to the master's.
+    """Put ``command`` into the log. Any replica takes it to the master's, from roles of members.
 
     Answered to ``client`` by the machine's outcomes and then `Proposed`, by `Declined`, or
     not at all; then it may be repeated: the machine tells a repetition by what the command

@@ -94,12 +94,16 @@ class Ordering:
         if self.reign is None or due is None or (self.tick_ms is not None and self.tick_ms <= due):
             return []
         self.tick_ms = due
-        return [Wake(max(0, due - self.clock.read(now)), Tick(ballot=self.reign.ballot))]
+        return [
+            Wake(max(0, due - self.clock.read(now)), Tick(ballot=self.reign.ballot, due_ms=due))
+        ]
 
     def tick(self, tick: Tick, due: int | None, applied: int, now: Instant) -> list[Effect]:
         """Let log time pass in the log, if nothing that is proposed does so anyway."""
         if self.reign is None or self.yielding or tick.ballot != self.reign.ballot:
             return []
+        if tick.due_ms != self.tick_ms:
+            return []  # An earlier one was set after it, or else timers would only become more.
         self.tick_ms = None
         if due is None or self.free > applied:
             return []  # When what is under way is applied, the timer is set again.

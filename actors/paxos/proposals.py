@@ -22,14 +22,21 @@ class Asker(NamedTuple):
     number: int
 
 
+class Flight(NamedTuple):
+    """The commands of one slot, and who asked for them, in their order."""
+
+    commands: tuple[bytes, ...]
+    askers: tuple[Asker, ...]
+
+
 class Proposals:
     """A queue, and who asked for what is in which slot."""
 
     def __init__(self) -> None:
         self.queue: deque[tuple[Asker, bytes]] = deque()
         self.queue_bytes = 0
-        self.in_flight: dict[int, tuple[Asker, ...]] = {}
-        """Who asked for the commands of a slot, in their order."""
+        self.in_flight: dict[int, Flight] = {}
+        """What was given which slot and is not known to be decided."""
 
     def is_full(self) -> bool:
         """Return whether no more can wait."""
@@ -55,12 +62,24 @@ class Proposals:
             self.queue_bytes -= len(command)
             askers.append(asker)
             commands.append(command)
-        self.in_flight[slot] = tuple(askers)
-        return tuple(commands)
+        flight = self.in_flight[slot] = Flight(tuple(commands), tuple(askers))
+        return flight.commands
+
+    def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Asker, ...]:
+        """Return who asked for ``commands``, which were decided for ``slot``.
+
+        Others may have been decided for it: another leads by now, and this node learned what
+        it did before it heard that it was deposed. Whoever asked waits to hear of that.
+        """
+        flight = self.in_flight.get(slot)
+        if flight is None or flight.commands != commands:
+            return ()
+        del self.in_flight[slot]
+        return flight.askers
 
     def clear(self) -> list[Asker]:
         """Forget everything, and return who waited."""
-        askers = [asker for slot in self.in_flight for asker in self.in_flight[slot]]
+        askers = [asker for flight in self.in_flight.values() for asker in flight.askers]
         askers += [asker for asker, _ in self.queue]
         self.queue.clear()
         self.queue_bytes = 0

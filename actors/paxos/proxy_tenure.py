@@ -15,6 +15,8 @@ from holdfast.actors.message import NS_PER_MS, Address, Instant, ms_between
 from holdfast.actors.paxos.config import DRIFT_PPM
 from holdfast.actors.paxos.proxy_errand import NOBODY, Errand, Errands, Kind, key_of_session
 
+_PPM = 1_000_000
+
 TTL_MS = 15_000
 """How long the session outlives the last confirmed word of this node (log time)."""
 
@@ -84,7 +86,8 @@ class Tenure:
         """Return whether there is a session that may not live any more."""
         if not self.session:
             return False
-        sure_ns = self.ttl_ms * (NS_PER_MS - NS_PER_MS * DRIFT_PPM // 1_000_000)
+        # The log's clock may be fast and this node's slow, as with a lease.
+        sure_ns = self.ttl_ms * NS_PER_MS * (_PPM - DRIFT_PPM) // (_PPM + DRIFT_PPM)
         return now - self.confirmed_at >= sure_ns
 
     def why_over(self, now: Instant) -> str:

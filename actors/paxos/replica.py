@@ -127,7 +127,7 @@ class Replica(Role[ReplicaHears]):
             case Learned():
                 return self._on_learned(event, now)
             case Propose():
-                return self._on_propose(event, now)
+                return self._on_propose(sender, event)
             case Leased():
                 return self._on_leased(event, now)
             case Reign():
@@ -152,7 +152,9 @@ class Replica(Role[ReplicaHears]):
             return self.past.handle(event)
         return self.reads.handle(sender, event, now)
 
-    def _on_propose(self, propose: Propose, now: Instant) -> Effects:
+    def _on_propose(self, sender: Address, propose: Propose) -> Effects:
+        if node_of(sender) not in self.config.view.members:
+            return (Observe("paxos.stranger_proposes"),)  # Clients are served at the door.
         refusal = self.reception.refusal(propose, self.machine)
         if refusal:
             return refusal
@@ -173,7 +175,8 @@ class Replica(Role[ReplicaHears]):
         return self.ordering.tick(event, self.machine.due_ms(), self.past.next, now)
 
     def _on_reign(self, reign: Reign, now: Instant) -> Effects:
-        assert reign.first >= self.past.next
+        if reign.first < self.past.next:
+            return (Observe("paxos.reign_overtaken"),)  # By a higher ballot, which will end it.
         opening = self.ordering.begin(reign, self.past.ledger.time_ms, now)
         followed = self._follow(self.node, now)
         for propose in self.reception.take_waiting():
@@ -230,8 +233,8 @@ class Replica(Role[ReplicaHears]):
         """Apply what is decided without a gap, answer, and go on ordering."""
         first = self.past.next
         effects: list[Effect] = []
-        for slot, outcomes in self.past.apply():
-            askers = self.ordering.proposals.in_flight.pop(slot, ())
+        for slot, batch, outcomes in self.past.apply():
+            askers = self.ordering.proposals.settle(slot, batch.commands)
             for asker, told in zip(askers, outcomes[1:], strict=False):
                 if self.listener is None or node_of(asker.client) != self.node:
                     effects += [Send(asker.client, outcome) for outcome in told]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.actors.effect import Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, node_of
-from holdfast.actors.paxos.config import Config, acceptor_of, leader_of
+from holdfast.actors.paxos.config import WINDOW, Config, acceptor_of, leader_of
 from holdfast.actors.paxos.event import Adopted
 from holdfast.actors.paxos.message import (
     NO_OP,
@@ -125,13 +125,18 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
 
         An acceptor that reported from a later slot than was asked for has applied all
         before it, so from the latest such slot on, the floor, all of the majority reported.
+        What was decided there is among the votes, so fewer than `WINDOW` slots can be without
+        one: whoever says more would have the leader fill the log with no-ops.
         """
         if self.adopted:
             return ()
-        self.adopted = True
         source = max(self.complete, key=lambda acceptor: self.floors[acceptor])
         floor = self.floors[source]
         last = max(self.votes, default=0)
+        holes = max(0, last + 1 - floor) - sum(slot >= floor for slot in self.votes)
+        if holes > WINDOW:
+            return (Observe("paxos.impossible_promise"),)
+        self.adopted = True
         batches = [
             self.votes[slot].batch if slot in self.votes else NO_OP  # P8
             for slot in range(floor, last + 1)
@@ -139,7 +144,6 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         adopted = Adopted(
             ballot=self.ballot, floor=floor, source=node_of(source), batches=tuple(batches)
         )
-        holes = sum(slot not in self.votes for slot in range(floor, last + 1))
         marks = (
             Observe("paxos.votes_adopted", len(batches) - holes),
             Observe("paxos.holes", holes),

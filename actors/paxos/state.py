@@ -11,7 +11,7 @@ from holdfast.actors.paxos.event import Everywhere, Excerpt, Reprint, Restore, S
 from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.ledger import Ledger
 from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.message import Slots
+from holdfast.actors.paxos.message import Batch, Slots
 from holdfast.actors.paxos.photography import DEVELOP_MS, Photography, records_of
 from holdfast.actors.paxos.timer import Develop
 
@@ -75,8 +75,8 @@ class State:
         for slot in sorted(recovered.later):
             self.ledger.take(slot, recovered.later[slot])
 
-    def apply(self) -> Iterator[tuple[int, list[tuple[Message, ...]]]]:
-        """Apply what is decided without a gap; yield each slot with what came of it.
+    def apply(self) -> Iterator[tuple[int, Batch, list[tuple[Message, ...]]]]:
+        """Apply what is decided without a gap; yield each slot, its batch and what came of it.
 
         That is first what fell due by the time of a batch without commands, then what
         came of each command: the first lets time go on itself.
@@ -85,11 +85,11 @@ class State:
             self.photography.note(batch)
             time_ms = self.ledger.time_ms
             if not batch.commands:
-                yield slot, [tuple(self.machine.advance(time_ms))]
+                yield slot, batch, [tuple(self.machine.advance(time_ms))]
                 continue
             commands = batch.commands
             outcomes = [tuple(self.machine.apply(time_ms, command)) for command in commands]
-            yield slot, [(), *outcomes]
+            yield slot, batch, [(), *outcomes]
 
     def trim(self, *, reigning: bool) -> list[Effect]:
         """Begin to photograph, if the journal should be cut."""

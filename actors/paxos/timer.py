@@ -37,9 +37,10 @@ class Watch(Timer):
 
 @timer
 class Tick(Timer):
-    """Something in the machine may be due, while ``ballot`` leads."""
+    """Something in the machine may be due at log time ``due_ms``, while ``ballot`` leads."""
 
     ballot: Ballot
+    due_ms: int
 
 
 @timer

@@ -5,7 +5,16 @@ from __future__ import annotations
 from random import Random
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import Address, Instant, Local, Timer, local, node_of, timer
+from holdfast.actors.message import (
+    Address,
+    Instant,
+    Local,
+    Timer,
+    address_of,
+    local,
+    node_of,
+    timer,
+)
 from holdfast.actors.paxos.config import leader_of, replica_of
 from holdfast.actors.paxos.event import (
     Consult,
@@ -151,7 +160,7 @@ class Proposer(Role[Finish | Appended | Expired | Proposed | Declined | Rested |
         gates = [self.gate]
         if self._random.random() < TWICE_SHARE:
             gates.append(self._random.choice(self.nodes))
-        asked = [Send(replica_of(gate), propose) for gate in gates]
+        asked = [Send(reader_of(gate), propose) for gate in gates]
         return [*asked, Wake(ANSWER_MS, Unanswered(attempt=self.attempt))]
 
     def _on_appended(self, appended: Appended) -> Effects:
@@ -183,11 +192,11 @@ class Curious(Timer):
     """Read something."""
 
 
-Heeded = Finish | Happened | Follow | Skipped | Consulted | Resigned | Curious
+Heeded = Propose | Finish | Happened | Follow | Skipped | Consulted | Resigned | Curious
 
 
 class Reader(Role[Heeded]):
-    """Hears what its node's replica applies, and asks it now and then what it has.
+    """Hears what its node's replica applies, asks it now and then, and passes proposals on to it.
 
     Args:
         random: when it asks, how old the answer may be, and when its node must not lead.
@@ -223,6 +232,8 @@ class Reader(Role[Heeded]):
             case Consulted():
                 what = "refused" if event.answer is None else "answered"
                 return (Observe(f"reader.{what}"),)
+            case Propose():
+                return (Send(replica_of(self.node), event),)
             case Finish():
                 self.finishing = True
                 return ()
@@ -237,3 +248,8 @@ class Reader(Role[Heeded]):
 
     def _later(self) -> Wake:
         return Wake(self._random.randint(1, READ_MS_MAX), Curious())
+
+
+def reader_of(node: str) -> Address:
+    """Return where the reader of ``node`` is, which is the door for proposers, too."""
+    return address_of(node, "reader")

@@ -13,7 +13,7 @@ from holdfast.actors.message import NS_PER_MS, Address, address_of, node_of
 from holdfast.actors.paxos.seating import seat_log
 from holdfast.cluster.recipe import Cast, Recipe, Seat
 from holdfast.cluster.simulation.nemesis import Nemesis
-from holdfast.cluster.simulation.paxos_client import Finish, Proposer, Reader
+from holdfast.cluster.simulation.paxos_client import Finish, Proposer, Reader, reader_of
 from holdfast.cluster.simulation.paxos_judge import LogJudge
 from holdfast.cluster.simulation.paxos_machine import OPENING, Register
 from holdfast.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
@@ -117,7 +117,7 @@ class _Run:
     def _member(self, seat: Seat) -> Cast:
         machine = self.subject.machine()
         self.judge.begins(seat.node, machine)
-        reader = address_of(seat.node, "reader")
+        reader = reader_of(seat.node)
         plan = self.plan
         settings: dict[str, Any] = {
             "lease_ms": plan.lease_ms,
@@ -168,7 +168,7 @@ class _Run:
         self.nemesis.begin()
         self.world.run(self.plan.chaos_ms * NS_PER_MS)
         self.nemesis.heal()
-        readers = [address_of(member, "reader") for member in self.judge.nodes]
+        readers = [reader_of(member) for member in self.judge.nodes]
         for address in (*self.proposers, *readers):
             self.world.nodes[node_of(address)].tell(address, Finish())
         self._wait(self.plan.answered_ms, "unanswered", self._unanswered)

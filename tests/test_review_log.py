@@ -1,0 +1,277 @@
+"""What a review of the log found: words of strangers, and reigns that were overtaken."""
+
+from __future__ import annotations
+
+from random import Random
+
+from holdfast.actors.effect import Effects, Observe, Send, Wake
+from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
+from holdfast.actors.paxos.catchup import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
+from holdfast.actors.paxos.config import (
+    DRIFT_PPM,
+    Config,
+    View,
+    acceptor_of,
+    catchup_of,
+    leader_of,
+    replica_of,
+)
+from holdfast.actors.paxos.event import (
+    Adopted,
+    Deposed,
+    Gather,
+    Lacking,
+    Learned,
+    Order,
+    Reign,
+    Resign,
+    Resigned,
+    Suspect,
+)
+from holdfast.actors.paxos.handover_event import Nominate, Nominated, Yield
+from holdfast.actors.paxos.journal import Recovered
+from holdfast.actors.paxos.leader import Leader
+from holdfast.actors.paxos.logclock import LogClock
+from holdfast.actors.paxos.message import (
+    CHUNK_BYTES_MAX,
+    NUMBER_MAX,
+    Ballot,
+    Batch,
+    Decline,
+    Declined,
+    Preempted,
+    Promise,
+    Propose,
+    Proposed,
+    SnapshotChunk,
+    Vote,
+)
+from holdfast.actors.paxos.ordering import Ordering
+from holdfast.actors.paxos.proxy_errand import Errands
+from holdfast.actors.paxos.proxy_tenure import TTL_MS, Tenure
+from holdfast.actors.paxos.replica import Replica
+from holdfast.actors.paxos.scout import Scout
+from holdfast.actors.paxos.timer import FetchRetry, Tick
+from holdfast.cluster.simulation.logbook import Tally
+from holdfast.cluster.simulation.machine import HOST
+from holdfast.transport.wire import encode
+
+T0 = Instant(0)
+CONFIG = Config(View(0, ("a", "b", "c")))
+BALLOT = Ballot(3, leader_of("a"))
+REIGN = Reign(ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0)
+ASKER = address_of("b", "proxy")
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def replica() -> Replica:
+    return Replica(
+        replica_of("a"),
+        HOST,
+        node="a",
+        config=CONFIG,
+        machine=Tally(),
+        recovered=Recovered(),
+        opening=(b"opening",),
+    )
+
+
+def learned(first: int, *batches: Batch) -> Learned:
+    """Return what the acceptor tells of another leader's slots."""
+    slots = tuple(enumerate(batches, start=first))
+    return Learned(slots=slots, committed=first + len(batches))
+
+
+def sent(effects: Effects, to: Address) -> list[object]:
+    return [effect.message for effect in effects if isinstance(effect, Send) if effect.to == to]
+
+
+def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
+    leader = Leader(
+        leader_of("a"), HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered()
+    )
+    leader.handle(address_of("a", "monitor"), Suspect(), T0)
+    leader.handle(
+        address_of("a", "scout-1"),
+        Adopted(ballot=leader.ballot, floor=1, source="b", batches=()),
+        T0,
+    )
+    word = Preempted(ballot=Ballot(NUMBER_MAX - 1, leader_of("b")))
+
+    for stranger in (address_of("client", "me"), acceptor_of("b")):
+        assert leader.handle(stranger, word, T0) == (Observe("paxos.stranger_preempts"),)
+
+    by = Preempted(ballot=Ballot(2, leader_of("b")))
+    deposed = leader.handle(address_of("a", "commander-1"), by, T0)
+    assert [type(word) for word in sent(deposed, replica_of("a"))] == [Deposed]
+    leader.handle(address_of("a", "monitor"), Suspect(), T0)
+    assert leader.ballot.round == 3
+
+
+def test_a_hand_over_that_found_nobody_can_be_asked_for_again_in_the_same_reign() -> None:
+    leader = Leader(
+        leader_of("a"), HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered()
+    )
+    monitor, asker = address_of("a", "monitor"), address_of("a", "~1")
+    leader.handle(monitor, Suspect(), T0)
+    adopted = Adopted(ballot=leader.ballot, floor=1, source="b", batches=())
+    leader.handle(address_of("a", "scout-1"), adopted, T0)
+
+    for _ in range(2):
+        assert sent(leader.handle(asker, Resign(), T0), monitor) == [Nominate()]
+        told = leader.handle(monitor, Nominated(node=""), T0)
+        assert sent(told, asker) == [Resigned(master="")]
+
+    leader.handle(asker, Resign(), T0)
+    named = leader.handle(monitor, Nominated(node="b"), T0)
+    assert sent(named, replica_of("a")) == [Yield(ballot=leader.ballot)]
+
+
+def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
+    """At the door a client speaks for its own session only; a replica cannot tell."""
+    role, client = replica(), address_of("client", "me")
+    role.handle(leader_of("a"), REIGN, T0)
+    propose = Propose(client=client, number=1, command=b"x")
+
+    assert role.handle(client, propose, T0) == (Observe("paxos.stranger_proposes"),)
+
+    role.handle(replica_of("b"), propose, T0)
+    ordered = role.handle(role.address, Gather(), T0)
+    assert len(sent(ordered, REIGN.commander)) == 1
+
+
+def test_a_reign_that_another_has_overtaken_does_not_begin() -> None:
+    """What a higher ballot decided is applied between the leader's look and its word."""
+    role = replica()
+    role.handle(acceptor_of("a"), learned(1, Batch(time_ms=5, commands=(b"theirs",))), T0)
+
+    assert role.handle(leader_of("a"), REIGN, T0) == (Observe("paxos.reign_overtaken"),)
+
+    propose = Propose(client=ASKER, number=1, command=b"x")
+    assert sent(role.handle(ASKER, propose, T0), REIGN.commander) == []
+
+
+def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else() -> None:
+    """A master that is deposed and does not know yet applies what its successor decided."""
+    role = replica()
+    opening = role.handle(leader_of("a"), REIGN, T0)
+    role.handle(ASKER, Propose(client=ASKER, number=7, command=b"mine"), T0)
+    ordered = role.handle(role.address, Gather(), T0)
+    slots = [
+        word.slot for word in sent([*opening, *ordered], REIGN.commander) if isinstance(word, Order)
+    ]
+    assert slots == [1, 2]
+
+    theirs = (Batch(time_ms=0, commands=(b"opening",)), Batch(time_ms=0, commands=(b"theirs",)))
+    told = role.handle(acceptor_of("a"), learned(1, *theirs), T0)
+    assert sent(told, ASKER) == []
+
+    deposed = Deposed(ballot=BALLOT, by=Ballot(4, leader_of("b")), pause_ms=0)
+    told = role.handle(leader_of("a"), deposed, T0)
+    assert sent(told, ASKER) == [Declined(number=7, why=Decline.NOT_MASTER, master="")]
+
+
+def test_whoever_asked_hears_of_its_command_also_if_a_successor_decided_it() -> None:
+    role = replica()
+    role.handle(leader_of("a"), REIGN, T0)
+    role.handle(ASKER, Propose(client=ASKER, number=7, command=b"mine"), T0)
+    role.handle(role.address, Gather(), T0)
+
+    same = (Batch(time_ms=0, commands=(b"opening",)), Batch(time_ms=0, commands=(b"mine",)))
+    told = role.handle(acceptor_of("a"), learned(1, *same), T0)
+    assert sent(told, ASKER)[-1] == Proposed(number=7, slot=2)
+
+
+def test_one_timer_runs_for_what_is_due_however_often_an_earlier_one_was_needed() -> None:
+    """Each time a wait with a short limit comes and is granted, a due time comes and goes."""
+    ordering = Ordering(opening=())
+    ordering.clock = LogClock()
+    ordering.begin(REIGN, 0, T0)
+    timers: list[tuple[int, Tick]] = []
+
+    def take(effects: Effects, ms: int) -> None:
+        for wake in effects:
+            assert isinstance(wake, Wake)
+            assert isinstance(wake.timer, Tick)
+            timers.append((ms + wake.after_ms, wake.timer))
+
+    take(ordering.arm(20_000, T0), 0)
+    for ms in range(0, 10_000, 1_000):
+        take(ordering.arm(ms + 500, at(ms)), ms)
+        for due, timer in [one for one in timers if one[0] < ms + 1_000]:
+            timers.remove((due, timer))
+            take(ordering.tick(timer, 20_000 + ms, 2, at(due)), due)
+    live = [timer for _, timer in timers if timer.due_ms == ordering.tick_ms]
+    assert len(live) == 1
+
+    for _ in range(30):
+        due, timer = min(timers, key=lambda one: one[0])
+        timers.remove((due, timer))
+        take(ordering.tick(timer, due + 5_000, 2, at(due)), due)
+    assert len(timers) == 1
+
+
+def test_a_vote_for_an_absurd_slot_does_not_fill_the_log_with_no_ops() -> None:
+    scout = Scout(address_of("a", "scout-3"), HOST, node="a", config=CONFIG, ballot=BALLOT, first=1)
+    scout.begin(T0)
+    absurd = Vote(1 << 40, Ballot(2, leader_of("c")), Batch(time_ms=1, commands=()))
+
+    for node, votes in (("b", (absurd,)), ("a", ())):
+        promise = Promise(ballot=BALLOT, asked=1, first=1, votes=votes, more=None)
+        effects = scout.handle(acceptor_of(node), promise, T0)
+
+    assert effects == (Observe("paxos.impossible_promise"),)
+
+
+def test_a_snapshot_arrives_also_over_a_link_on_which_a_part_takes_longer_than_the_first_wait() -> (
+    None
+):
+    role = CatchUp(catchup_of("a"), HOST, node="a", config=CONFIG)
+    takes_ms, part = 500, bytes(CHUNK_BYTES_MAX)
+    effects = role.handle(role.address, Lacking(first=1, target=9, source="b"), T0)
+    restored: list[object] = []
+
+    for _ in range(20):
+        (wake,) = [effect for effect in effects if isinstance(effect, Wake)]
+        assert isinstance(wake.timer, FetchRetry)
+        asked = role.question
+        if asked is None:
+            break
+        if wake.after_ms < takes_ms:  # The answer is under way, and comes too late.
+            effects = role.handle(role.address, wake.timer, T0)
+            continue
+        word = SnapshotChunk(slot=9, time_ms=0, chunk=asked.chunk, count=4, content=part)
+        effects = role.handle(catchup_of(role.source), word, T0)
+        restored += sent(effects, replica_of("a"))
+        if restored:
+            break
+
+    assert [type(word).__name__ for word in restored] == ["Restore"]
+    assert role.unanswered == 0  # What is lacking next is asked for as quickly as ever.
+
+
+def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
+    role = CatchUp(catchup_of("a"), HOST, node="a", config=CONFIG)
+    effects = role.handle(role.address, Lacking(first=1, target=9, source="b"), T0)
+    waits: list[int] = []
+    for _ in range(6):
+        (wake,) = [effect for effect in effects if isinstance(effect, Wake)]
+        assert isinstance(wake.timer, FetchRetry)
+        waits.append(wake.after_ms)
+        effects = role.handle(role.address, wake.timer, T0)
+    longest = FETCH_MS << FETCH_DOUBLINGS_MAX
+    assert waits == [100, 200, 400, longest, longest, longest]
+
+
+def test_a_node_gives_up_its_session_before_a_log_with_a_fast_clock_ends_it() -> None:
+    """The log counts a TTL from when it heard; its clock may be fast, and this node's slow."""
+    tenure = Tenure("a", "a/1", Errands(ASKER, replica_of("a"), encode))
+    tenure.session, tenure.confirmed_at = "a/1.1", T0
+    slow, fast = 1 - DRIFT_PPM / 1e6, 1 + DRIFT_PPM / 1e6
+    ended_ms = TTL_MS / fast
+
+    assert tenure.is_over(Instant(int(ended_ms * slow * NS_PER_MS) + 1))
+    assert not tenure.is_over(Instant(int((ended_ms * slow - 1) * NS_PER_MS)))
