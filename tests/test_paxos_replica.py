@@ -160,16 +160,6 @@ def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
     assert len(rest.batch.commands) == 1
 
 
-def test_all_commands_of_one_turn_share_a_slot(replica: Replica) -> None:
-    reign(replica)
-    first = replica.handle(LISTENER, propose(1), T0)
-    second = replica.handle(LISTENER, propose(2), T0)
-
-    assert (first, second) == ([Send(replica.address, Gather())], [])
-    (both,) = orders(gather(replica))
-    assert both.batch.commands == (b"x", b"x")
-
-
 def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
     replica: Replica,
 ) -> None:

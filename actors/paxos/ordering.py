@@ -47,6 +47,8 @@ class Ordering:
         self.reign, self.tick_ms, self.yielding = reign, None, False
         self.free = reign.first
         self.stamped_ms = max(time_ms, reign.time_ms)
+        if self.clock.read(now) < self.stamped_ms:  # What phase one found was not applied here.
+            self.clock.set(self.stamped_ms, now)
         return self._give_slot(self.opening, now)
 
     def end(self) -> list[Asker]:
