@@ -20,6 +20,7 @@ from holdfast.cluster.config import Config
 from holdfast.cluster.host.dispatcher import Dispatcher
 from holdfast.cluster.host.ref import RoleRef
 from holdfast.cluster.recipe import Seat, keeps_journal, recipe_of
+from holdfast.cluster.storage.identity import STREAM, claim
 from holdfast.cluster.storage.journal import SEGMENT_BYTES_MAX, Journal
 from holdfast.transport.bridge import Bridge
 from holdfast.transport.wire import decode
@@ -65,6 +66,8 @@ class Node:
                 the node's address cannot be bound (then from a ``zmq.ZMQError``).
             AssertionsOffError: Python runs with ``-O``.
             holdfast.cluster.storage.error.JournalDamagedError: the journal is not readable.
+            holdfast.cluster.storage.error.JournalForeignError: it is that of another node,
+                cluster or set of members.
 
         """
         if not __debug__:
@@ -91,7 +94,7 @@ class Node:
             random=Random(boot),
             first_stamp=_first_stamp(),
             settings=config.settings,
-            journal=_records_of(journal),
+            journal=_records_of(journal, config, node_id),
         )
         cast = recipe_of(config.protocol)(seat)
         counters: Counter[str] = Counter()
@@ -175,8 +178,19 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
     return Journal.open(folder, segment_bytes_max=segment)
 
 
-def _records_of(journal: Journal | None) -> dict[str, tuple[Message, ...]]:
+def _records_of(
+    journal: Journal | None, config: Config, node_id: str
+) -> dict[str, tuple[Message, ...]]:
+    """Return what ``journal`` holds by role, if it is that of this node among these members."""
     if journal is None:
         return {}
     found = journal.take_records()
-    return {role: tuple(decode(record) for record in records) for role, records in found.items()}
+    identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
+    if config.protocol == "paxos":
+        identity["members"] = ", ".join(sorted(config.nodes))
+    claim(journal, found, identity)
+    return {
+        role: tuple(decode(record) for record in records)
+        for role, records in found.items()
+        if role != STREAM
+    }

@@ -17,6 +17,10 @@ class JournalDamagedError(StorageError):
     """What is on disk is not what was written. The node must not act on it; nothing was changed."""
 
 
+class JournalForeignError(StorageError):
+    """The folder belongs to another node, cluster or set of members. Nothing was changed."""
+
+
 class JournalFailedError(StorageError):
     """The disk refused a write. What was not yet synced may be lost; the journal is closed for use.
 

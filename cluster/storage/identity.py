@@ -1,0 +1,51 @@
+"""Whose journal a folder holds: written first, and compared at every start.
+
+A node that takes over another's promises, or votes among other members than those it
+promised to, can break safety without anybody's noticing. One wrong path in a
+configuration is enough for that, so it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from holdfast.cluster.storage.error import JournalForeignError
+from holdfast.cluster.storage.journal import Journal
+from holdfast.cluster.storage.record import Entry
+
+STREAM = "identity"
+"""The stream of the one record; no role has that name."""
+
+
+def claim(
+    journal: Journal, found: Mapping[str, Sequence[bytes]], identity: Mapping[str, str]
+) -> None:
+    """Return if ``journal`` is of ``identity``; a new journal is made so.
+
+    Args:
+        journal: open, with nothing appended yet.
+        found: what it held when it was opened, by stream.
+        identity: what must be the same in every life (cluster, node, members), in words.
+
+    Raises:
+        JournalForeignError: it is another's; the text says whose. Nothing was changed.
+        JournalFailedError: the disk refuses.
+
+    """
+    if not found:
+        journal.append([Entry(STREAM, json.dumps(dict(identity), sort_keys=True).encode())])
+        journal.sync()
+        return
+    records = found.get(STREAM, ())
+    known = json.loads(records[0]) if records else {}
+    wrong = [
+        f"{what} {known.get(what, 'unknown')!r} and not {mine!r}"
+        for what, mine in identity.items()
+        if known.get(what) != mine
+    ]
+    if wrong:
+        raise JournalForeignError(
+            f"{journal.folder} is the journal of {', '.join(wrong)}. Give this node the folder "
+            "that is its own, or an empty one if it never ran"
+        )
