@@ -18,7 +18,7 @@ from holdfast.actors.lock.message import (
     Release,
 )
 from holdfast.actors.lock.name import WAIT_MS_MAX
-from holdfast.actors.lock.outcome import Held, Outcome
+from holdfast.actors.lock.outcome import Held, Outcome, SessionKept
 from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
 from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
 from holdfast.actors.paxos import proxy_errand, proxy_guest
@@ -113,11 +113,21 @@ def test_a_node_has_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(told(door.handle(ask, Acquire(lock="z"), T0), Refused, ask)) == 1
 
 
-def test_a_newer_keep_alive_makes_the_older_needless(door: LogProxy) -> None:
+def test_a_newer_keep_alive_makes_the_older_needless_but_for_the_oldest(door: LogProxy) -> None:
     for request in (3, 4, 5):
         (command,) = proposed(door.handle(ANN, KeepAlive(session=ME, request=request), T0))
         assert command == KeepSession(session=ME, request=request)
-    assert len(door.errands) == 1
+    assert [key[3] for key in door.errands.by_key] == [3, 5]
+
+
+def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(door: LogProxy) -> None:
+    heard: list[int] = []
+    for request in range(3, 23):
+        door.handle(ANN, KeepAlive(session=ME, request=request), at(request * 200))
+        kept = SessionKept(session=ME, version=1, request=request - 2)
+        alive = told(happens(door, kept, now=at(request * 200 + 100)), Alive)
+        heard += [word.request for word in alive]
+    assert heard == list(range(3, 21, 2))
 
 
 def test_what_a_silent_client_asked_for_is_forgotten(door: LogProxy) -> None:

@@ -25,7 +25,7 @@ from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Happened, 
 from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
 from holdfast.actors.paxos.proxy_command import check_question, translate
-from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind, key_of_session
+from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind
 from holdfast.actors.paxos.proxy_event import (
     Asked,
     FromClient,
@@ -186,8 +186,7 @@ class LogProxy(Role[Heard]):
             session, owner, lock, number = key
             self.errands.drop((session, owner, lock, -number))
         elif kind is Kind.KEEP and guest is not None:
-            self.errands.drop(key_of_session(kind, *guest.keeps))
-            guest.keeps = (asked.session, asked.request)
+            self.errands.keep_two(guest, key)
         errand = self.errands.add(kind, key, command, now, asker=asker, asked=asked, guest=guest)
         return (self.errands.propose(errand), *self._tick())
 

@@ -179,6 +179,17 @@ class Errands:
         if errand is not None:
             self.end(errand)
 
+    def keep_two(self, guest: Guest, key: Key) -> None:
+        """Make room for the keep-alive ``key``: those under way but the oldest are needless now.
+
+        The oldest goes on: where the log takes longer than a client's pause between two,
+        each would else be dropped for the next, and none ever confirmed.
+        """
+        oldest, *needless = [*(known for known in guest.keeps if known in self.by_key), key]
+        for known in needless[:-1]:
+            self.drop(known)
+        guest.keeps = (oldest,) if oldest == key else (oldest, key)
+
     def forget_silent(self, now: Instant) -> int:
         """Forget what silent clients asked for; return how much that was."""
         gone = [
