@@ -12,14 +12,15 @@ from holdfast.actors.lock.message import (
     Acquire,
     Alive,
     Cancel,
+    Granted,
     KeepAlive,
     Reason,
     Refused,
     Release,
 )
 from holdfast.actors.lock.name import WAIT_MS_MAX
-from holdfast.actors.lock.outcome import Held, Outcome, SessionKept
-from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
+from holdfast.actors.lock.outcome import Held, Lost, Outcome, SessionKept
+from holdfast.actors.lock.session_message import End, Evict, HoldLost, ListLocks, Open
 from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
 from holdfast.actors.paxos import proxy_errand, proxy_guest
 from holdfast.actors.paxos.event import Happened
@@ -128,6 +129,18 @@ def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(door: 
         alive = told(happens(door, kept, now=at(request * 200 + 100)), Alive)
         heard += [word.request for word in alive]
     assert heard == list(range(3, 21, 2))
+
+
+def test_an_ask_inside_the_process_is_not_answered_by_the_loss_of_another_lock(
+    door: LogProxy,
+) -> None:
+    """It takes whatever is said to it for its answer, so nothing is said to it unasked."""
+    ask = Address("n1/ask-9")
+    door.handle(ask, acquire(4, "b"), T0)
+    lost = Lost(session=ME, owner="o", lock="a", fence=3, operator="root")
+    assert told(happens(door, lost), HoldLost, ask) == []
+    held = Held(session=ME, owner="o", request=4, lock="b", fence=5, count=1)
+    assert [granted.fence for granted in told(happens(door, held), Granted, ask)] == [5]
 
 
 def test_what_a_silent_client_asked_for_is_forgotten(door: LogProxy) -> None:

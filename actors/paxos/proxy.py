@@ -39,7 +39,6 @@ from holdfast.actors.paxos.proxy_guest import (
     GUEST_ERRANDS_MAX,
     Guest,
     Guests,
-    client_of,
     why_foreign,
 )
 from holdfast.actors.paxos.proxy_own import OwnSession
@@ -160,8 +159,6 @@ class LogProxy(Role[Heard]):
         """Return who is to be charged for a request in ``session``, and why it may not be asked."""
         client = node_of(asker)
         if client == self.node:
-            if session:
-                self.guests.hear(client_of(session), asker, session, now)
             return None, ""
         guest = self.guests.by_id.get(client)
         if guest is None or guest.session != session:
