@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 
 import pytest
 
+from holdfast import aio
 from holdfast.actors.error import ClosedError, NotHeldError, UnavailableError
 from holdfast.actors.lock.message import Acquire, Cancel, Granted, Release, Released
 from holdfast.actors.message import Event, Instant
@@ -26,16 +28,20 @@ class Desk:
 
     def __init__(self) -> None:
         self.count = 0
-        self.silent = False
+        self.silent = self.mute = False
         self.tokens: list[int] = []
         self.told: list[Event] = []
+        self.waiting: list[Reply] = []
+        self.abandoned: list[Reply] = []
 
     def submit(self, message: Event, reply: Reply) -> None:
         match message:
             case Acquire(lock=lock, request=token):
                 self.count += 1
                 self.tokens.append(token)
-                reply.set(Granted(lock=lock, fence=1, count=self.count))
+                self.waiting.append(reply)
+                if not self.mute:
+                    reply.set(Granted(lock=lock, fence=1, count=self.count))
             case Release() if self.silent:
                 reply.fail(UnavailableError("silent"))
             case Release(lock=lock):
@@ -45,7 +51,7 @@ class Desk:
                 raise AssertionError(message)
 
     def abandon(self, reply: Reply) -> None:
-        del reply
+        self.abandoned.append(reply)
 
     def tell(self, message: Event) -> None:
         self.told.append(message)
@@ -95,3 +101,28 @@ def test_a_forked_process_holds_nothing(lock: Lock, monkeypatch: pytest.MonkeyPa
         lock.raise_if_lost()
     monkeypatch.setattr("os.getpid", lambda: parent)
     assert (lock.held, lock.fence) == (True, 1)
+
+
+def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(desk: Desk) -> None:
+    herald = ThreadHerald()
+    grips = Grips(lambda: Instant(0), herald)
+    desk.mute = True
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, __: None)  # "Task was destroyed but it is pending".
+
+    async def begin() -> asyncio.Task[int | None]:
+        lock = aio.Lock(Line(desk), grips, Terms("x", owner="ann"))
+        task = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0)
+        return task
+
+    task = loop.run_until_complete(begin())
+    loop.close()
+    (reply,) = desk.waiting
+    reply.set(Granted(lock="x", fence=1))
+    (cancel,) = desk.told
+    assert isinstance(cancel, Cancel)
+    assert cancel.request == desk.tokens[0]
+    assert (desk.abandoned, grips.find("x", "ann")) == ([reply], None)
+    assert not task.done()
+    herald.stop(PATIENCE_S)
