@@ -167,6 +167,7 @@ class Handle(ABC):
         try:
             self._line.submit(acquire, attempt.reply)
             yield from self._line.answer(attempt.reply)
+            return self._entered(attempt)
         except HoldfastError:
             raise
         except BaseException:
@@ -174,12 +175,15 @@ class Handle(ABC):
             self._cancel(attempt.lock, attempt.owner, self._grips.give_up(attempt))
             self._line.abandon(attempt.reply)
             raise
+
+    def _entered(self, attempt: Attempt) -> int:
+        """Return the fence of what was granted, if that can be held still."""
         if attempt.lost_before is not None:
             self._cancel(attempt.lock, attempt.owner, attempt.token)
             raise self._told(attempt.lost_before)
         grip = attempt.grip
         assert grip is not None
-        if self._grips.find(self.name, owner) is grip and grip.lost is not None:
+        if self._grips.find(self.name, attempt.owner) is grip and grip.lost is not None:
             raise self._told(grip)  # Granted, but so late that it may be another's by now.
         return grip.fence
 
