@@ -104,6 +104,29 @@ def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.Mon
     assert len(proposed(door.handle(ANN, acquire(5, "l5"), T0))) == 1
 
 
+def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_session(
+    door: LogProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.actors.paxos.proxy.GUEST_ERRANDS_MAX", 4)
+    monkeypatch.setattr(proxy_errand, "ERRANDS_MAX", 4)
+    for request in (2, 3, 4, 5):
+        door.handle(ANN, acquire(request, f"l{request}"), T0)
+    assert told(door.handle(ANN, acquire(6, "l6"), T0), Refused)
+    for request, easing in enumerate(
+        (
+            KeepAlive(session=ME, request=7),
+            Release(lock="held", fence=1, session=ME, owner="o", request=8),
+            Cancel(lock="l9", session=ME, owner="o", request=9),
+            End(session=ME, request=10),
+        ),
+        start=7,
+    ):
+        (command,) = proposed(door.handle(ANN, easing, T0))
+        assert getattr(command, "request", 0) == request
+    more = Release(lock="more", fence=1, session=ME, owner="o", request=11)
+    assert told(door.handle(ANN, more, T0), Refused), "it has a limit, too"
+
+
 def test_a_node_has_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy_errand, "ERRANDS_MAX", 2)
     for request in (2, 3):

@@ -25,7 +25,7 @@ from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Happened, 
 from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
 from holdfast.actors.paxos.proxy_command import check_question, translate
-from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind
+from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind, room_for
 from holdfast.actors.paxos.proxy_event import (
     Asked,
     FromClient,
@@ -175,9 +175,9 @@ class LogProxy(Role[Heard]):
         if errand is not None:
             errand.asker, errand.asked = asker, asked
             return ()
-        if self.errands.is_full():
+        if self.errands.is_full(kind):
             return self._overloaded(asker, asked, f"{ERRANDS_MAX} requests")
-        if guest is not None and guest.errands >= GUEST_ERRANDS_MAX:
+        if guest is not None and guest.errands >= room_for(kind, GUEST_ERRANDS_MAX):
             return self._overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
         if kind is Kind.CANCEL:
             session, owner, lock, number = key
@@ -205,7 +205,7 @@ class LogProxy(Role[Heard]):
         match asked:
             case Acquire():
                 translate(replace(asked, session=self.name, request=1))
-                if self.errands.is_full():
+                if self.errands.is_full(Kind.ACQUIRE):
                     return self._overloaded(asker, asked, f"{ERRANDS_MAX} requests")
                 return [*self.own.acquire(asker, asked, now), *self._tick()]
             case Release():
