@@ -112,17 +112,15 @@ def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_s
     for request in (2, 3, 4, 5):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     assert told(door.handle(ANN, acquire(6, "l6"), T0), Refused)
-    for request, easing in enumerate(
-        (
-            KeepAlive(session=ME, request=7),
-            Release(lock="held", fence=1, session=ME, owner="o", request=8),
-            Cancel(lock="l9", session=ME, owner="o", request=9),
-            End(session=ME, request=10),
-        ),
-        start=7,
-    ):
-        (command,) = proposed(door.handle(ANN, easing, T0))
-        assert getattr(command, "request", 0) == request
+    easing: list[KeepAlive | Release | Cancel | End] = [
+        KeepAlive(session=ME, request=7),
+        Release(lock="held", fence=1, session=ME, owner="o", request=8),
+        Cancel(lock="l9", session=ME, owner="o", request=9),
+        End(session=ME, request=10),
+    ]
+    for asked in easing:
+        (command,) = proposed(door.handle(ANN, asked, T0))
+        assert getattr(command, "request", 0) == asked.request
     more = Release(lock="more", fence=1, session=ME, owner="o", request=11)
     assert told(door.handle(ANN, more, T0), Refused), "it has a limit, too"
 
