@@ -124,18 +124,26 @@ class Grips:
                 self._grips[key] = grip
             else:
                 grip.count += 1
+            grip.tokens.append(attempt.token)
             if attempt.listeners not in grip.listeners:
                 grip.listeners.append(attempt.listeners)
             attempt.grip = grip
 
-    def give_up(self, attempt: Attempt) -> None:
-        """Forget what ``attempt`` was granted, or will be: it was interrupted."""
+    def give_up(self, attempt: Attempt) -> int:
+        """Forget what ``attempt`` was granted, or will be: it was interrupted.
+
+        Return the token of the acquire to be undone: another, if its own hold was the one
+        that somebody else of the same owner has released.
+        """
         with self._guard:
             attempt.given_up = True
-            grip = attempt.grip
+            grip, token = attempt.grip, attempt.token
             if grip is not None and grip.count > 0:
                 grip.count -= 1
+                token = token if token in grip.tokens else grip.tokens[-1]
+                grip.tokens.remove(token)
                 self._drop_if_done(grip)
+            return token
 
     def leave(self, grip: Grip) -> Reply | None:
         """Begin the release of one hold of ``grip``; return where its answer shall go.
@@ -155,7 +163,19 @@ class Grips:
             if grip.count == 0:
                 raise NotHeldError(not_held(grip.lock, grip.owner))
             grip.count -= 1
+            grip.tokens.pop()
             return self._expect_release(grip)
+
+    def give_back(self, grip: Grip) -> int | None:
+        """Leave one hold of ``grip`` to the session to release: return the token of its acquire.
+
+        None if nothing of it is left.
+        """
+        with self._guard:
+            if grip.lost is not None or grip.count == 0:
+                return None
+            grip.count -= 1
+            return grip.tokens.pop()
 
     def ask_again(self, grip: Grip) -> Reply | None:
         """Return where the answer of a repeated release of ``grip`` shall go.
@@ -175,6 +195,7 @@ class Grips:
                     assert isinstance(answer, Released)
                     # A repetition may have released the next hold: the cluster counts right.
                     grip.count = min(grip.count, answer.count)
+                    del grip.tokens[grip.count :]
                 case NotHeldError():
                     grip.count = 0
                 case LockOwnershipLostError():

@@ -78,7 +78,7 @@ class Handle(ABC):
     @property
     def state(self) -> HoldState:
         """How the caller's owner stands to the lock; see `HoldState`."""
-        return self._grips.state(self.name, self.owner)
+        return HoldState.FREE if self._line.forked else self._grips.state(self.name, self.owner)
 
     @property
     def held(self) -> bool:
@@ -123,13 +123,12 @@ class Handle(ABC):
             owner = self.owner
         except RuntimeError:
             return f"<Lock {self.name!r}>"
-        state = self._grips.state(self.name, owner)
-        fence = self.fence
+        state, fence = self.state, self.fence
         text = "not held here" if fence is None else f"{state.value} under fence {fence}"
         return f"<Lock {self.name!r} of {owner!r}, {text}>"
 
     def _grip(self) -> Grip | None:
-        return self._grips.find(self.name, self.owner)
+        return None if self._line.forked else self._grips.find(self.name, self.owner)
 
     def _acquiring(self, blocking: bool, timeout: float | None) -> Operation[int | None]:
         """Acquire as `acquire` of a face does: end with the fence, or None for "not now"."""
@@ -168,20 +167,23 @@ class Handle(ABC):
         try:
             self._line.submit(acquire, attempt.reply)
             yield from self._line.answer(attempt.reply)
+            return self._entered(attempt)
         except HoldfastError:
             raise
         except BaseException:
             # Interrupted, perhaps after the grant: whatever the session has, it gives back.
-            self._grips.give_up(attempt)
-            self._line.tell(self._cancel(attempt))
+            self._cancel(attempt.lock, attempt.owner, self._grips.give_up(attempt))
             self._line.abandon(attempt.reply)
             raise
+
+    def _entered(self, attempt: Attempt) -> int:
+        """Return the fence of what was granted, if that can be held still."""
         if attempt.lost_before is not None:
-            self._line.tell(self._cancel(attempt))
+            self._cancel(attempt.lock, attempt.owner, attempt.token)
             raise self._told(attempt.lost_before)
         grip = attempt.grip
         assert grip is not None
-        if self._grips.find(self.name, owner) is grip and grip.lost is not None:
+        if self._grips.find(self.name, attempt.owner) is grip and grip.lost is not None:
             raise self._told(grip)  # Granted, but so late that it may be another's by now.
         return grip.fence
 
@@ -213,9 +215,19 @@ class Handle(ABC):
                 yield from self._line.answer(reply)
                 return
             last = grip.count == 0
-            yield from self._confirming(grip)
+            try:
+                yield from self._confirming(grip)
+            except BaseException:
+                if not last:  # This one happens all the same, when that before it is done.
+                    self._give_back(grip)
+                raise
             if last or grip.count == 0:
                 return
+
+    def _give_back(self, grip: Grip) -> None:
+        token = self._grips.give_back(grip)
+        if token is not None:
+            self._cancel(grip.lock, grip.owner, token)
 
     def _confirming(self, grip: Grip) -> Operation[None]:
         """Wait until a release that was begun before is confirmed, and see that it is sent."""
@@ -246,8 +258,9 @@ class Handle(ABC):
             if not isinstance(error, LockOwnershipLostError):
                 error.add_note(_note(self.name, failure))
 
-    def _cancel(self, attempt: Attempt) -> Cancel:
-        return Cancel(lock=attempt.lock, session="", owner=attempt.owner, request=attempt.token)
+    def _cancel(self, lock: str, owner: str, token: int) -> None:
+        """Have the session undo an acquire, whether it waits or is held."""
+        self._line.tell(Cancel(lock=lock, session="", owner=owner, request=token))
 
     def _told(self, grip: Grip) -> LockOwnershipLostError:
         self._hand_back(grip)

@@ -62,6 +62,8 @@ class Grip:
     fence: int
     count: int = 1
     """How often it is held, without those whose release has begun."""
+    tokens: list[int] = field(default_factory=list[int])
+    """Of the acquires that made those, by which the session knows each."""
     leaving: Reply | None = None
     """The answer of a release that has begun and is not confirmed; one at a time."""
     sent: Reply | None = None

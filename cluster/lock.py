@@ -16,8 +16,9 @@ class Lock(Handle):
     """One named lock of the cluster, from `Client.lock`. Any thread may use it.
 
     Each thread is an owner of its own, unless `Client.lock` was given an ``owner``:
-    what one thread holds another cannot release. Objects of the same name and owner
-    in one client are the same lock.
+    what one thread holds another cannot release, and what a thread holds when it ends stays
+    held until the client is closed. Objects of the same name and owner in one client are the
+    same lock.
 
     With ``with``, the body runs only while the lock is held, as far as this client
     knows; what a late holder does is caught by whoever checks its `fence`. Callbacks

@@ -30,6 +30,8 @@ RESEND_S = 1.0
 """A request without an answer is sent again this often, under the same request number."""
 TTL_S = 15.0
 """How long the session, and all it holds, outlives the last word of this client."""
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""It goes on while the machine sleeps: a belief in the session must not outlive a nap."""
 DRIFT = 0.001
 """What the session is believed to live less, because clocks do not run at the same rate."""
 
@@ -67,7 +69,7 @@ class Client:
         """Send one message to the proxy of whichever node is connected; drop it if none is."""
         envelope = ["*/proxy", f"{self.name}/session", *message]
         frame = [VERSION, self.cluster, 0, 0, [envelope]]
-        self.sent_at.setdefault(number, time.monotonic())
+        self.sent_at.setdefault(number, time.clock_gettime(CLOCK))
         with contextlib.suppress(zmq.Again):  # Not connected: it is sent again in a moment.
             self.socket.send(cbor2.dumps(frame), zmq.NOBLOCK)
 
@@ -96,7 +98,7 @@ class Client:
 
     def keep(self) -> None:
         """Say that we are here, a few times a TTL; stop once the session may be over."""
-        now = time.monotonic()
+        now = time.clock_gettime(CLOCK)
         if not self.ttl_s:
             return  # This cluster keeps no sessions.
         if now >= self.confirmed_at + self.ttl_s * (1 - DRIFT):
@@ -110,9 +112,9 @@ class Client:
         self, number: int, message: list[Any], answers: tuple[int, ...], patience_s: float = 10.0
     ) -> list[Any]:
         """Send ``message`` until an answer to it comes; give up after ``patience_s``."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.clock_gettime(CLOCK) + patience_s
         again = 0.0
-        while (now := time.monotonic()) < deadline:
+        while (now := time.clock_gettime(CLOCK)) < deadline:
             if now >= again:
                 self.send(number, message)
                 again = now + (RESEND_S if again else RESEND_S / 10)  # Soon, while connecting.
@@ -131,7 +133,7 @@ class Client:
         if tag == REFUSED:
             sys.exit(f"no session, for reason {rest[1]}: {rest[2]}")
         self.session, self.ttl_s = rest[1], rest[2] / 1000
-        self.kept_at = time.monotonic()
+        self.kept_at = time.clock_gettime(CLOCK)
 
     def acquire(self, lock: str, wait_ms: int) -> list[Any]:
         """Return the Granted or Refused that answers."""
@@ -141,8 +143,8 @@ class Client:
 
     def hold(self, seconds: float) -> None:
         """Keep the session for so long, and hear whether anything is lost."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
+        end = time.clock_gettime(CLOCK) + seconds
+        while (left := end - time.clock_gettime(CLOCK)) > 0:
             self.keep()
             for message in self.receive(min(left, (self.ttl_s or TTL_S) / 10)):
                 self.judge(message)

@@ -237,6 +237,20 @@ def test_too_much_from_outside_is_refused_and_the_role_serves_on(start: Start) -
     assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
 
 
+def test_a_release_is_let_in_however_much_waits(start: Start) -> None:
+    ref = start().ref(ROLE)
+    entered, leave = threading.Event(), threading.Event()
+    ref.tell(Block(entered=entered, leave=leave))
+    assert entered.wait(LONG_S)
+    futures = [ref.ask(Acquire(lock="a"), block=False) for _ in range(INBOX_MAX + 10)]
+    release = ref.ask(Release(lock="a", fence=5), block=False)
+    leave.set()
+    with pytest.raises(OverloadedError):
+        futures[-1].get(timeout=LONG_S)
+    with pytest.raises(NotHeldError, match="fence 5"):
+        release.get(timeout=LONG_S)
+
+
 def test_stopping_leaves_no_thread_no_file_and_no_hanging_future() -> None:
     process = psutil.Process()
     files, threads = process.num_fds(), threading.active_count()

@@ -12,14 +12,15 @@ from holdfast.actors.lock.message import (
     Acquire,
     Alive,
     Cancel,
+    Granted,
     KeepAlive,
     Reason,
     Refused,
     Release,
 )
 from holdfast.actors.lock.name import WAIT_MS_MAX
-from holdfast.actors.lock.outcome import Held, Outcome
-from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
+from holdfast.actors.lock.outcome import Held, Lost, Outcome, SessionKept
+from holdfast.actors.lock.session_message import End, Evict, HoldLost, ListLocks, Open
 from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
 from holdfast.actors.paxos import proxy_errand, proxy_guest
 from holdfast.actors.paxos.event import Happened
@@ -103,6 +104,27 @@ def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.Mon
     assert len(proposed(door.handle(ANN, acquire(5, "l5"), T0))) == 1
 
 
+def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_session(
+    door: LogProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.actors.paxos.proxy.GUEST_ERRANDS_MAX", 4)
+    monkeypatch.setattr(proxy_errand, "ERRANDS_MAX", 4)
+    for request in (2, 3, 4, 5):
+        door.handle(ANN, acquire(request, f"l{request}"), T0)
+    assert told(door.handle(ANN, acquire(6, "l6"), T0), Refused)
+    easing: list[KeepAlive | Release | Cancel | End] = [
+        KeepAlive(session=ME, request=7),
+        Release(lock="held", fence=1, session=ME, owner="o", request=8),
+        Cancel(lock="l9", session=ME, owner="o", request=9),
+        End(session=ME, request=10),
+    ]
+    for asked in easing:
+        (command,) = proposed(door.handle(ANN, asked, T0))
+        assert getattr(command, "request", 0) == asked.request
+    more = Release(lock="more", fence=1, session=ME, owner="o", request=11)
+    assert told(door.handle(ANN, more, T0), Refused), "it has a limit, too"
+
+
 def test_a_node_has_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy_errand, "ERRANDS_MAX", 2)
     for request in (2, 3):
@@ -113,11 +135,33 @@ def test_a_node_has_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(told(door.handle(ask, Acquire(lock="z"), T0), Refused, ask)) == 1
 
 
-def test_a_newer_keep_alive_makes_the_older_needless(door: LogProxy) -> None:
+def test_a_newer_keep_alive_makes_the_older_needless_but_for_the_oldest(door: LogProxy) -> None:
     for request in (3, 4, 5):
         (command,) = proposed(door.handle(ANN, KeepAlive(session=ME, request=request), T0))
         assert command == KeepSession(session=ME, request=request)
-    assert len(door.errands) == 1
+    assert [key[3] for key in door.errands.by_key] == [3, 5]
+
+
+def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(door: LogProxy) -> None:
+    heard: list[int] = []
+    for request in range(3, 23):
+        door.handle(ANN, KeepAlive(session=ME, request=request), at(request * 200))
+        kept = SessionKept(session=ME, version=1, request=request - 2)
+        alive = told(happens(door, kept, now=at(request * 200 + 100)), Alive)
+        heard += [word.request for word in alive]
+    assert heard == list(range(3, 21, 2))
+
+
+def test_an_ask_inside_the_process_is_not_answered_by_the_loss_of_another_lock(
+    door: LogProxy,
+) -> None:
+    """It takes whatever is said to it for its answer, so nothing is said to it unasked."""
+    ask = Address("n1/ask-9")
+    door.handle(ask, acquire(4, "b"), T0)
+    lost = Lost(session=ME, owner="o", lock="a", fence=3, operator="root")
+    assert told(happens(door, lost), HoldLost, ask) == []
+    held = Held(session=ME, owner="o", request=4, lock="b", fence=5, count=1)
+    assert [granted.fence for granted in told(happens(door, held), Granted, ask)] == [5]
 
 
 def test_what_a_silent_client_asked_for_is_forgotten(door: LogProxy) -> None:

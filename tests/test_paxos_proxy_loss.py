@@ -156,7 +156,7 @@ def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
 ) -> None:
     inside.do(ONE, A)
     inside.silent = True
-    inside.pass_time(TTL_MS - TTL_MS // 1_000 - 1)
+    inside.pass_time(TTL_MS - 2 * TTL_MS // 1_000 - 1)
     assert list(inside.door.own.holding.holds) == [("a", inside.fence(ONE))]
     inside.pass_time(ROUND_MS)
     assert inside.door.own.holding.holds == {}

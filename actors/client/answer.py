@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.actors.client.holding import Hold, Level
 from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.loss import lose
+from holdfast.actors.client.loss import GONE, let_go, lose
 from holdfast.actors.client.pending import Claim, Debt, Pending, claim_of, settle
 from holdfast.actors.client.wording import Answer, No, answers, lost
 from holdfast.actors.effect import Effect, Observe, Send
@@ -25,9 +25,6 @@ from holdfast.actors.message import Address, Instant
 
 UNDECIDED = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.INVALID, Reason.UNSUPPORTED})
 """What a gate may say by itself, and not the cluster: an earlier copy may still be done."""
-
-GONE = frozenset({Reason.NOT_HELD, Reason.OWNERSHIP_LOST})
-"""After these there is no hold that a release could release."""
 
 
 def on_answer(ledger: Ledger, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
@@ -241,13 +238,9 @@ def _on_refused(ledger: Ledger, pending: Pending, answer: Refused, now: Instant)
             pass
     ledger.outstanding.drop(pending)
     effects = ledger.reply(pending, answer)
-    if claim is not None and claim in ledger.holds:
-        told = isinstance(pending.asked, Release) and pending.user is not None
-        if answer.reason is Reason.OWNERSHIP_LOST:
-            effects = [*ledger.lose_hold(claim, answer.detail, told=int(told)), *effects]
-        elif isinstance(pending.asked, Release) and answer.reason is Reason.NOT_HELD:
-            del ledger.holds[claim]
-    return effects if claim is None else [*effects, *_rest_of(ledger, claim, now)]
+    if claim is None:
+        return effects
+    return [*let_go(ledger, claim, pending, answer), *effects, *_rest_of(ledger, claim, now)]
 
 
 def _rest_of(ledger: Ledger, claim: Claim, now: Instant) -> list[Effect]:

@@ -11,7 +11,7 @@ from holdfast.actors.client.tenure import Ending
 from holdfast.actors.client.voice import end_sessions, open_session
 from holdfast.actors.client.wording import lost
 from holdfast.actors.effect import Effect, Observe
-from holdfast.actors.lock.message import Release
+from holdfast.actors.lock.message import Acquire, Reason, Refused, Release
 from holdfast.actors.message import Instant, ms_between
 
 END_TTLS = 2
@@ -19,6 +19,9 @@ END_TTLS = 2
 
 ENDINGS_MAX = 16
 """Sessions given up at a time; the oldest of more expires by itself."""
+
+GONE = frozenset({Reason.NOT_HELD, Reason.OWNERSHIP_LOST})
+"""After these there is no hold that a release could release."""
 
 
 def judge_belief(ledger: Ledger, now: Instant) -> list[Effect]:
@@ -89,3 +92,21 @@ def _end_or_go_on(
     if isinstance(pending.asked, Release) and pending.user is not None:
         told[claim] = told.get(claim, 0) + 1
     return ledger.reply_no(pending, lost(claim, hold.fence, detail))
+
+
+def let_go(ledger: Ledger, claim: Claim, pending: Pending, answer: Refused) -> list[Effect]:
+    """Forget the hold that is no more; a later one, under another fence, is not meant."""
+    hold = ledger.holds.get(claim)
+    if hold is None or answer.reason not in GONE:
+        return []
+    match pending.asked:
+        case Release(fence=fence) if fence == hold.fence:
+            told, others = pending.user is not None, len(hold.levels) > (not pending.owed)
+        case Acquire():
+            told, others = False, True
+        case _:
+            return []
+    if others or answer.reason is Reason.OWNERSHIP_LOST:  # Somebody believes that it is held.
+        return ledger.lose_hold(claim, answer.detail, told=int(told))
+    del ledger.holds[claim]
+    return []

@@ -102,8 +102,8 @@ class Outstanding:
         if not isinstance(pending.asked, Acquire) or pending.said_at is None:
             return self.go_on(claim, now)
         gate = self.gates.table[pending.gate]
-        if gate.refused and gate.heard_at is None:
-            return []  # It never was a node of ours: nothing was asked of it.
+        if gate.refused and gate.heard_at is None and not self.tenure.kept:
+            return []  # It never was a node of ours; a kept wait may have been elsewhere before.
         debt = self._debt(pending.gate, claim)
         assert debt not in self.withdrawals
         withdrawal = Withdrawal(pending.number, now, paused(self.random, RETRY_MS, now))

@@ -25,7 +25,7 @@ from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Happened, 
 from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
 from holdfast.actors.paxos.proxy_command import check_question, translate
-from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind, key_of_session
+from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind, room_for
 from holdfast.actors.paxos.proxy_event import (
     Asked,
     FromClient,
@@ -39,7 +39,6 @@ from holdfast.actors.paxos.proxy_guest import (
     GUEST_ERRANDS_MAX,
     Guest,
     Guests,
-    client_of,
     why_foreign,
 )
 from holdfast.actors.paxos.proxy_own import OwnSession
@@ -160,8 +159,6 @@ class LogProxy(Role[Heard]):
         """Return who is to be charged for a request in ``session``, and why it may not be asked."""
         client = node_of(asker)
         if client == self.node:
-            if session:
-                self.guests.hear(client_of(session), asker, session, now)
             return None, ""
         guest = self.guests.by_id.get(client)
         if guest is None or guest.session != session:
@@ -178,16 +175,15 @@ class LogProxy(Role[Heard]):
         if errand is not None:
             errand.asker, errand.asked = asker, asked
             return ()
-        if self.errands.is_full():
+        if self.errands.is_full(kind):
             return self._overloaded(asker, asked, f"{ERRANDS_MAX} requests")
-        if guest is not None and guest.errands >= GUEST_ERRANDS_MAX:
+        if guest is not None and guest.errands >= room_for(kind, GUEST_ERRANDS_MAX):
             return self._overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
         if kind is Kind.CANCEL:
             session, owner, lock, number = key
             self.errands.drop((session, owner, lock, -number))
         elif kind is Kind.KEEP and guest is not None:
-            self.errands.drop(key_of_session(kind, *guest.keeps))
-            guest.keeps = (asked.session, asked.request)
+            self.errands.keep_two(guest, key)
         errand = self.errands.add(kind, key, command, now, asker=asker, asked=asked, guest=guest)
         return (self.errands.propose(errand), *self._tick())
 
@@ -209,7 +205,7 @@ class LogProxy(Role[Heard]):
         match asked:
             case Acquire():
                 translate(replace(asked, session=self.name, request=1))
-                if self.errands.is_full():
+                if self.errands.is_full(Kind.ACQUIRE):
                     return self._overloaded(asker, asked, f"{ERRANDS_MAX} requests")
                 return [*self.own.acquire(asker, asked, now), *self._tick()]
             case Release():

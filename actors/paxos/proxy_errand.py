@@ -46,6 +46,16 @@ class Kind(Enum):
     EVICT = "evict"
 
 
+EASING = frozenset({Kind.KEEP, Kind.END, Kind.RELEASE, Kind.CANCEL})
+"""What frees something, or keeps what is held: there is as much room for it again. Were it refused
+because so much waits, nothing would end the waiting."""
+
+
+def room_for(kind: Kind, limit: int) -> int:
+    """Return how many commands there may be for one more of ``kind``; ``limit`` is for most."""
+    return 2 * limit if kind in EASING else limit
+
+
 def key_of_session(kind: Kind, session: str, request: int) -> Key:
     """Return the key of a command about a session; locks have names, so it is no claim's."""
     return (session, kind.value, "", request)
@@ -119,9 +129,9 @@ class Errands:
     def __len__(self) -> int:
         return len(self.by_key)
 
-    def is_full(self) -> bool:
-        """Return whether no more can be taken on."""
-        return len(self.by_key) >= ERRANDS_MAX
+    def is_full(self, kind: Kind) -> bool:
+        """Return whether no more of ``kind`` can be taken on."""
+        return len(self.by_key) >= room_for(kind, ERRANDS_MAX)
 
     def add(
         self,
@@ -178,6 +188,17 @@ class Errands:
         errand = self.by_key.get(key)
         if errand is not None:
             self.end(errand)
+
+    def keep_two(self, guest: Guest, key: Key) -> None:
+        """Make room for the keep-alive ``key``: those under way but the oldest are needless now.
+
+        The oldest goes on: where the log takes longer than a client's pause between two,
+        each would else be dropped for the next, and none ever confirmed.
+        """
+        oldest, *needless = [*(known for known in guest.keeps if known in self.by_key), key]
+        for known in needless[:-1]:
+            self.drop(known)
+        guest.keeps = (oldest,) if oldest == key else (oldest, key)
 
     def forget_silent(self, now: Instant) -> int:
         """Forget what silent clients asked for; return how much that was."""

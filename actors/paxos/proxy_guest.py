@@ -28,7 +28,7 @@ class Guest:
         session: what it last spoke in, and may.
         heard_at: when.
         errands: its commands under way.
-        keeps: the session and number of its last keep-alive, which makes earlier ones needless.
+        keeps: what its keep-alives under way are known by, the oldest and the newest.
 
     """
 
@@ -36,7 +36,7 @@ class Guest:
     session: str
     heard_at: Instant
     errands: int = 0
-    keeps: tuple[str, int] = ("", 0)
+    keeps: tuple[tuple[str, str, str, int], ...] = ()
 
     def is_silent(self, now: Instant) -> bool:
         """Return whether nothing was heard of it for too long."""

@@ -16,8 +16,9 @@ class Lock(Handle):
     """One named lock of the cluster, from `holdfast.aio.Client.lock`.
 
     Each task is an owner of its own, unless `Client.lock` was given an ``owner``: what one
-    task holds another cannot release. Before Python 3.12 `asyncio.wait_for` runs what it is
-    given in a task of its own: use ``timeout``, or `asyncio.timeout`, instead.
+    task holds another cannot release, and what a task holds when it ends stays held until the
+    client is closed. Before Python 3.12 `asyncio.wait_for` runs what it is given in a task of
+    its own: use ``timeout``, or `asyncio.timeout`, instead.
 
     Callbacks are called on the loop, where they must not block. A cancellation is safe at
     any moment: a cancelled acquire leaves nothing held, a cancelled release happens.

@@ -26,7 +26,7 @@ async def drive(operation: Operation[T]) -> T:
         wait = next(operation)
         while True:
             try:
-                answer = await _answer(wait)
+                answer = await _answer(wait, operation)
             except BaseException as error:  # noqa: BLE001  # The operation decides.
                 wait = operation.throw(error)
             else:
@@ -38,14 +38,18 @@ async def drive(operation: Operation[T]) -> T:
         operation.close()  # An interrupt between two lines of this function ends it, too.
 
 
-async def _answer(wait: Wait) -> Any:
+async def _answer(wait: Wait, operation: Operation[Any]) -> Any:
     async with asyncio.timeout(wait.limit_s):
-        await _until_done(wait.reply)
+        await _until_done(wait.reply, operation)
     return wait.reply.get(timeout=0)
 
 
-async def _until_done(reply: Reply) -> None:
-    """Return once ``reply`` has its answer, which another thread gives."""
+async def _until_done(reply: Reply, operation: Operation[Any]) -> None:
+    """Return once ``reply`` has its answer, which another thread gives.
+
+    If the loop is closed by then its tasks never run again: ``operation`` is ended there and
+    then, so that it undoes what it began, and nothing is held by a task that is no more.
+    """
     loop = asyncio.get_running_loop()
     done = loop.create_future()
 
@@ -54,8 +58,11 @@ async def _until_done(reply: Reply) -> None:
             done.set_result(None)
 
     def wake() -> None:
-        with suppress(RuntimeError):  # The loop was closed, and its tasks are no more.
+        try:
             loop.call_soon_threadsafe(finish)
+        except RuntimeError:  # The loop was closed.
+            with suppress(ValueError):  # It is being ended where its task is destroyed.
+                operation.close()
 
     reply.add_done_callback(wake)
     await done

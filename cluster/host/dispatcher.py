@@ -15,7 +15,7 @@ from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]
 
 from holdfast.actors.effect import Effects
 from holdfast.actors.error import OverloadedError
-from holdfast.actors.lock.message import Abandon
+from holdfast.actors.lock.message import Abandon, Cancel, Release
 from holdfast.actors.message import Address, Event, Instant, address_of
 from holdfast.actors.role import Role
 from holdfast.cluster.host.cell import Cell
@@ -194,7 +194,7 @@ class Dispatcher:
                 reply.fail(pykka.ActorDeadError(f"{cell.address} has stopped"))
         elif not isinstance(message, Event):
             self._take_from_pykka(cell, message, reply)
-        elif stage.is_full():
+        elif stage.is_full() and not isinstance(message, Release | Cancel):
             stage.counters["host.inbox_full"] += 1
             if reply is not None:
                 reply.fail(OverloadedError(f"{INBOX_MAX} events wait on node {self.node}"))

@@ -48,7 +48,8 @@ CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 INBOX_MAX = 10_000
 """Events that may wait on a node for more to be let in from outside: roles share one thread,
-so what waits for one waits for all."""
+so what waits for one waits for all. A release or a cancel of a thread is let in all the same: who
+goes on without it would hold for ever."""
 
 BACKLOG_MAX = 1_000_000
 """Events of any kind that may wait on a node; more mean that roles of ours flood each other."""

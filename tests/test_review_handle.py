@@ -1,0 +1,128 @@
+"""A handle where two misfortunes meet: what is left is released, what is not mine is not held."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast import aio
+from holdfast.actors.error import ClosedError, NotHeldError, UnavailableError
+from holdfast.actors.lock.message import Acquire, Cancel, Granted, Release, Released
+from holdfast.actors.message import Event, Instant
+from holdfast.cluster.grips import Grips
+from holdfast.cluster.handle import Terms
+from holdfast.cluster.herald import ThreadHerald
+from holdfast.cluster.hold import HoldState
+from holdfast.cluster.host.reply import Reply
+from holdfast.cluster.line import Line
+from holdfast.cluster.lock import Lock
+
+PATIENCE_S = 30
+
+
+class Desk:
+    """A session that grants all, and answers releases as it is told."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.silent = self.mute = False
+        self.tokens: list[int] = []
+        self.told: list[Event] = []
+        self.waiting: list[Reply] = []
+        self.abandoned: list[Reply] = []
+
+    def submit(self, message: Event, reply: Reply) -> None:
+        match message:
+            case Acquire(lock=lock, request=token):
+                self.count += 1
+                self.tokens.append(token)
+                self.waiting.append(reply)
+                if not self.mute:
+                    reply.set(Granted(lock=lock, fence=1, count=self.count))
+            case Release() if self.silent:
+                reply.fail(UnavailableError("silent"))
+            case Release(lock=lock):
+                self.count -= 1
+                reply.set(Released(lock=lock, count=self.count))
+            case _:
+                raise AssertionError(message)
+
+    def abandon(self, reply: Reply) -> None:
+        self.abandoned.append(reply)
+
+    def tell(self, message: Event) -> None:
+        self.told.append(message)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def lock(desk: Desk) -> Iterator[Lock]:
+    herald = ThreadHerald()
+    grips = Grips(lambda: Instant(0), herald)
+    yield Lock(Line(desk), grips, Terms("x", owner="ann", limit=0))
+    herald.stop(PATIENCE_S)
+
+
+def test_each_level_is_released_though_no_release_is_confirmed(lock: Lock, desk: Desk) -> None:
+    """The session repeats the inner release; of the outer one it has to be told."""
+
+    def work() -> None:
+        with lock, lock:
+            desk.silent = True
+
+    with pytest.raises(UnavailableError):
+        work()
+    (cancel,) = desk.told
+    assert isinstance(cancel, Cancel)
+    assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", desk.tokens[0])
+    desk.silent, desk.count = False, 2
+    lock.release()  # To wait for what goes on in the background; the session does the rest.
+    assert lock.state is HoldState.FREE
+    with pytest.raises(NotHeldError):
+        lock.release()
+
+
+def test_a_forked_process_holds_nothing(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock.acquire()
+    parent = os.getpid()
+    monkeypatch.setattr("os.getpid", lambda: parent + 1)
+    assert (lock.held, lock.state, lock.fence) == (False, HoldState.FREE, None)
+    assert "not held here" in repr(lock)
+    with pytest.raises(ClosedError):
+        lock.release()
+    with pytest.raises(NotHeldError):
+        lock.raise_if_lost()
+    monkeypatch.setattr("os.getpid", lambda: parent)
+    assert (lock.held, lock.fence) == (True, 1)
+
+
+def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(desk: Desk) -> None:
+    herald = ThreadHerald()
+    grips = Grips(lambda: Instant(0), herald)
+    desk.mute = True
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, __: None)  # "Task was destroyed but it is pending".
+
+    async def begin() -> asyncio.Task[int | None]:
+        lock = aio.Lock(Line(desk), grips, Terms("x", owner="ann"))
+        task = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0)
+        return task
+
+    task = loop.run_until_complete(begin())
+    loop.close()
+    (reply,) = desk.waiting
+    reply.set(Granted(lock="x", fence=1))
+    (cancel,) = desk.told
+    assert isinstance(cancel, Cancel)
+    assert cancel.request == desk.tokens[0]
+    assert (desk.abandoned, grips.find("x", "ann")) == ([reply], None)
+    assert not task.done()
+    herald.stop(PATIENCE_S)
