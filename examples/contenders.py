@@ -48,7 +48,7 @@ class Contenders:
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._readers: list[threading.Thread] = []
         self._folder = folder
-        self._addresses = cluster.connect.split(",")
+        self._addresses = cluster.gates
         self._options = ["--cluster", cluster.name, "--folder", str(folder)]
         self._options += ["--locks", str(locks), "--seconds", str(seconds)]
 

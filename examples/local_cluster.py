@@ -52,6 +52,17 @@ class LocalCluster:
         self.config.write_text(text, encoding="utf-8")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
+    @property
+    def gates(self) -> list[str]:
+        """Where clients may ask.
+
+        With `central` a hold ends with the node it was granted through: so not at the
+        server's, which may be killed here, if there are others.
+        """
+        addresses = self.connect.split(",")
+        others = [at for node, at in zip(self.nodes, addresses, strict=True) if node != self.server]
+        return others or addresses
+
     def __enter__(self) -> Self:
         try:
             for node in self.nodes:
