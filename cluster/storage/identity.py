@@ -38,7 +38,7 @@ def claim(
         journal.sync()
         return
     records = found.get(STREAM, ())
-    known = json.loads(records[0]) if records else {}
+    known: dict[str, str] = json.loads(records[0]) if records else {}
     wrong = [
         f"{what} {known.get(what, 'unknown')!r} and not {mine!r}"
         for what, mine in identity.items()
