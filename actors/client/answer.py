@@ -100,6 +100,7 @@ def on_opened(ledger: Ledger, sender: Address, opened: Opened, now: Instant) -> 
         effects.append(Observe("client.session_opened"))
     effects += ledger.tell_watcher(now)
     effects += _note_node(ledger, sender, opened.node, opened.master, now)
+    effects += prefer_master(ledger, now)  # It may have been known before there was a session.
     return effects + ledger.outstanding.start_over(now)
 
 
