@@ -100,21 +100,15 @@ def test_with_every_gate_silent_all_are_asked_to_open(parley: Parley) -> None:
     assert of(Open, said, B)
 
 
-def test_the_master_is_preferred_once_it_is_known_which_gate_it_is(parley: Parley) -> None:
+@pytest.mark.parametrize("known_before", ["", "b"])
+def test_the_master_is_preferred_once_it_is_known_which_gate_it_is(
+    parley: Parley, known_before: str
+) -> None:
     for greeting in parley.begun:
-        parley.alive(greeting)
+        parley.alive(greeting, master=known_before)
     said = parley.open(parley.acquire(), master="b")
     assert one(Acquire, said, B).session == "c.1"
     assert parley.acquire(BEN)[0].to == B
-
-
-def test_a_master_that_was_known_before_the_session_is_preferred_as_soon_as_that_is_open(
-    parley: Parley,
-) -> None:
-    for greeting in parley.begun:
-        parley.alive(greeting, master="b")
-    said = parley.open(parley.acquire(), master="b")
-    assert one(Acquire, said, B).session == "c.1"
 
 
 def test_what_is_unanswered_goes_to_a_new_master(parley: Parley) -> None:
