@@ -9,14 +9,14 @@ from typing import Self
 from holdfast.actors.lock.message import Contender, LockStatus, NodeStatus
 from holdfast.actors.lock.session_message import ListedLock
 from holdfast.cluster.connection import Connection
+from holdfast.cluster.face import Face
 from holdfast.cluster.herald import ThreadHerald
-from holdfast.cluster.hold import Callback
 from holdfast.cluster.lock import Lock
 from holdfast.cluster.operation import drive
 from holdfast.cluster.settings import Read, Settings, age_ms_of
 
 
-class Client:
+class Client(Face):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -24,18 +24,8 @@ class Client:
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        super().__init__(connection)
         atexit.register(self.close)
-
-    @property
-    def session(self) -> str:
-        """The id of this client; `Lock.status` may show it with the number of its session."""
-        return self._connection.session
-
-    @property
-    def protocol(self) -> str:
-        """Which protocol the cluster runs."""
-        return self._connection.protocol
 
     def lock(
         self,
@@ -138,18 +128,6 @@ class Client:
 
         """
         return drive(self._connection.surveying())
-
-    def on_lost(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when any lock of this client is lost.
-
-        Callbacks run one after the other on a thread of their own: they may block or use
-        the client. What they raise is logged.
-        """
-        self._connection.grips.listeners.lost.append(callback)
-
-    def on_suspect(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when any lock of this client is in doubt."""
-        self._connection.grips.listeners.suspect.append(callback)
 
     def close(self) -> None:
         """Release what is held, cancel what waits, and leave nothing running.

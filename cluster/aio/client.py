@@ -13,11 +13,11 @@ from holdfast.cluster import operation
 from holdfast.cluster.aio.lock import Lock
 from holdfast.cluster.aio.loop import LoopHerald, drive
 from holdfast.cluster.connection import Connection
-from holdfast.cluster.hold import Callback
+from holdfast.cluster.face import Face
 from holdfast.cluster.settings import Read, Settings, age_ms_of
 
 
-class Client:
+class Client(Face):
     """A connection to a cluster, for all tasks of one loop. From `holdfast.aio.connect`.
 
     A thread of its own keeps the session alive, however busy the loop is. It leaves nothing
@@ -26,18 +26,8 @@ class Client:
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        super().__init__(connection)
         atexit.register(self._close_at_exit)
-
-    @property
-    def session(self) -> str:
-        """The id of this client; `Lock.status` may show it with the number of its session."""
-        return self._connection.session
-
-    @property
-    def protocol(self) -> str:
-        """Which protocol the cluster runs."""
-        return self._connection.protocol
 
     def lock(
         self,
@@ -72,14 +62,6 @@ class Client:
     async def describe(self) -> tuple[NodeStatus, ...]:
         """Return what each node says of itself; see `holdfast.Client.describe`."""
         return await drive(self._connection.surveying())
-
-    def on_lost(self, callback: Callback) -> None:
-        """Have ``callback`` called, on the loop, when any lock of this client is lost."""
-        self._connection.grips.listeners.lost.append(callback)
-
-    def on_suspect(self, callback: Callback) -> None:
-        """Have ``callback`` called, on the loop, when any lock of this client is in doubt."""
-        self._connection.grips.listeners.suspect.append(callback)
 
     async def close(self) -> None:
         """Release what is held, cancel what waits, and leave nothing running.
