@@ -1,0 +1,114 @@
+"""What the roles of `bakery` on one node tell each other, and their timers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.actors.bakery.message import Chosen, Seating
+from holdfast.actors.bakery.ticket import Who
+from holdfast.actors.message import Instant, Local, Timer, local, timer
+
+
+class Member(NamedTuple):
+    """A member that is connected both ways, as its last beat has it."""
+
+    node: str
+    life: int
+    priority: int
+    pid: int
+    promised: int
+    seating: Seating
+    serving: int
+    waiting_ms: int
+
+
+@local
+class Seen(Local):
+    """From the cluster status, to the coordinator: who is connected, sorted; this node too."""
+
+    members: tuple[Member, ...]
+
+
+@local
+class Trust(Local):
+    """From the cluster status, to the leader: a majority of the members answered a beat.
+
+    All of them said it then: that they had promised no more than ``promised``.
+    """
+
+    promised: int
+    at: Instant
+    """When the oldest of these beats was said."""
+
+
+@local
+class Standing(Local):
+    """From the coordinator, to the cluster status: what this node's beats are to say."""
+
+    promised: int
+    seating: Seating
+    waiting_ms: int
+
+
+@local
+class Serving(Local):
+    """From the leader, to the cluster status: the epoch in which it serves, 0 for none."""
+
+    epoch: int
+
+
+@local
+class Raise(Local):
+    """From the leader, to the coordinator: somebody wants a lease of ``bound_ms``."""
+
+    bound_ms: int
+
+
+@local
+class Raised(Local):
+    """From the coordinator, to the leader: a majority knows of such leases in ``epoch``."""
+
+    epoch: int
+    bound_ms: int
+
+
+@local
+class Readiness(Local):
+    """From the coordinator, to the door: who leads, and whether locks can be had now."""
+
+    epoch: int
+    leaders: tuple[Chosen, ...]
+    reachable: tuple[str, ...]
+    """Of the members, sorted."""
+    ready: bool
+    detail: str
+    """The condition of the election that is missing, in words; or ``ready``."""
+    members: tuple[Member, ...]
+
+
+@timer
+class BeatDue(Timer):
+    """Say the next beat."""
+
+
+@timer
+class CampaignDue(Timer):
+    """See how the election goes on."""
+
+
+@timer
+class StepDue(Timer):
+    """Say again what is unanswered, and see whose time is over."""
+
+
+@timer
+class TicketDue(Timer):
+    """Look at the ticket of ``who`` for ``lock`` again."""
+
+    lock: str
+    who: Who
+
+
+@timer
+class DoorDue(Timer):
+    """Say again what is unanswered, and end what is over."""

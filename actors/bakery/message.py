@@ -1,0 +1,172 @@
+"""Elections of `bakery`: who is there, who leads, and whose tables they take over. Tags 0x40-0x4f.
+
+A *life* is one run of a node; a leader is one node in one life, since its table dies with it.
+A *seating* says who leads in an epoch. Each epoch has one, since a member promises an epoch
+once, and a seating counts when a majority of all members promised it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.actors.bakery.ticket import Record
+from holdfast.actors.message import Message, message
+
+EPOCH_MAX = (1 << 30) - 1
+"""Epochs fit 30 bits, so that an epoch and a counter of 32 bits pack into a positive fence."""
+
+
+class Chosen(NamedTuple):
+    """A leader: a node in one of its lives."""
+
+    node: str
+    life: int
+
+
+class Seating(NamedTuple):
+    """Who leads in ``epoch``; epoch 0 is that of a cluster in which nobody ever led."""
+
+    epoch: int
+    leaders: tuple[Chosen, ...]
+    """One to three, in order of rank; empty only in epoch 0."""
+    bound_ms: int
+    """No lease given in this epoch is longer: duration and grace together (ms)."""
+
+
+NOBODY = Seating(0, (), 0)
+
+
+@message(0x40)
+class Beat(Message):
+    """Source: LOCK_STARTED. I am there, and this is what I know; said to every other member.
+
+    ``echo`` is the number of the last beat that I heard of you, in your life ``echo_life``
+    (both 0 for none). So whoever hears its own numbers come back is connected both ways, and
+    knows that I had not promised more than ``promised`` when I heard that beat.
+    """
+
+    life: int
+    number: int
+    """Counts the beats of this life, from 1."""
+    echo_life: int
+    echo: int
+    priority: int
+    """1 to 14, the smaller the likelier to lead; `OFF` never."""
+    pid: int
+    promised: int
+    """The highest epoch I promised."""
+    seating: Seating
+    """The highest I know to be installed."""
+    serving: int
+    """The epoch in which I lead and serve, 0 for none."""
+    waiting_ms: int
+    """How long I, who coordinate, still wait until every lease is over (ms), 0 if I do not."""
+
+
+@message(0x41)
+class Propose(Message):
+    """Let ``leaders`` lead in ``epoch``. Also the record of the promise in a member's journal."""
+
+    epoch: int
+    leaders: tuple[Chosen, ...]
+
+
+@message(0x42)
+class Promised(Message):
+    """I heed no lower epoch, and no other leaders in this one.
+
+    ``quiet_ms`` is how long I have heeded no leader of ``seating`` already, in this life (ms).
+    """
+
+    epoch: int
+    seating: Seating
+    """The highest installed one that I know: no set of leaders after it has ever served."""
+    quiet_ms: int
+
+
+@message(0x43)
+class Outbid(Message):
+    """I have promised ``epoch``, or other leaders in it: propose a higher one."""
+
+    epoch: int
+
+
+@message(0x44)
+class Lead(Message):
+    """To a proposed leader: get ready, with the tables of ``former``'s leaders.
+
+    With ``empty`` the coordinator has waited until every lease of theirs is over: begin with
+    nothing.
+    """
+
+    epoch: int
+    leaders: tuple[Chosen, ...]
+    former: Seating
+    empty: bool
+
+
+@message(0x45)
+class Merged(Message):
+    """I am ready to lead in ``epoch``; the longest lease in my table ends in ``left_ms`` (ms)."""
+
+    epoch: int
+    left_ms: int
+
+
+@message(0x46)
+class Install(Message):
+    """Source: LOCK_LEADERS. Enough leaders are ready: know this seating. Also the record of it."""
+
+    seating: Seating
+
+
+@message(0x47)
+class Installed(Message):
+    """I know the seating of ``epoch``, durably."""
+
+    epoch: int
+
+
+@message(0x48)
+class Serve(Message):
+    """A majority of the members knows the seating of ``epoch``: serve, you who lead in it."""
+
+    epoch: int
+
+
+@message(0x49)
+class Vouch(Message):
+    """A leader of ``epoch`` wants to give leases of up to ``bound_ms``; also the record of it."""
+
+    epoch: int
+    bound_ms: int
+
+
+@message(0x4A)
+class Vouched(Message):
+    """I know, durably, that leases of ``epoch`` may last ``bound_ms``."""
+
+    epoch: int
+    bound_ms: int
+
+
+@message(0x4B)
+class Export(Message):
+    """To a former leader: from now on heed no epoch below ``epoch``, and send me your table."""
+
+    epoch: int
+
+
+@message(0x4C)
+class Table(Message):
+    """A part of the table as it was when its leader stopped. Source: LOCK_TICKETS.
+
+    ``held`` is the epoch in which that leader had its table complete (0: never in this life).
+    Parts are numbered from 0 to ``parts`` - 1.
+    """
+
+    epoch: int
+    held: int
+    part: int
+    parts: int
+    records: tuple[Record, ...]

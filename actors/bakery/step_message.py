@@ -1,0 +1,123 @@
+"""The steps of a ticket, between the leaders of one epoch. Tags 0xb0-0xbf.
+
+Each carries its epoch; a leader answers only those of its own. Each answer says to which
+ticket, and to which round or drop, it belongs, and counts once for whoever sent it.
+"""
+
+from __future__ import annotations
+
+from holdfast.actors.bakery.ticket import Ticket, Turn, Who
+from holdfast.actors.message import Message, message
+
+
+@message(0xB0)
+class Entering(Message):
+    """Source: LOCK_ENTERING and GET_MAX_TICKET. ``ticket`` is about to draw a number."""
+
+    epoch: int
+    ticket: Ticket
+
+
+@message(0xB1)
+class MaxTicket(Message):
+    """Source: LOCK_ENTERED and MAX_TICKET. I know that it enters.
+
+    ``highest`` is the highest number or counter that was drawn for the lock here. ``held`` is
+    the fence under which this very request holds the lock already, as far as I know, or 0.
+    """
+
+    epoch: int
+    lock: str
+    who: Who
+    request: int
+    highest: int
+    held: int
+
+
+@message(0xB2)
+class AddTicket(Message):
+    """Source: ADD_TICKET, LOCK_EXITING and ACTIVATE_LOCK, in one.
+
+    ``ticket`` has its number, and enters no more. With a ``fence`` it also asks for a vote: to
+    hold the lock under it. Of the rounds of one request only the highest counts.
+    """
+
+    epoch: int
+    ticket: Ticket
+    round: int
+    fence: int
+    """0 for no vote."""
+
+
+@message(0xB3)
+class Collected(Message):
+    """Source: TICKET_ADDED and LOCK_ACTIVATED. The ticket is in my table.
+
+    ``voted`` says that it holds the lock here, as far as I am concerned, and that I vote for
+    nobody else until it drops, yields, or its lease is over. Else ``ahead`` is the first that
+    is in its way (number 0: it enters).
+    """
+
+    epoch: int
+    lock: str
+    who: Who
+    request: int
+    round: int
+    voted: bool
+    ahead: Turn | None
+    highest: int
+
+
+@message(0xB4)
+class Yield(Message):
+    """My ticket did not get enough votes in the rounds before ``round``: have yours back."""
+
+    epoch: int
+    lock: str
+    who: Who
+    request: int
+    round: int
+
+
+@message(0xB5)
+class DropTicket(Message):
+    """Source: DROP_TICKET. Forget this request, whether it waits or holds.
+
+    It is named by its ``request``, or by the ``fence`` under which it holds (the other is 0).
+    """
+
+    epoch: int
+    lock: str
+    who: Who
+    request: int
+    fence: int
+    number: int
+    """Tells the answers to the drops of one leader apart."""
+
+
+@message(0xB6)
+class TicketDropped(Message):
+    """It is not in my table. ``found``: it was, or I know that it was dropped before."""
+
+    epoch: int
+    number: int
+    found: bool
+
+
+@message(0xB7)
+class Extend(Message):
+    """Let the lease of ``ticket``, held under ``fence``, begin anew."""
+
+    epoch: int
+    ticket: Ticket
+    fence: int
+    number: int
+
+
+@message(0xB8)
+class Extended(Message):
+    """Whether it begins anew here."""
+
+    epoch: int
+    number: int
+    kept: bool

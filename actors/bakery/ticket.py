@@ -1,0 +1,95 @@
+"""What a ticket is, how tickets are ordered, and how a fence is made. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
+from holdfast.actors.message import Address
+
+COUNTER_BITS = 32
+COUNTER_MAX = (1 << COUNTER_BITS) - 1
+"""Numbers of tickets and counters of fences stay below it: beyond it a request is refused."""
+
+TERM_MS_MAX = 7 * 24 * 3_600_000
+"""The longest duration and the longest grace (ms): a week each."""
+
+ADDRESS_BYTES_MAX = 2 * OWNER_BYTES_MAX
+
+
+class Who(NamedTuple):
+    """Whose a ticket is. An owner is sequential: it has one ticket for a lock at a time."""
+
+    session: str
+    owner: str
+
+
+class Turn(NamedTuple):
+    """The place of a ticket: tickets are served in the order of their turns."""
+
+    number: int
+    leader: str
+    """Where it was drawn."""
+    serial: int
+    """Counts what that leader drew, from 1, in one life."""
+
+
+class Ticket(NamedTuple):
+    """One request for one lock, as it travels between leaders.
+
+    ``number`` of ``turn`` is 0 as long as it is entering.
+    """
+
+    lock: str
+    who: Who
+    request: int
+    """The owner's number of its `Acquire`; a later request has a higher one."""
+    turn: Turn
+    door: Address
+    """Where its client is told."""
+    hold_ms: int
+    """How long the lock may be held (ms)."""
+    grace_ms: int
+    """How much longer until it is taken away (ms)."""
+    label: str
+
+    @property
+    def lease_ms(self) -> int:
+        """How long nobody else is granted the lock, if it is not released (ms)."""
+        return self.hold_ms + self.grace_ms
+
+
+class Record(NamedTuple):
+    """A ticket in a table that is handed over. Entering ones are not: their doors ask again."""
+
+    ticket: Ticket
+    fence: int
+    """Under which it is held, or may be; 0 if it is not."""
+    left_ms: int
+    """What is left of its lease (ms)."""
+
+
+def pack_fence(epoch: int, counter: int) -> int:
+    """Return the fence of the ``counter``-th grant, 1 to `COUNTER_MAX`, in ``epoch``."""
+    return epoch << COUNTER_BITS | counter
+
+
+def counter_of(fence: int) -> int:
+    """Return the counter in ``fence``."""
+    return fence & COUNTER_MAX
+
+
+def fits(ticket: Ticket) -> bool:
+    """Return whether every field of ``ticket``, which a peer sent, is within its limits."""
+    who, turn = ticket.who, ticket.turn
+    return (
+        1 <= len(ticket.lock.encode(errors="replace")) <= LOCK_NAME_BYTES_MAX
+        and len(who.session) <= ADDRESS_BYTES_MAX
+        and len(who.owner) <= OWNER_BYTES_MAX
+        and len(ticket.label) <= OWNER_BYTES_MAX
+        and len(ticket.door) <= ADDRESS_BYTES_MAX
+        and 0 <= turn.number <= COUNTER_MAX
+        and turn.serial > 0
+        and 1 <= ticket.hold_ms <= TERM_MS_MAX
+        and 0 <= ticket.grace_ms <= TERM_MS_MAX
+    )
