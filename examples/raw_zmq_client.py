@@ -138,7 +138,7 @@ class Client:
     def acquire(self, lock: str, wait_ms: int) -> list[Any]:
         """Return the Granted or Refused that answers."""
         number = self.next()
-        message = [ACQUIRE, lock, self.session, "main", number, wait_ms, 1, ""]
+        message = [ACQUIRE, lock, self.session, "main", number, wait_ms, 1, "", 0, 0]
         return self.ask(number, message, (GRANTED, REFUSED), wait_ms / 1000 + 10)
 
     def hold(self, seconds: float) -> None:

@@ -40,7 +40,7 @@ def test_a_frame_is_pinned_byte_for_byte() -> None:
         "6474657374"  # "test",
         "0009"  # 0 (the view), 9 (the stamp),
         "81"  # [
-        "8a"  # [
+        "8c"  # [
         "686e312f70726f7879"  # "n1/proxy",
         "6b732d312f73657373696f6e"  # "s-1/session",
         "10"  # 0x10 (Acquire),
@@ -49,7 +49,7 @@ def test_a_frame_is_pinned_byte_for_byte() -> None:
         "616f"  # "o",
         "01"  # 1,
         "191388"  # 5000,
-        "0160"  # 1, ""]]]
+        "01600000"  # 1, ""]]]
     )
     assert decode_frame(encode_frame(FRAME)) == FRAME
 

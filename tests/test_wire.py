@@ -100,11 +100,11 @@ def test_the_bytes_of_every_message_are_pinned() -> None:
 def test_an_acquire_is_these_bytes() -> None:
     acquire = Acquire(lock="orders/42", session="s", owner="o", request=1, wait_ms=None)
     assert encode(acquire).hex() == (
-        "8810"  # [0x10,
+        "8a10"  # [0x10,
         "696f72646572732f3432"  # "orders/42",
         "6173616f"  # "s", "o",
         "01f6"  # 1, null,
-        "0160"  # 1, ""]
+        "01600000"  # 1, "", 0, 0]
     )
 
 
@@ -176,10 +176,10 @@ def test_what_is_no_message_is_refused(raw: bytes) -> None:
 
 def test_an_error_names_message_field_and_value() -> None:
     with pytest.raises(MalformedFrameError, match=r"Granted\.fence.*'x' is no int"):
-        decode(cbor2.dumps([0x18, "a", "x", "s", "o", 2, 1]))
+        decode(cbor2.dumps([0x18, "a", "x", "s", "o", 2, 1, 0, 0]))
     with pytest.raises(MalformedFrameError, match=r"Refused\.reason.*99 is no Reason"):
         decode(cbor2.dumps([0x1B, "a", 99, "d", "s", "o", 2]))
-    with pytest.raises(MalformedFrameError, match="Granted has 6 fields, not 1"):
+    with pytest.raises(MalformedFrameError, match="Granted has 8 fields, not 1"):
         decode(cbor2.dumps([0x18, "a"]))
     with pytest.raises(MalformedFrameError, match="0x7777"):
         decode(cbor2.dumps([0x7777]))

@@ -85,7 +85,9 @@ class Acquire(Message):
 
     ``wait_ms`` is how long to wait, 0 for not at all, None for without limit. ``limit``
     is how often the owner may hold the lock at once: 1 for not reentrant, 0 for without
-    limit. ``label`` is for people who look at the lock.
+    limit. ``label`` is for people who look at the lock. Where holds have deadlines the lock
+    may be held for ``hold_ms``, and is taken away ``grace_ms`` later; 0 is for the cluster's
+    default.
     """
 
     lock: str
@@ -95,6 +97,8 @@ class Acquire(Message):
     wait_ms: int | None = None
     limit: int = 1
     label: str = ""
+    hold_ms: int = 0
+    grace_ms: int = 0
 
 
 @message(0x11)
@@ -170,6 +174,7 @@ class Granted(Message):
     """``owner`` holds ``lock`` under ``fence``, which is above every earlier one of the lock.
 
     It does so for the ``count``-th time at once; to enter again does not change the fence.
+    With a ``hold_ms`` the hold has a deadline, as in `Acquire`: see there.
     """
 
     lock: str
@@ -178,6 +183,8 @@ class Granted(Message):
     owner: str = ""
     request: int = 0
     count: int = 1
+    hold_ms: int = 0
+    grace_ms: int = 0
 
 
 @message(0x19)

@@ -134,6 +134,48 @@ class Evicted(Message):
     request: int = 0
 
 
+@message(0x69)
+class Renew(Message):
+    """Let the duration of my hold begin anew, when this is handled. Answered by `Renewed`.
+
+    Only where holds have deadlines. ``hold_ms`` is the new duration, 0 for what it was.
+    """
+
+    lock: str
+    fence: int
+    hold_ms: int = 0
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+
+
+@message(0x6A)
+class Renewed(Message):
+    """The hold lasts ``hold_ms + grace_ms`` from some instant after the `Renew` was said."""
+
+    lock: str
+    fence: int
+    hold_ms: int
+    grace_ms: int
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+
+
+@message(0x6B)
+class Unlocking(Message):
+    """Unasked: the duration of the hold is over; after ``grace_ms`` it is taken away.
+
+    The owner decides: it releases, or renews.
+    """
+
+    lock: str
+    fence: int
+    grace_ms: int
+    session: str = ""
+    owner: str = ""
+
+
 SessionRequest = Open | End
 """What a client may say of its session, besides `KeepAlive`."""
 
