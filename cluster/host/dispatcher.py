@@ -257,7 +257,8 @@ class Dispatcher:
             self._gateway.flush()  # What waits for no record leaves now: peers work meanwhile.
             self._write()
             self._stage.release_held()
-        if wrote:  # What was held may be all that somebody waits for.
+        if wrote:  # What was held may be all that somebody waits for: it leaves at once.
+            self._gateway.flush()
             self._stage.work(TURN_MAX)
         self._gateway.flush()
         if wrote and self._journal is not None:
