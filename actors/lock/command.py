@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait
+from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait, utf8_size
 from holdfast.actors.message import Message, message
 
 SESSION_BYTES_MAX = 256
@@ -211,7 +211,7 @@ def _check_number(field: str, value: int, least: int, most: int) -> None:
 
 
 def _check_text(field: str, value: str, bytes_max: int) -> None:
-    size = len(value.encode(errors="replace"))
+    size = utf8_size(value)
     if size > bytes_max:
         raise InvalidRequestError(
             f"{field} of {size} bytes ({value[:40]!r}), at most {bytes_max} are allowed"
