@@ -156,6 +156,14 @@ def test_garbage_after_the_last_group_is_an_unfinished_write(garbage: bytes) -> 
     assert torn(file_of(A, B) + garbage)
 
 
+def test_groups_of_another_file_behind_the_last_group_are_an_unfinished_write() -> None:
+    """A crash may show what lay on the disk before, at its place and in its order."""
+    stale = file_of(A, B, C, header=HEADER._replace(salt=b"tlastlas"))
+    assert torn(file_of(A, B) + stale[BEFORE_LAST:])
+    assert torn(file_of(A, B) + stale[HEADER_BYTES:])
+    assert torn(file_of(A, B) + bytes(100) + stale)
+
+
 def test_a_file_whose_header_is_not_whole_and_is_all_there_is_was_never_made() -> None:
     for content in (*(WHOLE[:size] for size in range(HEADER_BYTES)), b"x", bytes(HEADER_BYTES)):
         assert scan_of(content) == Scan(None, [], 0, len(content))

@@ -72,7 +72,10 @@ def without_forgotten(entries: Sequence[Entry]) -> Sequence[Entry]:
     So within a group nothing comes before the entry that forgets it, and whole groups
     count or do not.
     """
-    begun = {entry[0]: number for number, entry in enumerate(entries) if entry[1] is None}
-    if not begun:
-        return entries
+    for _, payload in entries:
+        if payload is None:
+            break
+    else:
+        return entries  # As in nearly every group.
+    begun = {entry.stream: number for number, entry in enumerate(entries) if entry.payload is None}
     return [entry for number, entry in enumerate(entries) if number >= begun.get(entry.stream, 0)]

@@ -31,7 +31,7 @@ def live_entries(files: Mapping[Path, int], index: Index) -> Iterator[Entry]:
         number = 0 if snapshot else int(path.stem)
         if number < begins.number:
             continue
-        content = path.read_bytes()[:size]
+        content = path.read_bytes()
         header = header_of(content, str(path), Kind.SNAPSHOT if snapshot else Kind.SEGMENT)
         if header is None:
             raise JournalDamagedError(f"{path} is damaged: its header is gone. {REJOIN}")

@@ -103,8 +103,11 @@ class Segment:
             OSError: the disk refuses. Some of it may be written.
 
         """
-        write_at(self._descriptor, group, self.end)
-        self.end += len(group)
+        end = self.end
+        written = os.pwrite(self._descriptor, group, end)
+        self.end = end + len(group)
+        if written < len(group):
+            write_at(self._descriptor, group[written:], end + written)
 
     def sync(self) -> None:
         """Return once everything written is on the disk.
