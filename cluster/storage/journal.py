@@ -142,7 +142,7 @@ class Journal:
         When what is forgotten takes more room than what counts, what counts is written into
         a snapshot and all older files are removed. The work is in proportion to what counts,
         and is paid for by what was written since. When little room is left for the next
-        groups, up to 1 MiB of zeros is written, so that the next syncs are quick.
+        groups, some zeros are written, so that the next syncs are quick.
 
         Raises:
             JournalFailedError: the disk refuses or is full, or did before.
