@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.actors.client.holding import Hold, Level
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.loss import GONE, let_go, lose
-from holdfast.actors.client.pending import Claim, Debt, Pending, claim_of, settle
+from holdfast.actors.client.pending import Claim, Debt, Pending, settle
 from holdfast.actors.client.wording import Answer, No, answers, lost
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.lock.message import (
@@ -30,16 +30,17 @@ UNDECIDED = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.INVALID, Re
 def on_answer(ledger: Ledger, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
     """Pass ``answer`` to who asked, once; drop what nobody waits for."""
     tenure = ledger.tenure
-    if isinstance(answer, Refused) and answer.reason is Reason.SESSION_EXPIRED:
-        return _on_expired(ledger, sender, answer, now)
-    if isinstance(answer, Refused) and tenure.asked_for(answer.session, answer.request):
-        return _on_not_opened(ledger, sender, answer, now)
+    if isinstance(answer, Refused):
+        if answer.reason is Reason.SESSION_EXPIRED:
+            return _on_expired(ledger, sender, answer, now)
+        if tenure.asked_for(answer.session, answer.request):
+            return _on_not_opened(ledger, sender, answer, now)
     if answer.session not in (tenure.name, tenure.assigned):
         return [Observe("client.answer_of_another_session_dropped")]
     pending = ledger.outstanding.pending.get(answer.request)
     if pending is None:
         return _on_late(ledger, sender, answer)
-    session = tenure.name if claim_of(pending.asked) is None else tenure.assigned
+    session = tenure.name if pending.claim is None else tenure.assigned
     fits = answer.session == session and answers(pending.asked, answer)
     if pending.said_at is None or not fits:
         return [Observe("client.unfit_answer_dropped")]
@@ -130,7 +131,8 @@ def on_hold_lost(ledger: Ledger, sender: Address, word: HoldLost, now: Instant) 
 
 def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
     """Note a sign of life of ``gate``; if it was given up, bring it what is stranded."""
-    if gate not in ledger.gates.table or not ledger.gates.heard(gate, now):
+    known = ledger.gates.table.get(gate)
+    if known is None or not known.heard(now):
         return []
     return come_back(ledger, now)
 
@@ -189,8 +191,9 @@ def _on_not_opened(ledger: Ledger, sender: Address, answer: Refused, now: Instan
 
 
 def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant) -> list[Effect]:
-    claim = Claim(granted.lock, granted.owner)
+    claim = pending.claim
     assert pending.user is not None
+    assert claim is not None
     ledger.outstanding.drop(pending)
     effects = ledger.confirm(pending.said_at, now)
     loss = ledger.memory.tell(claim, granted.fence)
@@ -204,27 +207,29 @@ def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant
     if hold is None:
         hold = ledger.holds[claim] = Hold(pending.gate, granted.fence)
     hold.levels.append(Level(pending.user, pending.asked.request))
-    return [*effects, *ledger.reply(pending, granted), *ledger.outstanding.go_on(claim, now)]
+    effects += ledger.reply(pending, granted)
+    return effects + ledger.outstanding.go_on(claim, now)
 
 
 def _on_released(
     ledger: Ledger, pending: Pending, released: Released, now: Instant
 ) -> list[Effect]:
-    claim = Claim(released.lock, released.owner)
+    claim = pending.claim
+    assert claim is not None
     ledger.outstanding.drop(pending)
     hold = ledger.holds.get(claim)  # None if what was left was taken away meanwhile.
     if hold is not None:
         hold.freed(released.count, owed=pending.owed)
-    if released.count <= 0:
-        ledger.holds.pop(claim, None)
+        if released.count <= 0:
+            del ledger.holds[claim]
     effects = [*ledger.confirm(pending.said_at, now), *ledger.reply(pending, released)]
-    if claim in ledger.holds:
+    if hold is not None and released.count > 0:
         effects += ledger.release_owed(claim, now)
-    return [*effects, *ledger.outstanding.go_on(claim, now)]
+    return effects + ledger.outstanding.go_on(claim, now)
 
 
 def _on_refused(ledger: Ledger, pending: Pending, answer: Refused, now: Instant) -> list[Effect]:
-    claim = claim_of(pending.asked)
+    claim = pending.claim
     match pending.asked:
         case Acquire() if answer.reason is Reason.CANCELLED:
             # Not our doing: the gate took us for gone. Our user still waits.

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.message import Closed
 from holdfast.actors.client.pacing import later
-from holdfast.actors.client.pending import claim_of
 from holdfast.actors.client.tenure import Ending, Stage
 from holdfast.actors.client.voice import end_sessions
 from holdfast.actors.client.wording import No
@@ -72,7 +71,7 @@ class Closing:
         effects: list[Effect] = []
         ledger.endings.pop(self.session, None)
         for pending in ledger.claims_pending():
-            claim = claim_of(pending.asked)
+            claim = pending.claim
             assert claim is not None
             ledger.outstanding.drop(pending)
             released = Released(lock=claim.lock, session=self.session, owner=claim.owner)

@@ -42,6 +42,14 @@ class Gate:
         """Whether nothing speaks against asking here."""
         return not self.down and not self.refused
 
+    def heard(self, now: Instant) -> bool:
+        """Note a sign of life; return whether the gate had been given up."""
+        self.heard_at, self.owing_since = now, None
+        if self.usable:
+            return False
+        self.down, self.refused = False, ""
+        return True
+
 
 @dataclass(slots=True)
 class Gates:
@@ -59,11 +67,14 @@ class Gates:
 
     def choose(self) -> Gate:
         """Return the gate for a new request; the current one if none is usable."""
-        if not self.table[self.current].usable:
-            following = self.after(self.current)
-            if following is not None:
-                self.current = following.address
-        return self.table[self.current]
+        gate = self.table[self.current]
+        if gate.usable:
+            return gate
+        following = self.after(self.current)
+        if following is None:
+            return gate
+        self.current = following.address
+        return following
 
     def after(self, address: Address) -> Gate | None:
         """Return the next usable gate after ``address``, round and round; None without one."""
@@ -98,15 +109,9 @@ class Gates:
 
     def all_refused(self) -> bool:
         """Whether every gate belongs to another cluster or version."""
+        if not self.table[self.current].refused:
+            return False
         return all(gate.refused for gate in self.table.values())
-
-    def heard(self, address: Address, now: Instant) -> bool:
-        """Note a sign of life; return whether the gate had been given up."""
-        gate = self.table[address]
-        revived = not gate.usable
-        gate.heard_at, gate.owing_since = now, None
-        gate.down, gate.refused = False, ""
-        return revived
 
     def linked(self, gate: Gate, now: Instant) -> None:
         """Note a new link: what counted against the gate belongs to the old one."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from holdfast.actors.client.gate import Gates
 from holdfast.actors.client.holding import Hold, Level, Memory
 from holdfast.actors.client.message import HoldsLost, Loss
 from holdfast.actors.client.outstanding import Outstanding
 from holdfast.actors.client.pacing import later
-from holdfast.actors.client.pending import Claim, Pending, claim_of
+from holdfast.actors.client.pending import Claim, Pending
 from holdfast.actors.client.survey import Round
 from holdfast.actors.client.tenure import LINGER_MS, Ending, Stage, Tenure
-from holdfast.actors.client.wording import Answer, No, refused
+from holdfast.actors.client.wording import Answer, No, as_asked, refused
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.lock.message import Release
 from holdfast.actors.message import Address, Instant
@@ -39,7 +39,7 @@ class Ledger:
         """Answer who asked, under the user's own number; nobody if nobody waits."""
         if pending.user is None:
             return []
-        return [Send(pending.user, replace(answer, request=pending.asked.request))]
+        return [Send(pending.user, as_asked(answer, pending.asked.request))]
 
     def reply_no(self, pending: Pending, no: No) -> list[Effect]:
         """Answer ``no`` to who asked."""
@@ -73,10 +73,11 @@ class Ledger:
 
     def confirm(self, sent_at: Instant | None, now: Instant) -> list[Effect]:
         """Note that the cluster heard what the session said at ``sent_at``."""
-        if not self.tenure.kept or sent_at is None:
+        tenure = self.tenure
+        if sent_at is None or not tenure.kept:
             return []
-        self.tenure.confirm(sent_at)
-        return self.tell_watcher(now)
+        tenure.confirm(sent_at)
+        return [] if tenure.has_nothing_new(now) else self.tell_watcher(now)
 
     def tell_watcher(self, now: Instant) -> list[Effect]:
         """Say what there is to say of the session's life."""
@@ -142,7 +143,7 @@ class Ledger:
     def claims_pending(self) -> list[Pending]:
         """Return the questions that need a session, in order."""
         questions = self.outstanding.pending.values()
-        return [pending for pending in questions if claim_of(pending.asked) is not None]
+        return [pending for pending in questions if pending.claim is not None]
 
     def busy(self) -> bool:
         """Whether anything may become due."""

@@ -6,7 +6,7 @@ from holdfast.actors.client.holding import Hold
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.message import Loss
 from holdfast.actors.client.pacing import later
-from holdfast.actors.client.pending import Claim, Pending, claim_of
+from holdfast.actors.client.pending import Claim, Pending
 from holdfast.actors.client.tenure import Ending
 from holdfast.actors.client.voice import end_sessions, open_session
 from holdfast.actors.client.wording import lost
@@ -82,7 +82,7 @@ def _end_or_go_on(
     detail: str,
 ) -> list[Effect]:
     """Tell whoever held the lock of its loss (rules 59, 65); let others wait on (58)."""
-    claim = claim_of(pending.asked)
+    claim = pending.claim
     assert claim is not None
     hold = holds.get(claim)
     if hold is None:

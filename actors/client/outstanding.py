@@ -21,9 +21,9 @@ from holdfast.actors.client.pending import (
     Pending,
     Question,
     Withdrawal,
+    as_said,
     cancel_of,
     claim_of,
-    left_ms,
 )
 from holdfast.actors.client.tenure import Tenure
 from holdfast.actors.effect import Effect, Observe, Send
@@ -69,6 +69,7 @@ class Outstanding:
             number=self.number,
             user=user,
             asked=question,
+            claim=claim_of(question),
             gate=gate,
             asked_at=now,
             ends_at=None if limit_ms is None else later(now, limit_ms),
@@ -82,21 +83,21 @@ class Outstanding:
     def drop(self, pending: Pending) -> None:
         """Forget ``pending``: it was answered, or nobody cares."""
         del self.pending[pending.number]
-        match pending.asked:
-            case Acquire(lock=lock, owner=owner):
-                del self.waits[Claim(lock, owner)]
-            case Release(lock=lock, owner=owner):
-                numbers = self.releases[Claim(lock, owner)]
-                numbers.remove(pending.number)
-                if not numbers:
-                    del self.releases[Claim(lock, owner)]
-            case _:
-                pass
+        claim = pending.claim
+        if claim is None:
+            return
+        if isinstance(pending.asked, Acquire):
+            del self.waits[claim]
+            return
+        numbers = self.releases[claim]
+        numbers.remove(pending.number)
+        if not numbers:
+            del self.releases[claim]
 
     def withdraw(self, pending: Pending, now: Instant) -> list[Effect]:
         """Forget ``pending``, and have a wait that was sent undone where it was sent."""
         self.drop(pending)
-        claim = claim_of(pending.asked)
+        claim = pending.claim
         if claim is None:
             return []
         if not isinstance(pending.asked, Acquire) or pending.said_at is None:
@@ -113,7 +114,12 @@ class Outstanding:
     def go_on(self, claim: Claim, now: Instant, gate: Address = ANY_GATE) -> list[Effect]:
         """Say what had to stay behind something else of ``claim`` that is over (at ``gate``)."""
         effects: list[Effect] = []
-        for number in self._line(claim):
+        if claim not in self.waits and claim not in self.releases:
+            return effects
+        numbers = self.releases.get(claim, [])
+        if claim in self.waits:
+            numbers = sorted([*numbers, self.waits[claim]])
+        for number in list(numbers):
             pending = self.pending[number]
             if pending.said_at is None and gate in (ANY_GATE, pending.gate):
                 effects += self._say(pending, now)
@@ -255,42 +261,36 @@ class Outstanding:
             said_at=None,
         )
 
-    def _line(self, claim: Claim) -> list[int]:
-        """Return the numbers of what ``claim`` wants, in the order in which it is done."""
-        wait = self.waits.get(claim)
-        return sorted([*self.releases.get(claim, ()), *([] if wait is None else [wait])])
-
     def _file(self, pending: Pending) -> None:
-        self.pending[pending.number] = pending
-        match pending.asked:
-            case Acquire(lock=lock, owner=owner):
-                self.waits[Claim(lock, owner)] = pending.number
-            case Release(lock=lock, owner=owner):
-                self.releases.setdefault(Claim(lock, owner), []).append(pending.number)
-            case _:
-                pass
+        number, claim = pending.number, pending.claim
+        self.pending[number] = pending
+        if claim is None:
+            return
+        if isinstance(pending.asked, Acquire):
+            self.waits[claim] = number
+        else:
+            self.releases.setdefault(claim, []).append(number)
 
     def _say(self, pending: Pending, now: Instant) -> list[Effect]:
-        asked, session = pending.asked, self.tenure.name
-        claim = claim_of(asked)
+        tenure, claim = self.tenure, pending.claim
+        session = tenure.name
         if claim is not None:
-            if not self.tenure.ready or self._line(claim)[0] < pending.number:
+            if not tenure.ready or self._waits_its_turn(claim, pending.number):
                 return []
-            debt = self._debt(pending.gate, claim)
-            withdrawal = self.withdrawals.get(debt)
-            if withdrawal is not None:
-                return [self._cancel(debt, withdrawal, now)]
-            session = self.tenure.assigned
+            if self.withdrawals and (debt := self._debt(pending.gate, claim)) in self.withdrawals:
+                return [self._cancel(debt, self.withdrawals[debt], now)]
+            session = tenure.assigned
         pending.said += 1
         if pending.said_at is None:
             pending.said_at = now
-        number, gate = pending.number, pending.gate
-        if not isinstance(asked, Acquire):
-            return [self.say(gate, replace(asked, session=session, request=number), now)]
-        wait_ms = left_ms(pending, now)
-        said = replace(asked, session=session, request=number, wait_ms=wait_ms)
-        # The answer may take long; where the session is kept, keep-alives show that a gate lives.
-        return [self.say(gate, said, now, owes=not self.tenure.kept)]
+        # A grant may take long; where the session is kept, keep-alives show that a gate lives.
+        owes = not (tenure.kept and isinstance(pending.asked, Acquire))
+        return [self.say(pending.gate, as_said(pending, session, now), now, owes=owes)]
+
+    def _waits_its_turn(self, claim: Claim, number: int) -> bool:
+        """Whether an earlier question of ``claim`` than that of ``number`` is unanswered."""
+        wait = self.waits.get(claim, number)
+        return wait < number or min(self.releases.get(claim, (number,))) < number
 
     def _debt(self, gate: Address, claim: Claim) -> Debt:
         return Debt(ANY_GATE if self.tenure.kept else gate, claim)

@@ -25,9 +25,11 @@ from holdfast.actors.lock.message import (
     Cancel,
     Cancelled,
     Describe,
+    Granted,
     Inspect,
     Reason,
     Release,
+    Released,
 )
 from holdfast.actors.lock.session_message import (
     Ended,
@@ -111,6 +113,7 @@ class ClientSession(Role[Said | Tick]):
         self.closing = Closing()
         self.round = 0
         self.wake_at: Instant | None = None
+        self._home = f"{node_of(address)}/"
 
     def begin(self, now: Instant) -> Effects:
         """Greet every gate, so that it is known which ones answer when the first is needed."""
@@ -118,17 +121,25 @@ class ClientSession(Role[Said | Tick]):
 
     def handle(self, sender: Address, event: Said | Tick, now: Instant) -> Effects:
         """Do what is asked or heard, and see to it that the next tick comes in time."""
-        effects = judge_belief(self.ledger, now)  # C4: before anything that was said meanwhile.
+        ledger = self.ledger
+        lost: list[Effect] = []
+        if now >= ledger.tenure.until:
+            lost = judge_belief(ledger, now)  # C4: before anything that was said meanwhile.
         if isinstance(event, Tick):
-            return [*effects, *self._on_tick(event, now)]
-        effects += self._decide(sender, event, now)
-        effects += self.closing.finish(self.ledger, now)
-        return [*effects, *self._rearm(TICK_MS, now)] if self.ledger.busy() else effects
+            return [*lost, *self._on_tick(event, now)]
+        effects = self._decide(sender, event, now)
+        if lost:
+            effects = [*lost, *effects]
+        if self.closing.due_at is not None:
+            effects += self.closing.finish(ledger, now)
+        return effects + self._rearm(TICK_MS, now) if ledger.busy() else effects
 
-    def _decide(self, sender: Address, event: Said, now: Instant) -> Effects:
-        if isinstance(event, FromGate):
-            return self._on_gate(sender, event, now)
+    def _decide(self, sender: Address, event: Said, now: Instant) -> list[Effect]:
         match event:
+            case Acquire() | Release() | Cancel() | Inspect() | Describe() | ListLocks() | Evict():
+                if not sender.startswith(self._home):
+                    return [Observe("client.stranger_dropped")]
+                return self._on_user(sender, event, now)
             case LinkUp():
                 return upkeep.on_link_up(self.ledger, event.node, now)
             case LinkDown():
@@ -141,13 +152,13 @@ class ClientSession(Role[Said | Tick]):
                 return self._on_survey(sender, now)
             case Close():
                 return self.closing.begin(self.ledger, sender, now)
-            case Acquire() | Release() | Cancel() | Inspect() | Describe() | ListLocks() | Evict():
-                if node_of(sender) != node_of(self.address):
-                    return [Observe("client.stranger_dropped")]
-                return self._on_user(sender, event, now)
+            case _:
+                return self._on_gate(sender, event, now)
 
-    def _on_gate(self, sender: Address, event: FromGate, now: Instant) -> Effects:
+    def _on_gate(self, sender: Address, event: FromGate, now: Instant) -> list[Effect]:
         match event:
+            case Granted() | Released():
+                return answer.on_answer(self.ledger, sender, event, now)
             case Cancelled():
                 return answer.on_cancelled(self.ledger, sender, event, now)
             case Alive():
@@ -163,7 +174,7 @@ class ClientSession(Role[Said | Tick]):
             case _:
                 return answer.on_answer(self.ledger, sender, event, now)
 
-    def _on_user(self, user: Address, event: FromUser, now: Instant) -> Effects:
+    def _on_user(self, user: Address, event: FromUser, now: Instant) -> list[Effect]:
         if isinstance(event, Cancel):
             return self._on_cancel(user, event, now)
         ledger = self.ledger
@@ -173,17 +184,16 @@ class ClientSession(Role[Said | Tick]):
         match event:
             case Acquire():
                 limit_ms = event.wait_ms
+                ledger.tenure.need(now)
             case Release():
                 return self._on_release(user, event, now)
             case Inspect() | Describe() | ListLocks() | Evict():
                 limit_ms = ANSWER_MS
         gate = ledger.gates.choose()
-        if isinstance(event, Acquire):
-            ledger.tenure.need(now)
         effects = ledger.outstanding.ask(user, event, gate.address, now, limit_ms=limit_ms)
-        return [*open_session(ledger, now), *effects]
+        return effects if ledger.tenure.ready else [*open_session(ledger, now), *effects]
 
-    def _on_release(self, user: Address, release: Release, now: Instant) -> Effects:
+    def _on_release(self, user: Address, release: Release, now: Instant) -> list[Effect]:
         claim = Claim(release.lock, release.owner)
         ledger, outstanding = self.ledger, self.ledger.outstanding
         ledger.tenure.need(now)
@@ -197,7 +207,7 @@ class ClientSession(Role[Said | Tick]):
         gate = ledger.gate_for(ledger.holds[claim])
         return outstanding.ask(user, release, gate, now, limit_ms=ANSWER_MS)
 
-    def _on_cancel(self, user: Address, cancel: Cancel, now: Instant) -> Effects:
+    def _on_cancel(self, user: Address, cancel: Cancel, now: Instant) -> list[Effect]:
         claim = Claim(cancel.lock, cancel.owner)
         ledger = self.ledger
         effects: list[Effect] = []
@@ -214,7 +224,7 @@ class ClientSession(Role[Said | Tick]):
         )
         return [*effects, Send(user, cancelled)]
 
-    def _on_abandon(self, user: Address, now: Instant) -> Effects:
+    def _on_abandon(self, user: Address, now: Instant) -> list[Effect]:
         """Undo what ``user`` waited for, or was just granted: nobody is there any more."""
         ledger = self.ledger
         effects: list[Effect] = []
@@ -230,7 +240,7 @@ class ClientSession(Role[Said | Tick]):
                 effects += ledger.give_back(claim, level, now)
         return effects
 
-    def _on_survey(self, user: Address, now: Instant) -> Effects:
+    def _on_survey(self, user: Address, now: Instant) -> list[Effect]:
         ledger = self.ledger
         no = CLOSED if self.closing.begun else why_not(ledger, Describe(), now)
         if no is not None:
@@ -261,7 +271,7 @@ class ClientSession(Role[Said | Tick]):
 
     def _rearm(self, after_ms: int, now: Instant) -> list[Effect]:
         """Wake for a tick in ``after_ms``, unless one comes before that."""
-        at = later(now, after_ms)
+        at = Instant(now + after_ms * NS_PER_MS)
         if self.wake_at is not None and self.wake_at <= at:
             return []
         self.round += 1

@@ -57,6 +57,10 @@ class Stage(Enum):
     """The cluster keeps no sessions: holds live at the gates that granted them."""
 
 
+# Looked up once: a member of an enum costs as much as a call.
+_OPEN, _UNKEPT = Stage.OPEN, Stage.UNKEPT
+
+
 @dataclass(slots=True)
 class Tenure:
     """One client's sessions, one after the other, each under a name of its own.
@@ -89,6 +93,8 @@ class Tenure:
     """By number: when the session was opened or kept alive, as far as unanswered."""
     last_sent_at: Instant = EPOCH
     told_until: Instant = EPOCH
+    trusted_ns: int = 0
+    """For how long the session certainly lives once it was heard."""
 
     @property
     def wanted(self) -> str:
@@ -103,17 +109,17 @@ class Tenure:
     @property
     def ready(self) -> bool:
         """Whether a question that needs a session can be asked."""
-        return self.stage in {Stage.OPEN, Stage.UNKEPT}
+        return self.stage is _OPEN or self.stage is _UNKEPT
 
     @property
     def kept(self) -> bool:
         """Whether the cluster keeps the session, so that holds belong to it."""
-        return self.stage is Stage.OPEN
+        return self.stage is _OPEN
 
     def need(self, now: Instant) -> None:
         """Have a session opened, if there is none."""
         self.used_at = now
-        if self.stage is Stage.NONE:
+        if not self.ready and self.stage is Stage.NONE:
             self.stage = Stage.OPENING
             self.count += 1
             self.due_at, self.step_ms = now, RETRY_MS
@@ -144,6 +150,7 @@ class Tenure:
         self.stage, self.assigned, self.lived_ms = Stage.OPEN, opened.assigned, opened.ttl_ms
         self.suspected, self.told_until = False, EPOCH
         self.confirmed_at, self.until = sent_at, self.trusted_until(sent_at, opened.ttl_ms)
+        self.trusted_ns = self.until - sent_at
         self.due_at = later(now, self.keep_ms)
         self.sent.clear()
         return True
@@ -153,7 +160,7 @@ class Tenure:
         assert self.kept
         if sent_at > self.confirmed_at:
             self.confirmed_at = sent_at
-            self.until = self.trusted_until(sent_at, self.lived_ms)
+            self.until = Instant(sent_at + self.trusted_ns)
 
     def passed(self, now: Instant) -> bool:
         """Whether the session may have ended by now."""
@@ -166,6 +173,16 @@ class Tenure:
         self.suspected = False
         self.sent.clear()
         return assigned
+
+    def has_nothing_new(self, now: Instant) -> bool:
+        """Whether `news` would certainly be empty: asked for each confirmation."""
+        told, length = self.told_until, self.lived_ms * NS_PER_MS
+        return (
+            not self.suspected
+            and self.until - told < length // (2 * KEEPS_PER_TTL)
+            and told - now > length // SUSPECT_PART
+            and now - self.confirmed_at < self.lived_ms // SUSPECT_PART * NS_PER_MS
+        )
 
     def news(self, now: Instant, *, holding: bool) -> list[Trusted | Suspected]:
         """Return what the watcher is to hear now. Small progress is not worth a word."""
