@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.actors.client import lease
 from holdfast.actors.client.holding import Hold, Level
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.loss import GONE, let_go, lose
@@ -20,7 +21,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import Ended, HoldLost, Opened
+from holdfast.actors.lock.session_message import Ended, HoldLost, Opened, Renewed, Unlocking
 from holdfast.actors.message import Address, Instant
 
 UNDECIDED = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.INVALID, Reason.UNSUPPORTED})
@@ -47,6 +48,13 @@ def on_answer(ledger: Ledger, sender: Address, answer: Answer, now: Instant) -> 
     match answer:
         case Granted():
             return effects + _on_granted(ledger, pending, answer, now)
+        case Renewed() if isinstance(pending.asked, Acquire):
+            granted = lease.granted_by(pending, answer)
+            if granted is None:
+                return [*effects, Observe("client.unfit_answer_dropped")]
+            return effects + _let_in(ledger, pending, granted, now)
+        case Renewed():
+            effects += lease.renewed(ledger, pending, answer)
         case Released():
             return effects + _on_released(ledger, pending, answer, now)
         case Refused():
@@ -128,6 +136,17 @@ def on_hold_lost(ledger: Ledger, sender: Address, word: HoldLost, now: Instant) 
     return effects
 
 
+def on_unlocking(ledger: Ledger, sender: Address, word: Unlocking, now: Instant) -> list[Effect]:
+    """Pass on that a duration is over: whoever holds decides."""
+    if not ledger.tenure.kept or word.session != ledger.tenure.assigned:
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = hear(ledger, sender, now)
+    hold = ledger.holds.get(Claim(word.lock, word.owner))
+    if hold is None or hold.fence != word.fence or ledger.watcher is None:
+        return effects
+    return [*effects, Send(ledger.watcher, word)]
+
+
 def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
     """Note a sign of life of ``gate``; if it was given up, bring it what is stranded."""
     if gate not in ledger.gates.table or not ledger.gates.heard(gate, now):
@@ -189,10 +208,18 @@ def _on_not_opened(ledger: Ledger, sender: Address, answer: Refused, now: Instan
 
 
 def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant) -> list[Effect]:
+    effects = ledger.confirm(pending.said_at, now)
+    if lease.is_late(pending, granted, now):
+        return [*effects, lease.renew_first(ledger, pending, granted, now)]
+    return [*effects, *_let_in(ledger, pending, granted, now)]
+
+
+def _let_in(ledger: Ledger, pending: Pending, granted: Granted, now: Instant) -> list[Effect]:
+    """Tell the user that it holds the lock."""
     claim = Claim(granted.lock, granted.owner)
     assert pending.user is not None
     ledger.outstanding.drop(pending)
-    effects = ledger.confirm(pending.said_at, now)
+    effects: list[Effect] = []
     loss = ledger.memory.tell(claim, granted.fence)
     if loss is not None:  # It was taken away before this answer came.
         return [*effects, *ledger.reply_no(pending, lost(claim, granted.fence, loss))]
@@ -204,6 +231,7 @@ def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant
     if hold is None:
         hold = ledger.holds[claim] = Hold(pending.gate, granted.fence)
     hold.levels.append(Level(pending.user, pending.asked.request))
+    effects += lease.begin(ledger, claim, pending, granted)
     return [*effects, *ledger.reply(pending, granted), *ledger.outstanding.go_on(claim, now)]
 
 
@@ -226,7 +254,7 @@ def _on_released(
 def _on_refused(ledger: Ledger, pending: Pending, answer: Refused, now: Instant) -> list[Effect]:
     claim = claim_of(pending.asked)
     match pending.asked:
-        case Acquire() if answer.reason is Reason.CANCELLED:
+        case Acquire() if answer.reason is Reason.CANCELLED or lease.lapsed(pending, answer):
             # Not our doing: the gate took us for gone. Our user still waits.
             ledger.outstanding.renew(pending, now)
             return [Observe("client.wait_renewed")]

@@ -253,6 +253,7 @@ class Outstanding:
             step_ms=RETRY_MS,
             said=0,
             said_at=None,
+            renewed_at=None,
         )
 
     def _line(self, claim: Claim) -> list[int]:
@@ -274,7 +275,8 @@ class Outstanding:
         asked, session = pending.asked, self.tenure.name
         claim = claim_of(asked)
         if claim is not None:
-            if not self.tenure.ready or self._line(claim)[0] < pending.number:
+            line = self._line(claim)
+            if not self.tenure.ready or (line and line[0] < pending.number):
                 return []
             debt = self._debt(pending.gate, claim)
             withdrawal = self.withdrawals.get(debt)

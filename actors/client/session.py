@@ -35,6 +35,8 @@ from holdfast.actors.lock.session_message import (
     HoldLost,
     ListLocks,
     Opened,
+    Renew,
+    Unlocking,
 )
 from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of
 from holdfast.actors.role import Host, Role
@@ -51,8 +53,8 @@ TTL_MS = 15_000
 TICK_MS = 100
 """The grain of the session's own clock (ms): what is due may come so much later."""
 
-FromUser = Acquire | Release | Cancel | Inspect | Describe | ListLocks | Evict
-FromGate = Answer | Cancelled | Alive | Opened | Ended | HoldLost
+FromUser = Acquire | Release | Renew | Cancel | Inspect | Describe | ListLocks | Evict
+FromGate = Answer | Cancelled | Alive | Opened | Ended | HoldLost | Unlocking
 Said = FromUser | FromGate | Abandon | Close | Survey | LinkUp | LinkDown | LinkRefused
 
 
@@ -141,7 +143,7 @@ class ClientSession(Role[Said | Tick]):
                 return self._on_survey(sender, now)
             case Close():
                 return self.closing.begin(self.ledger, sender, now)
-            case Acquire() | Release() | Cancel() | Inspect() | Describe() | ListLocks() | Evict():
+            case _:
                 if node_of(sender) != node_of(self.address):
                     return [Observe("client.stranger_dropped")]
                 return self._on_user(sender, event, now)
@@ -160,6 +162,8 @@ class ClientSession(Role[Said | Tick]):
                 return answer.on_ended(self.ledger, sender, event, now)
             case HoldLost():
                 return answer.on_hold_lost(self.ledger, sender, event, now)
+            case Unlocking():
+                return answer.on_unlocking(self.ledger, sender, event, now)
             case _:
                 return answer.on_answer(self.ledger, sender, event, now)
 
@@ -175,7 +179,7 @@ class ClientSession(Role[Said | Tick]):
                 limit_ms = event.wait_ms
             case Release():
                 return self._on_release(user, event, now)
-            case Inspect() | Describe() | ListLocks() | Evict():
+            case Renew() | Inspect() | Describe() | ListLocks() | Evict():
                 limit_ms = ANSWER_MS
         gate = ledger.gates.choose()
         if isinstance(event, Acquire):

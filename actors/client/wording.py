@@ -20,10 +20,17 @@ from holdfast.actors.lock.message import (
     Released,
 )
 from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait
-from holdfast.actors.lock.session_message import Evict, Evicted, ListLocks, LockList
+from holdfast.actors.lock.session_message import (
+    Evict,
+    Evicted,
+    ListLocks,
+    LockList,
+    Renew,
+    Renewed,
+)
 from holdfast.actors.message import Instant, ms_between
 
-Answer = Granted | Released | Refused | LockStatus | NodeStatus | LockList | Evicted
+Answer = Granted | Released | Renewed | Refused | LockStatus | NodeStatus | LockList | Evicted
 """What ends a question."""
 
 
@@ -37,7 +44,7 @@ class No(NamedTuple):
 def refused(question: Question, session: str, no: No) -> Refused:
     """Return the answer ``no`` to ``question``."""
     match question:
-        case Acquire() | Release():
+        case Acquire() | Release() | Renew():
             lock, owner = question.lock, question.owner
         case Inspect() | Evict():
             lock, owner = question.lock, ""
@@ -61,7 +68,7 @@ def problem_of(question: Question) -> No | None:
                 check_lock_name(question.lock)
                 check_owner(question.owner)
                 check_wait(question.wait_ms)
-            case Release():
+            case Release() | Renew():
                 check_lock_name(question.lock)
                 check_owner(question.owner)
             case Inspect() | Evict():
@@ -85,6 +92,8 @@ def silence(pending: Pending, gates: Gates, now: Instant) -> No:
                 f"{gates.table[pending.gate].label} within {asked}; it goes on being "
                 "repeated in the background until it is"
             )
+        case Renew(lock=lock):
+            text = f"lock {lock!r}: no node renewed its lease within {asked}"
         case Inspect(lock=lock):
             text = f"lock {lock!r}: no node told its status within {asked}"
         case Describe():
@@ -114,12 +123,16 @@ def answers(question: Question, answer: Answer) -> bool:
     """Whether ``answer`` is one that a gate may give to ``question``."""
     match question:
         case Acquire():
-            if not isinstance(answer, Granted | Refused):
+            if not isinstance(answer, Granted | Renewed | Refused):
                 return False
             positive = isinstance(answer, Refused) or answer.fence > 0
             return positive and (answer.lock, answer.owner) == (question.lock, question.owner)
         case Release():
             if not isinstance(answer, Released | Refused):
+                return False
+            return (answer.lock, answer.owner) == (question.lock, question.owner)
+        case Renew():
+            if not isinstance(answer, Renewed | Refused):
                 return False
             return (answer.lock, answer.owner) == (question.lock, question.owner)
         case Inspect():
