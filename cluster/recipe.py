@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from holdfast.actors.bakery.config import GRACE_MS, HOLD_MS, PRIORITY, TERM_MS_MIN, Terms
+from holdfast.actors.bakery.seating import seat_bakery
 from holdfast.actors.central.broker import Broker
 from holdfast.actors.central.server import LockServer
 from holdfast.actors.clock import Clock
@@ -31,6 +33,16 @@ US_PER_MS = 1_000
 class Settings:
     """What an operator may choose for a protocol; see ``cluster/config.py`` for the file."""
 
+    bakery_hold_ms: int = HOLD_MS
+    """`bakery`: how long a lock may be held where nobody says otherwise (ms)."""
+    bakery_grace_ms: int = GRACE_MS
+    """`bakery`: how much longer until it is taken away (ms)."""
+    bakery_least_ms: int = TERM_MS_MIN
+    """`bakery`: who asks for a shorter duration, or grace, is refused (ms)."""
+    bakery_priority: int = PRIORITY
+    """`bakery`: of this node as a leader, 1 to 14, the smaller the likelier; 15 is off."""
+    bakery_pid: int = 0
+    """`bakery`: of this process, which tells candidates apart."""
     central_server: str = ""
     """`central`: the node that runs the lock server; empty for the first by name."""
     central_journal: bool = False
@@ -97,16 +109,42 @@ def recipe_of(protocol: str) -> Recipe:
 
 def keeps_journal(protocol: str, settings: Settings, node: str, nodes: tuple[str, ...]) -> bool:
     """Return whether ``node`` writes anything that must survive its restart."""
-    return (protocol == "paxos" and not settings.paxos_memory) or (
-        protocol == "central"
-        and settings.central_journal
-        and node == server_of(settings, tuple(sorted(nodes)))
+    return (
+        protocol == "bakery"
+        or (protocol == "paxos" and not settings.paxos_memory)
+        or (
+            protocol == "central"
+            and settings.central_journal
+            and node == server_of(settings, tuple(sorted(nodes)))
+        )
     )
 
 
 def server_of(settings: Settings, nodes: tuple[str, ...]) -> str:
     """Return the node that runs the lock server: the chosen one, or the first by name."""
     return settings.central_server or nodes[0]
+
+
+def bakery(seat: Seat) -> Cast:
+    """Seat cluster status, election, leader and door on every node; three of them lead."""
+    settings = seat.settings
+    terms = Terms(
+        hold_ms=settings.bakery_hold_ms,
+        grace_ms=settings.bakery_grace_ms,
+        least_ms=settings.bakery_least_ms,
+    )
+    roles = seat_bakery(
+        seat.node,
+        seat.nodes,
+        seat.boot,
+        seat.random,
+        seat.records_of("election"),
+        terms=terms,
+        priority=settings.bakery_priority,
+        pid=settings.bakery_pid,
+    )
+    clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
+    return Cast(roles=(clock, *roles))
 
 
 def lamport(seat: Seat) -> Cast:
@@ -225,5 +263,10 @@ def _proxy(seat: Seat, protocol: str, backend: Address) -> Spawn:
     return Spawn(address_of(seat.node, "proxy"), Proxy, arguments)
 
 
-RECIPES: dict[str, Recipe] = {"central": central, "lamport": lamport, "paxos": paxos}
+RECIPES: dict[str, Recipe] = {
+    "bakery": bakery,
+    "central": central,
+    "lamport": lamport,
+    "paxos": paxos,
+}
 """By the name the configuration uses."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.actors.message import Address, address_of
+from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
 
 LEADERS_MAX = 3
 """As in the source: three leaders agree by two, and survive the loss of one."""
@@ -51,6 +51,11 @@ class Terms:
     grace_ms: int = GRACE_MS
     least_ms: int = TERM_MS_MIN
     """No duration and no grace is shorter: who asks for one is refused."""
+
+
+def later(now: Instant, after_ms: int) -> Instant:
+    """Return the instant ``after_ms`` milliseconds after ``now``."""
+    return Instant(now + after_ms * NS_PER_MS)
 
 
 def majority(members: int) -> int:

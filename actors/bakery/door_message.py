@@ -150,3 +150,11 @@ class Peeked(Message):
     waiters: tuple[Contender, ...]
     waiting: int
     """How many wait, of which some are told."""
+
+
+@message(0xCC)
+class UnlockAll(Message):
+    """Drop every request of ``session``: its client is gone. Answered by `Unlocked`."""
+
+    session: str
+    number: int

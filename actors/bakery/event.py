@@ -33,10 +33,10 @@ class Seen(Local):
 class Trust(Local):
     """From the cluster status, to the leader: a majority of the members answered a beat.
 
-    All of them said it then: that they had promised no more than ``promised``.
+    None of them had promised more than ``epoch`` then.
     """
 
-    promised: int
+    epoch: int
     at: Instant
     """When the oldest of these beats was said."""
 
@@ -58,17 +58,21 @@ class Serving(Local):
 
 
 @local
-class Raise(Local):
-    """From the leader, to the coordinator: somebody wants a lease of ``bound_ms``."""
+class Serve(Local):
+    """From the coordinator, to the leader: a majority knows the seating of ``epoch``, durably."""
 
+    epoch: int
+    leaders: tuple[Chosen, ...]
     bound_ms: int
 
 
 @local
-class Raised(Local):
-    """From the coordinator, to the leader: a majority knows of such leases in ``epoch``."""
+class Raise(Local):
+    """From the leader, to the coordinator: somebody wants a lease of ``bound_ms``.
 
-    epoch: int
+    Answered by a `Serve` of the same epoch that says so, once a majority knows.
+    """
+
     bound_ms: int
 
 

@@ -115,23 +115,12 @@ class Merged(Message):
 
 @message(0x46)
 class Install(Message):
-    """Source: LOCK_LEADERS. Enough leaders are ready: know this seating. Also the record of it."""
+    """The record of a seating that is known to be ready. Between nodes, beats say it.
+
+    Source: LOCK_LEADERS, which is not compared with anything there.
+    """
 
     seating: Seating
-
-
-@message(0x47)
-class Installed(Message):
-    """I know the seating of ``epoch``, durably."""
-
-    epoch: int
-
-
-@message(0x48)
-class Serve(Message):
-    """A majority of the members knows the seating of ``epoch``: serve, you who lead in it."""
-
-    epoch: int
 
 
 @message(0x49)
@@ -161,12 +150,12 @@ class Export(Message):
 class Table(Message):
     """A part of the table as it was when its leader stopped. Source: LOCK_TICKETS.
 
-    ``held`` is the epoch in which that leader had its table complete (0: never in this life).
     Parts are numbered from 0 to ``parts`` - 1.
     """
 
     epoch: int
-    held: int
+    life: int
+    """Of the leader whose table it is."""
     part: int
     parts: int
     records: tuple[Record, ...]

@@ -63,6 +63,8 @@ class Record(NamedTuple):
     """A ticket in a table that is handed over. Entering ones are not: their doors ask again."""
 
     ticket: Ticket
+    owner: str
+    """The leader that takes its steps."""
     fence: int
     """Under which it is held, or may be; 0 if it is not."""
     left_ms: int

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from holdfast.actors.client.holding import HOLDS_MAX
+from holdfast.actors.client.lease import why_not_renew
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.pending import Claim, Question
 from holdfast.actors.client.wording import No, lost, problem_of, wrong_cluster
 from holdfast.actors.lock.message import Acquire, Describe, Inspect, Reason, Release
-from holdfast.actors.lock.session_message import Evict, ListLocks
+from holdfast.actors.lock.session_message import Evict, ListLocks, Renew
 from holdfast.actors.message import Instant
 
 PENDING_MAX = 10_000
@@ -22,6 +23,8 @@ def why_not(ledger: Ledger, question: Question, now: Instant) -> No | None:
     match question:
         case Release():
             return _why_not_release(ledger, question)
+        case Renew():
+            return why_not_renew(ledger, question)
         case Acquire():
             no = _why_not_acquire(ledger, question)
         case Inspect() | Describe() | ListLocks() | Evict():

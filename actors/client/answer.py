@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.actors.client import lease
 from holdfast.actors.client.holding import Hold, Level
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.loss import GONE, let_go, lose
@@ -20,7 +21,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import Ended, HoldLost, Opened
+from holdfast.actors.lock.session_message import Ended, HoldLost, Opened, Renewed, Unlocking
 from holdfast.actors.message import Address, Instant
 
 UNDECIDED = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.INVALID, Reason.UNSUPPORTED})
@@ -46,8 +47,18 @@ def on_answer(ledger: Ledger, sender: Address, answer: Answer, now: Instant) -> 
         return [Observe("client.unfit_answer_dropped")]
     effects = hear(ledger, sender, now)
     match answer:
+        case Granted() if answer.hold_ms and lease.is_late(pending, answer, now):
+            effects += ledger.confirm(pending.said_at, now)
+            return [*effects, *lease.renew_first(ledger, pending, answer, now)]
         case Granted():
             return effects + _on_granted(ledger, pending, answer, now)
+        case Renewed() if isinstance(pending.asked, Acquire):
+            granted = lease.granted_by(pending, answer)
+            if granted is None:
+                return [*effects, Observe("client.unfit_answer_dropped")]
+            return effects + _on_granted(ledger, pending, granted, now)
+        case Renewed():
+            return effects + _on_renewed(ledger, pending, answer, now)
         case Released():
             return effects + _on_released(ledger, pending, answer, now)
         case Refused():
@@ -129,6 +140,17 @@ def on_hold_lost(ledger: Ledger, sender: Address, word: HoldLost, now: Instant) 
     return effects
 
 
+def on_unlocking(ledger: Ledger, sender: Address, word: Unlocking, now: Instant) -> list[Effect]:
+    """Pass on that a duration is over: whoever holds decides."""
+    if not ledger.tenure.kept or word.session != ledger.tenure.assigned:
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = hear(ledger, sender, now)
+    hold = ledger.holds.get(Claim(word.lock, word.owner))
+    if hold is None or hold.fence != word.fence or ledger.watcher is None:
+        return effects
+    return [*effects, Send(ledger.watcher, word)]
+
+
 def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
     """Note a sign of life of ``gate``; if it was given up, bring it what is stranded."""
     known = ledger.gates.table.get(gate)
@@ -207,7 +229,20 @@ def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant
     if hold is None:
         hold = ledger.holds[claim] = Hold(pending.gate, granted.fence)
     hold.levels.append(Level(pending.user, pending.asked.request))
+    if granted.hold_ms:
+        effects += lease.begin(ledger, claim, pending, granted)
     effects += ledger.reply(pending, granted)
+    return effects + ledger.outstanding.go_on(claim, now)
+
+
+def _on_renewed(ledger: Ledger, pending: Pending, renewed: Renewed, now: Instant) -> list[Effect]:
+    claim = pending.claim
+    assert claim is not None
+    ledger.outstanding.drop(pending)
+    effects = [*ledger.confirm(pending.said_at, now), *lease.renewed(ledger, pending, renewed)]
+    effects += ledger.reply(pending, renewed)
+    if claim in ledger.holds:
+        effects += ledger.release_owed(claim, now)
     return effects + ledger.outstanding.go_on(claim, now)
 
 
@@ -231,7 +266,7 @@ def _on_released(
 def _on_refused(ledger: Ledger, pending: Pending, answer: Refused, now: Instant) -> list[Effect]:
     claim = pending.claim
     match pending.asked:
-        case Acquire() if answer.reason is Reason.CANCELLED:
+        case Acquire() if answer.reason is Reason.CANCELLED or lease.lapsed(pending, answer):
             # Not our doing: the gate took us for gone. Our user still waits.
             ledger.outstanding.renew(pending, now)
             return [Observe("client.wait_renewed")]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.actors.client.pending import Claim
-from holdfast.actors.message import Address
+from holdfast.actors.message import Address, Instant
 
 HOLDS_MAX = 100_000
 """Locks one client may hold at a time; a session of the cluster may hold no more either."""
@@ -32,6 +32,8 @@ class Hold:
     """The times it was entered and not left, oldest first."""
     owed: int = 0
     """How many more it is held, at the cluster, by nobody: to be released."""
+    until: Instant | None = None
+    """When it is lost, if it has a deadline and is not renewed."""
 
     def take(self, found: Level) -> None:
         """Let nobody own that level any more; it is owed."""

@@ -32,6 +32,8 @@ class Ledger:
     surveys: dict[int, Round] = field(default_factory=dict[int, Round])
     endings: dict[str, Ending] = field(default_factory=dict[str, Ending])
     """Sessions that were given up and may live on at the cluster."""
+    lapses_at: Instant | None = None
+    """When the first of the holds that have a deadline is lost; perhaps it is renewed by then."""
     greetings: int = 0
     greet_at: Instant | None = None
 
@@ -163,6 +165,7 @@ class Ledger:
         due = [
             self.outstanding.next_at(),
             self.greet_at,
+            self.lapses_at,
             *(ending.resend_at for ending in self.endings.values()),
         ]
         if tenure.stage is Stage.OPENING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.actors.client import lease
 from holdfast.actors.client.holding import Hold
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.message import Loss
@@ -28,7 +29,7 @@ def judge_belief(ledger: Ledger, now: Instant) -> list[Effect]:
     """Lose the session if it may have ended: what the cluster says later does not count."""
     tenure = ledger.tenure
     if not tenure.passed(now):
-        return []
+        return lease.judge(ledger, now) if ledger.lapses_at is not None else []
     silent = ms_between(tenure.confirmed_at, now) / 1000
     detail = (
         f"nothing confirmed the session for {silent:.1f} s, its TTL is "
@@ -86,7 +87,7 @@ def _end_or_go_on(
     assert claim is not None
     hold = holds.get(claim)
     if hold is None:
-        pending.said, pending.said_at = 0, None
+        pending.said, pending.said_at, pending.renewed_at = 0, None, None
         return []
     ledger.outstanding.drop(pending)
     if isinstance(pending.asked, Release) and pending.user is not None:

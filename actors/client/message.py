@@ -54,6 +54,20 @@ class Trusted(Local):
 
 
 @local
+class Leased(Local):
+    """To the watcher: that hold has a deadline, and is lost at ``until`` (this node's clock).
+
+    Said when it is granted and whenever it is renewed; its duration is over ``grace_ms`` before.
+    """
+
+    lock: str
+    owner: str
+    fence: int
+    until: Instant
+    grace_ms: int
+
+
+@local
 class Suspected(Local):
     """To the watcher: the session was not confirmed for ``silent_ms``; a `Trusted` may follow."""
 

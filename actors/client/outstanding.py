@@ -259,6 +259,7 @@ class Outstanding:
             step_ms=RETRY_MS,
             said=0,
             said_at=None,
+            renewed_at=None,
         )
 
     def _file(self, pending: Pending) -> None:

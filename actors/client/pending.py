@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from holdfast.actors.client.pacing import RETRY_MS
 from holdfast.actors.lock.message import Acquire, Cancel, Cancelled, Describe, Inspect, Release
-from holdfast.actors.lock.session_message import Evict, ListLocks
+from holdfast.actors.lock.session_message import Evict, ListLocks, Renew
 from holdfast.actors.message import Address, Instant, ms_between
 
 ANY_GATE = Address("")
@@ -29,7 +29,7 @@ class Debt(NamedTuple):
     claim: Claim
 
 
-Question = Acquire | Release | Inspect | Describe | ListLocks | Evict
+Question = Acquire | Release | Renew | Inspect | Describe | ListLocks | Evict
 
 
 @dataclass(slots=True)
@@ -57,6 +57,8 @@ class Pending:
     """The survey it belongs to; such a question stays at its gate."""
     owed: bool = False
     """A release of what was given back, and not of what a user holds still."""
+    renewed_at: Instant | None = None
+    """An `Acquire` that was granted late: when the renewal of its lease was asked for first."""
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ def left_ms(pending: Pending, now: Instant) -> int | None:
 
 def claim_of(question: Question) -> Claim | None:
     """Return what ``question`` wants done within a session, None if it needs none."""
-    if isinstance(question, Acquire | Release):
+    if isinstance(question, Acquire | Release | Renew):
         return Claim(question.lock, question.owner)
     return None
 
@@ -98,6 +100,8 @@ def as_said(pending: Pending, session: str, now: Instant) -> Question:
                 wait_ms=left_ms(pending, now),
                 limit=asked.limit,
                 label=asked.label,
+                hold_ms=asked.hold_ms,
+                grace_ms=asked.grace_ms,
             )
         case Release() as asked:
             return Release(

@@ -37,6 +37,8 @@ from holdfast.actors.lock.session_message import (
     HoldLost,
     ListLocks,
     Opened,
+    Renew,
+    Unlocking,
 )
 from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of
 from holdfast.actors.role import Host, Role
@@ -53,8 +55,8 @@ TTL_MS = 15_000
 TICK_MS = 100
 """The grain of the session's own clock (ms): what is due may come so much later."""
 
-FromUser = Acquire | Release | Cancel | Inspect | Describe | ListLocks | Evict
-FromGate = Answer | Cancelled | Alive | Opened | Ended | HoldLost
+FromUser = Acquire | Release | Renew | Cancel | Inspect | Describe | ListLocks | Evict
+FromGate = Answer | Cancelled | Alive | Opened | Ended | HoldLost | Unlocking
 Said = FromUser | FromGate | Abandon | Close | Survey | LinkUp | LinkDown | LinkRefused
 
 
@@ -123,7 +125,8 @@ class ClientSession(Role[Said | Tick]):
         """Do what is asked or heard, and see to it that the next tick comes in time."""
         ledger = self.ledger
         lost: list[Effect] = []
-        if now >= ledger.tenure.until:
+        lapses_at = ledger.lapses_at
+        if now >= ledger.tenure.until or (lapses_at is not None and now >= lapses_at):
             lost = judge_belief(ledger, now)  # C4: before anything that was said meanwhile.
         if isinstance(event, Tick):
             return [*lost, *self._on_tick(event, now)]
@@ -171,6 +174,8 @@ class ClientSession(Role[Said | Tick]):
                 return answer.on_ended(self.ledger, sender, event, now)
             case HoldLost():
                 return answer.on_hold_lost(self.ledger, sender, event, now)
+            case Unlocking():
+                return answer.on_unlocking(self.ledger, sender, event, now)
             case _:
                 return answer.on_answer(self.ledger, sender, event, now)
 
@@ -187,7 +192,7 @@ class ClientSession(Role[Said | Tick]):
                 ledger.tenure.need(now)
             case Release():
                 return self._on_release(user, event, now)
-            case Inspect() | Describe() | ListLocks() | Evict():
+            case Renew() | Inspect() | Describe() | ListLocks() | Evict():
                 limit_ms = ANSWER_MS
         gate = ledger.gates.choose()
         effects = ledger.outstanding.ask(user, event, gate.address, now, limit_ms=limit_ms)

@@ -22,10 +22,17 @@ from holdfast.actors.lock.message import (
     Released,
 )
 from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait
-from holdfast.actors.lock.session_message import Evict, Evicted, ListLocks, LockList
+from holdfast.actors.lock.session_message import (
+    Evict,
+    Evicted,
+    ListLocks,
+    LockList,
+    Renew,
+    Renewed,
+)
 from holdfast.actors.message import Instant, ms_between
 
-Answer = Granted | Released | Refused | LockStatus | NodeStatus | LockList | Evicted
+Answer = Granted | Released | Renewed | Refused | LockStatus | NodeStatus | LockList | Evicted
 """What ends a question."""
 
 
@@ -43,7 +50,7 @@ class No(NamedTuple):
 def refused(question: Question, session: str, no: No) -> Refused:
     """Return the answer ``no`` to ``question``."""
     match question:
-        case Acquire() | Release():
+        case Acquire() | Release() | Renew():
             lock, owner = question.lock, question.owner
         case Inspect() | Evict():
             lock, owner = question.lock, ""
@@ -66,7 +73,7 @@ def problem_of(question: Question) -> No | None:
             case Acquire():
                 _check_names(question.lock, question.owner)
                 check_wait(question.wait_ms)
-            case Release():
+            case Release() | Renew():
                 _check_names(question.lock, question.owner)
             case Inspect() | Evict():
                 check_lock_name(question.lock)
@@ -96,6 +103,8 @@ def silence(pending: Pending, gates: Gates, now: Instant) -> No:
                 f"{gates.table[pending.gate].label} within {asked}; it goes on being "
                 "repeated in the background until it is"
             )
+        case Renew(lock=lock):
+            text = f"lock {lock!r}: no node renewed its lease within {asked}"
         case Inspect(lock=lock):
             text = f"lock {lock!r}: no node told its status within {asked}"
         case Describe():
@@ -135,6 +144,8 @@ def as_asked(answer: Answer, request: int) -> Answer:
                 owner=answer.owner,
                 request=request,
                 count=answer.count,
+                hold_ms=answer.hold_ms,
+                grace_ms=answer.grace_ms,
             )
         case Released():
             return Released(
@@ -151,12 +162,14 @@ def as_asked(answer: Answer, request: int) -> Answer:
 def answers(question: Question, answer: Answer) -> bool:
     """Whether ``answer`` is one that a gate may give to ``question``."""
     match question:
-        case Acquire() | Release():
+        case Acquire() | Release() | Renew():
             match answer:
                 case Granted():
                     fits = isinstance(question, Acquire) and answer.fence > 0
                 case Released():
                     fits = isinstance(question, Release)
+                case Renewed():
+                    fits = isinstance(question, Acquire | Renew) and answer.fence > 0
                 case Refused():
                     fits = True
                 case _:

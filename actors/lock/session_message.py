@@ -176,8 +176,8 @@ class Unlocking(Message):
     owner: str = ""
 
 
-SessionRequest = Open | End
-"""What a client may say of its session, besides `KeepAlive`."""
+SessionRequest = Open | End | Renew
+"""What a client may say of its session and its holds, besides `KeepAlive`."""
 
 OperatorRequest = ListLocks | Evict
 """What an operator may say to a proxy of a protocol that keeps a table of locks."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from holdfast.actors.client.message import HoldsLost, Trusted
+from holdfast.actors.client.message import HoldsLost, Leased, Trusted
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.lock.message import Acquire, Granted, Refused, Release
-from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of
+from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of, role_of
 from holdfast.cluster.simulation.trace import Delivered
 from holdfast.cluster.simulation.violation import ViolationError
 from holdfast.cluster.simulation.workload import Contender, Mood
@@ -77,6 +77,8 @@ class LockJudge:
         self.losses = 0
         self.until: dict[str, Instant] = {}
         """By client: until when its session is to be relied on, on its own clock."""
+        self.leases: dict[tuple[str, str, str, int], Instant] = {}
+        """By client, owner, lock and fence: when a hold with a deadline is lost, likewise."""
         self.inside: dict[str, Hold] = {}
         self.wants: dict[Address, str] = {}
         """What each waiting contender waits for."""
@@ -95,6 +97,9 @@ class LockJudge:
             self._gates.setdefault(key, gate)
         if type(event) is Trusted:
             self.until[delivered.node] = event.until
+        elif type(event) is Leased:
+            lease = (delivered.node, event.owner, event.lock, event.fence)
+            self.leases[lease] = event.until
         elif type(event) is HoldsLost:
             self._lose(delivered.node, event)
         if delivered.to not in self.contenders:
@@ -140,7 +145,7 @@ class LockJudge:
             return  # It enters again what it holds.
         if not self._believes(contender):
             raise ViolationError(f"belief: {_told(hold)}, which it cannot rely on")
-        if other is not None and self.clocks_true and self._believes(other.contender):
+        if other is not None and self.clocks_true and self._may_be_inside(other):
             raise ViolationError(f"mutual exclusion: {_told(hold)} while {_told(other)}")
         self.inside[hold.lock] = hold
 
@@ -150,6 +155,13 @@ class LockJudge:
             return True
         node = node_of(contender)
         return node in self.until and self.sessions(node) < self.until[node]
+
+    def _may_be_inside(self, hold: Hold) -> bool:
+        """Whether the holder may believe that it holds the lock still."""
+        node, owner = node_of(hold.contender), role_of(hold.contender)
+        until = self.leases.get((node, owner, hold.lock, hold.fence))
+        lapsed = until is not None and self.sessions is not None and self.sessions(node) >= until
+        return not lapsed and self._believes(hold.contender)
 
     def _lose(self, client: str, lost: HoldsLost) -> None:
         for loss in lost.losses:

@@ -25,8 +25,16 @@ class Promise:
     sessions: bool = False
     """Whether the cluster keeps sessions of clients, so that a client that dies frees its
     locks, and a holder knows of its loss before another is granted the lock."""
+    leases: bool = False
+    """Whether each hold has a deadline of its own, after which its holder knows of its loss.
+    Sessions are then a client's own affair, and no gate keeps a table of locks."""
     drift_ppm: int = PPM
     """How far clocks may be from true (millionths) for that; else only fences are judged."""
+
+    @property
+    def table(self) -> bool:
+        """Whether every gate can list the locks that are held anywhere."""
+        return self.sessions and not self.leases
 
     def clocks_true(self, misfortune: Misfortune) -> bool:
         """Return whether clocks keep to what the protocol declares of them."""
@@ -41,7 +49,8 @@ NO_CRASH = EVERYTHING - {Kind.CRASH, Kind.TAIL}
 def promise_of(protocol: str, settings: Settings) -> Promise:
     """Return what ``protocol`` is judged under.
 
-    `lamport` survives everything, as long as every node comes back. `central` survives
+    `bakery` survives everything; two leaders lost at once only after a while. A hold ends with
+    its lease, which its client counts by its own clock. `lamport` survives everything, as long as every node comes back. `central` survives
     everything but crashes; with a journal, also crashes of the server's node. `paxos`
     survives everything; a hold belongs to its client's session, and ends when that does.
     That its holder knows of it first is judged while no clock is further from true than
@@ -52,6 +61,8 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
 
     """
     match protocol:
+        case "bakery":
+            return Promise(survives=EVERYTHING, sessions=True, leases=True, drift_ppm=DRIFT_PPM)
         case "lamport":
             return Promise(survives=EVERYTHING, hold_ends_with_gate=True)
         case "paxos":
@@ -62,7 +73,7 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
             return Promise(survives=NO_CRASH)
         case _:
             raise ConfigError(
-                f"protocol is {protocol!r}, one of central, lamport, paxos is allowed"
+                f"protocol is {protocol!r}, one of bakery, central, lamport, paxos is allowed"
             )
 
 

@@ -20,6 +20,7 @@ from holdfast.cluster.simulation.promise import NO_CRASH, Promise, promise_of
 from holdfast.cluster.simulation.trace import Trace
 from holdfast.cluster.simulation.violation import ViolationError
 from holdfast.cluster.simulation.workload import (
+    LEVELS,
     Client,
     Contender,
     Door,
@@ -164,7 +165,8 @@ class _Run:
             turned = number % len(self.gates)
             gates = self.gates[turned:] + self.gates[:turned]
             ttl_ms = self.plan.ttl_ms if self.promise.sessions else 0
-            client = Client(gates, owners, locks, door, ttl_ms)
+            levels = 1 if self.promise.leases else LEVELS
+            client = Client(gates, owners, locks, door, ttl_ms, levels)
             self.world.add(name, client.recipe(), member=False)
             users += [address_of(name, owner) for owner in owners]
         return tuple(users)
@@ -224,7 +226,7 @@ class _Run:
 
         def cast(seat: Seat) -> Cast:
             del seat
-            arguments = {"gates": self.gates, "table": self.promise.sessions}
+            arguments = {"gates": self.gates, "table": self.promise.table}
             return Cast((Spawn(address, Auditor, arguments),))
 
         node = self.world.add("auditor", cast, member=False)

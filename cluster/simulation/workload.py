@@ -9,7 +9,7 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from holdfast.actors.client.message import HoldsLost, Suspected, Trusted
+from holdfast.actors.client.message import HoldsLost, Leased, Suspected, Trusted
 from holdfast.actors.effect import Effects, Observe, Send, Spawn, Wake
 from holdfast.actors.lock.message import (
     Acquire,
@@ -18,6 +18,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
+from holdfast.actors.lock.session_message import Unlocking
 from holdfast.actors.message import (
     Address,
     Instant,
@@ -90,7 +91,9 @@ class Contender(Role[Met]):
         locks: the names to choose from.
         random: what it wants, how long it waits, holds and rests.
         lease_ms: how long what it holds outlives its client's silence, 0 if there is no such
-            thing; then it sometimes holds for longer, and enters twice what it holds.
+            thing; then it sometimes holds for longer.
+        levels: how often it holds a lock at once at most; with more than one it sometimes
+            enters again.
 
     """
 
@@ -104,9 +107,11 @@ class Contender(Role[Met]):
         locks: tuple[str, ...],
         random: Random,
         lease_ms: int = 0,
+        levels: int = 1,
     ) -> None:
         super().__init__(address, host)
         self.lease_ms = lease_ms
+        self.most = levels
         self.session = session
         self.owner = owner
         self.locks = locks
@@ -158,8 +163,7 @@ class Contender(Role[Met]):
         return [self._ask(wait_ms), Observe("contender.wants")]
 
     def _ask(self, wait_ms: int | None) -> Send:
-        limit = LEVELS if self.lease_ms else 1
-        acquire = Acquire(lock=self.lock, owner=self.owner, wait_ms=wait_ms, limit=limit)
+        acquire = Acquire(lock=self.lock, owner=self.owner, wait_ms=wait_ms, limit=self.most)
         return Send(self.session, acquire)
 
     def _on_granted(self, granted: Granted) -> Effects:
@@ -167,8 +171,8 @@ class Contender(Role[Met]):
             return [Observe("contender.granted_out_of_turn")]  # A judge has seen it.
         self.fence, self.levels = granted.fence, granted.count
         self.served = self.finishing
-        twice = self.lease_ms > 0 and self.random.random() < REENTRY_SHARE
-        if twice and self.levels < LEVELS:
+        twice = self.most > 1 and self.random.random() < REENTRY_SHARE
+        if twice and self.levels < self.most:
             return [self._ask(None), Observe("contender.enters_again")]
         self.mood = Mood.HOLDS
         may = self.lease_ms > 0 and not self.finishing
@@ -201,17 +205,22 @@ class Contender(Role[Met]):
         return [Wake(self.random.randint(1, REST_MS_MAX), Rested(turn=self.turn))]
 
 
-class Herald(Role[Trusted | Suspected | HoldsLost]):
+class Herald(Role[Trusted | Leased | Unlocking | Suspected | HoldsLost]):
     """Tells the contenders of its node what they lost; judges look on (session's watcher)."""
 
     def handle(
-        self, sender: Address, event: Trusted | Suspected | HoldsLost, now: Instant
+        self,
+        sender: Address,
+        event: Trusted | Leased | Unlocking | Suspected | HoldsLost,
+        now: Instant,
     ) -> Effects:
         """Pass losses on."""
         del sender, now
         match event:
-            case Trusted():
+            case Trusted() | Leased():
                 return ()
+            case Unlocking():
+                return [Observe("herald.unlocking")]
             case Suspected():
                 return [Observe("herald.suspected")]
             case HoldsLost():
@@ -235,6 +244,8 @@ class Client(NamedTuple):
     door: Door
     ttl_ms: int = 0
     """Of its session, where the cluster keeps such; 0 where it does not."""
+    levels: int = 1
+    """How often an owner holds a lock at once at most."""
 
     def recipe(self) -> Recipe:
         """Return the roles of such a node: one session, and a contender for each owner.
@@ -257,6 +268,7 @@ class Client(NamedTuple):
                     "locks": self.locks,
                     "random": Random(f"{seat.boot}/{owner}"),
                     "lease_ms": self.ttl_ms,
+                    "levels": self.levels if self.ttl_ms else 1,
                 },
             )
             for owner in self.owners

@@ -1,0 +1,321 @@
+"""The election coordinator of a node: it promises epochs, and where it is the first, proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.actors.bakery.campaign import Campaign, Phase
+from holdfast.actors.bakery.choice import choose
+from holdfast.actors.bakery.config import (
+    RESEND_MS,
+    door_of,
+    election_of,
+    later,
+    leader_of,
+    majority,
+    status_of,
+)
+from holdfast.actors.bakery.event import (
+    CampaignDue,
+    Member,
+    Raise,
+    Readiness,
+    Seen,
+    Serve,
+    Standing,
+)
+from holdfast.actors.bakery.message import (
+    EPOCH_MAX,
+    Install,
+    Merged,
+    Outbid,
+    Promised,
+    Propose,
+    Seating,
+    Vouch,
+    Vouched,
+)
+from holdfast.actors.bakery.pledge import Pledges, sound_proposal
+from holdfast.actors.bakery.reason import readiness
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
+from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
+from holdfast.actors.role import Host, Role
+
+if TYPE_CHECKING:
+    from random import Random
+
+TICK_MS = 50
+"""How often a coordinator looks how the election goes on (ms)."""
+
+STALL_MS = 400
+"""A majority that heeds no seating for so long needs another one (ms)."""
+
+BACKOFF_MS = 300
+"""Over how long coordinators that outbid each other spread their next proposals (ms)."""
+
+PATIENCE_MS = 300
+"""How long the first coordinator of a new cluster waits for all members to come (ms)."""
+
+RECORDS_MAX = 64
+"""Records in the journal before what they say is written anew."""
+
+FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
+Heard = Seen | Raise | CampaignDue | Propose | Promised | Outbid | Merged | Vouch | Vouched
+
+
+class ElectionCoordinator(Role[Heard]):
+    """Keeps this member's word, and coordinates while no smaller member is connected.
+
+    Invariants: B1, B2; see the README of this folder.
+
+    Args:
+        node: this node.
+        members: all that are configured, sorted.
+        bound_ms: the longest lease where nobody asks for a longer one (ms).
+        random: spreads proposals that compete.
+        records: what the journal holds.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        node: str,
+        members: tuple[str, ...],
+        bound_ms: int,
+        random: Random,
+        records: Sequence[Message],
+    ) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.members = members
+        self.bound_ms = bound_ms
+        self.pledges = Pledges.recover(records)
+        self.written = len(records)
+        self.seen: tuple[Member, ...] = ()
+        self.campaign: Campaign | None = None
+        self.highest = self.pledges.promised
+        """The highest epoch heard of."""
+        self.not_before = Instant(0)
+        """Nothing is proposed earlier: another coordinator may be under way."""
+        self.patient_until = Instant(0)
+        self.healthy_at = Instant(0)
+        """When a majority heeded the seating last."""
+        self.raising: dict[str, None] = {}
+        """Who vouched for ``raising_ms``."""
+        self.raising_ms = 0
+        self.told: Readiness | None = None
+        self.served: Serve | None = None
+        self._random = random
+
+    def begin(self, now: Instant) -> Effects:
+        """Have the beats of this node say what its journal holds."""
+        self.healthy_at = now
+        self.patient_until = later(now, PATIENCE_MS)
+        return [self._standing(now), Wake(TICK_MS, CampaignDue())]
+
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+        """Take in one word, and go on."""
+        match event:
+            case Seen():
+                return [*self._on_seen(event, now), *self._go_on(now)]
+            case CampaignDue():
+                return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, CampaignDue())]
+            case Raise():
+                return self._on_raise(event)
+            case _:
+                return self._on_peer(sender, event, now)
+
+    def _on_peer(self, sender: Address, event: FromPeer, now: Instant) -> Effects:
+        member = node_of(sender)
+        role = leader_of(member) if isinstance(event, Merged) else election_of(member)
+        if member not in self.members or sender != role or not 0 < event.epoch <= EPOCH_MAX:
+            return (Observe("bakery.stranger_elects"),)
+        match event:
+            case Propose():
+                return self._on_propose(sender, event, now)
+            case Promised():
+                return self._on_promised(member, event, now)
+            case Outbid():
+                return self._on_outbid(event, now)
+            case Merged():
+                return self._on_merged(member, event, now)
+            case Vouch():
+                return self._on_vouch(sender, event, now)
+            case Vouched():
+                return self._on_vouched(member, event)
+
+    def _on_propose(self, sender: Address, proposal: Propose, now: Instant) -> Effects:
+        if not sound_proposal(proposal, self.members):
+            return (Observe("bakery.proposal_malformed"),)
+        pledges = self.pledges
+        self.highest = max(self.highest, proposal.epoch)
+        effects: list[Effect] = []
+        if pledges.may_promise(proposal):
+            pledges.promise(proposal, now)
+            effects += [self._standing(now), self._persist(proposal)]  # B1: before it is spoken of.
+        elif not pledges.has_promised(proposal):
+            return (Send(sender, Outbid(epoch=pledges.promised)),)
+        quiet_ms = pledges.quiet_ms(now)
+        promised = Promised(epoch=proposal.epoch, seating=pledges.seating, quiet_ms=quiet_ms)
+        return [*effects, Send(sender, promised)]
+
+    def _on_promised(self, member: str, promised: Promised, now: Instant) -> Effects:
+        campaign = self.campaign
+        if campaign is None or not campaign.on_promised(member, promised, now):
+            return ()
+        if campaign.former.epoch > self.pledges.seating.epoch:
+            learned = self._learn(campaign.former, now)
+            return [*learned, *self._give_up(now, "bakery.seating_learned")]
+        campaign.begin_merging(self.seen, now)
+        return [self._standing(now), *self._repeat()]
+
+    def _on_outbid(self, outbid: Outbid, now: Instant) -> Effects:
+        self.highest = max(self.highest, outbid.epoch)
+        if self.campaign is None or outbid.epoch < self.campaign.epoch:
+            return ()
+        return self._give_up(now, "bakery.outbid")
+
+    def _on_merged(self, member: str, merged: Merged, now: Instant) -> Effects:
+        campaign = self.campaign
+        if campaign is None or not campaign.on_merged(member, merged):
+            return ()
+        self.campaign = None
+        if not self.pledges.has_promised(campaign.proposal):
+            return (Observe("bakery.overtaken"),)
+        installed = self._learn(campaign.seating(self.bound_ms), now)
+        return [*installed, *self._go_on(now), Observe("bakery.installed")]
+
+    def _on_seen(self, seen: Seen, now: Instant) -> list[Effect]:
+        """Take in who is connected, and learn the highest seating that any of them knows."""
+        self.seen = seen.members
+        known = [member.seating for member in seen.members]
+        self.highest = max(self.highest, *(member.promised for member in seen.members))
+        best = max(known, key=lambda seating: (seating.epoch, seating.bound_ms))
+        return self._learn(best, now)
+
+    def _learn(self, seating: Seating, now: Instant) -> list[Effect]:
+        if not self.pledges.learn(seating, now):
+            return []
+        self.highest = max(self.highest, seating.epoch)
+        return [self._persist(Install(seating=seating)), self._standing(now)]
+
+    def _persist(self, record: Message) -> Persist | Checkpoint:
+        """Write ``record`` down, or now and then all that counts."""
+        self.written += 1
+        if self.written < RECORDS_MAX:
+            return Persist(record)
+        self.written = 0
+        return Checkpoint(self.pledges.records())
+
+    def _go_on(self, now: Instant) -> list[Effect]:
+        """Serve, propose, or wait, as things are; tell the door if they changed."""
+        effects = self._serve(now)
+        campaign = self.campaign
+        coordinates = bool(self.seen) and self.seen[0].node == self.node
+        if campaign is not None and (not coordinates or campaign.is_late(now)):
+            effects += self._give_up(now, "bakery.campaign_given_up")
+        elif campaign is not None and campaign.phase is Phase.WAITING:
+            campaign.begin_merging(self.seen, now)
+            effects.append(self._standing(now))
+        elif campaign is None and coordinates and now >= self.not_before:
+            effects += self._propose(now)
+        return [*effects, *self._tell(now)]
+
+    def _serve(self, now: Instant) -> list[Effect]:
+        """Let the leader of this node serve once a majority knows the seating, durably (B2)."""
+        seating = self.pledges.seating
+        heed = [m for m in self.seen if (m.promised, m.seating) == (seating.epoch, seating)]
+        if seating.epoch == 0 or len(heed) < majority(len(self.members)):
+            return []
+        self.healthy_at = now
+        serve = Serve(epoch=seating.epoch, leaders=seating.leaders, bound_ms=seating.bound_ms)
+        if serve == self.served:
+            return []
+        self.served = serve
+        return [Send(leader_of(self.node), serve)]
+
+    def _propose(self, now: Instant) -> list[Effect]:
+        seating = self.pledges.seating
+        choice = choose(seating, self.seen, len(self.members))
+        leaders = choice.leaders
+        if not leaders and not choice.why_not:
+            if seating.epoch and ms_between(self.healthy_at, now) >= STALL_MS:
+                leaders = seating.leaders  # They are fine, but a majority promised more.
+        patient = seating.epoch == 0 and len(self.seen) < len(self.members)
+        if not leaders or self.highest >= EPOCH_MAX or (patient and now < self.patient_until):
+            return []
+        self.highest += 1
+        self.campaign = Campaign(self.highest, leaders, len(self.members), now)
+        return [*self._repeat(), Observe("bakery.campaign")]
+
+    def _repeat(self) -> list[Effect]:
+        """Say again what the campaign waits for."""
+        campaign = self.campaign
+        if campaign is None:
+            return []
+        match campaign.phase:
+            case Phase.PROPOSING:
+                left = [name for name in self.members if name not in campaign.promised]
+                return [Send(election_of(name), campaign.proposal) for name in left]
+            case Phase.MERGING:
+                left = [one.node for one in campaign.leaders if one.node not in campaign.merged]
+                return [Send(leader_of(name), campaign.lead) for name in left]
+            case Phase.WAITING:
+                return []
+
+    def _give_up(self, now: Instant, why: str) -> list[Effect]:
+        self.campaign = None
+        pause_ms = TICK_MS + int(self._random.random() * BACKOFF_MS)
+        self.not_before = later(now, pause_ms)
+        return [Observe(why), self._standing(now)]
+
+    def _on_raise(self, raising: Raise) -> Effects:
+        seating = self.pledges.seating
+        if raising.bound_ms <= seating.bound_ms:
+            return ()
+        if raising.bound_ms > self.raising_ms:
+            self.raising, self.raising_ms = {}, raising.bound_ms
+        vouch = Vouch(epoch=seating.epoch, bound_ms=self.raising_ms)
+        return [Send(election_of(member), vouch) for member in self.members]
+
+    def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
+        """Know of longer leases, unless a higher epoch was promised: its bound is told already."""
+        pledges = self.pledges
+        if (pledges.promised, pledges.seating.epoch) != (vouch.epoch, vouch.epoch):
+            return (Observe("bakery.vouch_ignored"),)
+        seating = pledges.seating._replace(bound_ms=max(pledges.seating.bound_ms, vouch.bound_ms))
+        vouched = Vouched(epoch=vouch.epoch, bound_ms=vouch.bound_ms)
+        return [*self._learn(seating, now), Send(sender, vouched)]
+
+    def _on_vouched(self, member: str, vouched: Vouched) -> Effects:
+        seating = self.pledges.seating
+        if (vouched.epoch, vouched.bound_ms) != (seating.epoch, self.raising_ms):
+            return ()
+        self.raising[member] = None
+        if len(self.raising) < majority(len(self.members)):
+            return ()
+        serve = Serve(epoch=seating.epoch, leaders=seating.leaders, bound_ms=self.raising_ms)
+        self.raising, self.raising_ms = {}, 0
+        return [Send(leader_of(self.node), serve)]
+
+    def _standing(self, now: Instant) -> Send:
+        campaign = self.campaign
+        waits = campaign is not None and campaign.phase is Phase.WAITING
+        standing = Standing(
+            promised=self.pledges.promised,
+            seating=self.pledges.seating,
+            waiting_ms=campaign.left_ms(now) if campaign is not None and waits else 0,
+        )
+        return Send(status_of(self.node), standing)
+
+    def _tell(self, now: Instant) -> list[Effect]:
+        heeded = ms_between(self.healthy_at, now) < STALL_MS
+        told = readiness(self.pledges.seating, self.seen, len(self.members), heeded=heeded)
+        if told == self.told:
+            return []
+        self.told = told
+        return [Send(door_of(self.node), told)]

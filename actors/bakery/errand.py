@@ -1,0 +1,253 @@
+"""What a door has under way with the leaders, and to which of them it is said. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.actors.bakery.config import later, leader_of
+from holdfast.actors.bakery.door_message import Lock, Peek, Prolong, Unlock, UnlockAll
+from holdfast.actors.bakery.event import Readiness
+from holdfast.actors.bakery.ticket import Who
+from holdfast.actors.effect import Effect, Observe, Send
+from holdfast.actors.lock.message import Acquire, Cancel, Inspect, Release
+from holdfast.actors.lock.session_message import End, Renew
+from holdfast.actors.message import Address, Instant, ms_between
+
+if TYPE_CHECKING:
+    from random import Random
+
+ERRANDS_MAX = 100_000
+"""Requests of one door that are unanswered; beyond it one is refused, memory does not grow."""
+
+REPEAT_MS = 200
+"""The first pause before a leader is asked again (ms); it doubles from there."""
+
+REPEAT_MS_MAX = 1_000
+"""The longest: by it a leader knows that somebody waits (ms)."""
+
+Asked = Acquire | Release | Cancel | Inspect | End | Renew
+Word = Lock | Unlock | UnlockAll | Prolong | Peek
+
+
+class Kind(Enum):
+    """What is wanted of the leaders."""
+
+    LOCK = "lock"
+    UNLOCK = "unlock"
+    UNLOCK_ALL = "unlock all"
+    PROLONG = "prolong"
+    PEEK = "peek"
+
+
+class Name(NamedTuple):
+    """What an errand is known by: the same request, said again, is the same errand."""
+
+    kind: Kind
+    lock: str
+    who: Who
+    request: int
+
+
+@dataclass(slots=True, eq=False)
+class Errand:
+    """One request on its way.
+
+    Attributes:
+        asker: who is answered, None if nobody waits for the answer any more.
+        asked: what it said.
+        fence: which hold is meant, 0 for none.
+        until: when the door ends it by itself, None for never.
+        leader: to whom it was said last, empty if to nobody.
+        said: how often it was said.
+
+    """
+
+    name: Name
+    number: int
+    asker: Address | None
+    asked: Asked
+    since: Instant
+    fence: int
+    until: Instant | None
+    leader: str = ""
+    said: int = 0
+    pause_ms: int = REPEAT_MS
+    due: Instant | None = None
+    answered: dict[str, None] = field(default_factory=dict[str, None])
+    """Who answered one that goes to all leaders."""
+
+
+class Errands:
+    """All of a door's, by name and by number.
+
+    Args:
+        node: this node: if it leads, it is asked first.
+        random: where the round robin begins.
+
+    """
+
+    def __init__(self, node: str, random: Random) -> None:
+        self.node = node
+        self.readiness = Readiness(
+            epoch=0, leaders=(), reachable=(), ready=False, detail="starting", members=()
+        )
+        self.by_name: dict[Name, Errand] = {}
+        self.by_number: dict[int, Errand] = {}
+        self.of: dict[tuple[str, Who], dict[int, None]] = {}
+        """The numbers of an owner's errands about a lock."""
+        self.count = 0
+        self._random = random
+        self._turn = 0
+        self._due: list[tuple[Instant, int]] = []
+
+    def full(self) -> bool:
+        """Return whether no more is taken."""
+        return len(self.by_number) >= ERRANDS_MAX
+
+    def add(
+        self,
+        name: Name,
+        asker: Address | None,
+        asked: Asked,
+        now: Instant,
+        *,
+        fence: int = 0,
+        until: Instant | None = None,
+    ) -> list[Effect]:
+        """Begin an errand, and say it if anybody leads."""
+        self.count += 1
+        errand = Errand(name, self.count, asker, asked, now, fence, until)
+        self.by_name[name] = errand
+        self.by_number[errand.number] = errand
+        self.of.setdefault((name.lock, name.who), {})[errand.number] = None
+        return self.say(errand, now)
+
+    def end(self, errand: Errand) -> None:
+        """Forget an errand: it was answered."""
+        del self.by_name[errand.name]
+        del self.by_number[errand.number]
+        owner = (errand.name.lock, errand.name.who)
+        numbers = self.of[owner]
+        del numbers[errand.number]
+        if not numbers:
+            del self.of[owner]
+        errand.due = None
+
+    def about(self, lock: str, who: Who) -> list[Errand]:
+        """Return what is under way for an owner about a lock."""
+        return [self.by_number[number] for number in self.of.get((lock, who), ())]
+
+    def leaders(self) -> list[str]:
+        """Return the leaders that can be reached, in order of rank."""
+        reachable = self.readiness.reachable
+        return [leader.node for leader in self.readiness.leaders if leader.node in reachable]
+
+    def say(self, errand: Errand, now: Instant) -> list[Effect]:
+        """Say an errand to its leader, or to the next one if that is gone."""
+        self._later(errand, now)
+        leaders = self.leaders()
+        if not leaders:
+            return []
+        if errand.leader not in leaders:
+            errand.leader = self._next(leaders)
+        errand.said += 1
+        word = _word(errand, now)
+        if errand.name.kind is Kind.UNLOCK_ALL:
+            left = [name for name in leaders if name not in errand.answered]
+            return [Send(leader_of(name), word) for name in left]
+        return [
+            Send(leader_of(errand.leader), word),
+            Observe(f"bakery.{errand.name.kind.name}".lower()),
+        ]
+
+    def turn_to(self, errand: Errand, owner: str, now: Instant) -> list[Effect]:
+        """Say an errand to the leader that has the request, as another one says."""
+        if owner == errand.leader or owner not in self.leaders():
+            return []
+        errand.leader = owner
+        return self.say(errand, now)
+
+    def lead(self, readiness: Readiness, now: Instant) -> list[Effect]:
+        """Take in who leads; say again at once what was said to one who does no more."""
+        before = self.readiness
+        self.readiness = readiness
+        leaders = self.leaders()
+        began = readiness.epoch != before.epoch or (readiness.ready and not before.ready)
+        if began and readiness.leaders:
+            self._turn = self._random.randrange(len(readiness.leaders))
+        effects: list[Effect] = []
+        for errand in list(self.by_number.values()):
+            if began or errand.leader not in leaders:
+                errand.pause_ms = REPEAT_MS
+                effects += self.say(errand, now)
+        return effects
+
+    def due(self, now: Instant) -> list[Errand]:
+        """Return what is to be looked at now."""
+        found: list[Errand] = []
+        while self._due and self._due[0][0] <= now:
+            at, number = heapq.heappop(self._due)
+            errand = self.by_number.get(number)
+            if errand is not None and errand.due == at:
+                errand.due = None
+                found.append(errand)
+        return found
+
+    def _later(self, errand: Errand, now: Instant) -> None:
+        pause_ms = errand.pause_ms
+        errand.pause_ms = min(2 * pause_ms, REPEAT_MS_MAX)
+        at = later(now, pause_ms)
+        errand.due = at if errand.until is None else max(later(now, 1), min(at, errand.until))
+        heapq.heappush(self._due, (errand.due, errand.number))
+
+    def _next(self, leaders: list[str]) -> str:
+        """Return this node, if it leads; else go round."""
+        if self.node in leaders:
+            return self.node
+        self._turn += 1
+        return leaders[self._turn % len(leaders)]
+
+
+def _word(errand: Errand, now: Instant) -> Word:
+    """Return an errand as it is said to a leader now."""
+    name, asked = errand.name, errand.asked
+    match name.kind:
+        case Kind.LOCK:
+            assert isinstance(asked, Acquire)
+            wait_ms = asked.wait_ms
+            if wait_ms:
+                wait_ms = max(1, wait_ms - ms_between(errand.since, now))
+            return Lock(
+                lock=name.lock,
+                who=name.who,
+                request=name.request,
+                wait_ms=wait_ms,
+                hold_ms=asked.hold_ms,
+                grace_ms=asked.grace_ms,
+                label=asked.label,
+            )
+        case Kind.UNLOCK:
+            request = 0 if errand.fence else name.request
+            return Unlock(
+                lock=name.lock,
+                who=name.who,
+                request=request,
+                fence=errand.fence,
+                number=errand.number,
+            )
+        case Kind.UNLOCK_ALL:
+            return UnlockAll(session=name.who.session, number=errand.number)
+        case Kind.PROLONG:
+            assert isinstance(asked, Renew)
+            return Prolong(
+                lock=name.lock,
+                who=name.who,
+                fence=errand.fence,
+                hold_ms=asked.hold_ms,
+                number=errand.number,
+            )
+        case Kind.PEEK:
+            return Peek(lock=name.lock, number=errand.number)

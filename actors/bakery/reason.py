@@ -1,0 +1,58 @@
+"""Whether locks can be had, and which condition is missing if not, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.actors.bakery.choice import can_hand_over, choose
+from holdfast.actors.bakery.config import quorum
+from holdfast.actors.bakery.event import Member, Readiness
+from holdfast.actors.bakery.message import Seating
+
+MS_PER_S = 1_000
+
+
+def readiness(
+    seating: Seating, seen: Sequence[Member], configured: int, *, heeded: bool
+) -> Readiness:
+    """Return what a door is told.
+
+    Args:
+        seating: the highest that this node knows.
+        seen: who is connected.
+        configured: how many members there are in all.
+        heeded: whether a majority heeded the seating lately.
+
+    """
+    missing = _missing(seating, seen, configured, heeded=heeded)
+    return Readiness(
+        epoch=seating.epoch,
+        leaders=seating.leaders,
+        reachable=tuple(member.node for member in seen),
+        ready=not missing,
+        detail=missing or "ready",
+        members=tuple(member._replace(waiting_ms=0) for member in seen),
+    )
+
+
+def _missing(seating: Seating, seen: Sequence[Member], configured: int, *, heeded: bool) -> str:
+    """Name the first condition that is not met; empty if all are."""
+    choice = choose(seating, seen, configured)
+    if choice.why_not:
+        return choice.why_not
+    waiting_ms = max((member.waiting_ms for member in seen), default=0)
+    if waiting_ms > 0:
+        seconds = -(-waiting_ms // MS_PER_S)
+        return (
+            "too many leaders were lost at once: nobody knows who holds what, so every lease "
+            f"must be over first, in {seconds} s at most"
+        )
+    if seating.epoch == 0:
+        return "no leaders yet: an election is under way"
+    names = ", ".join(leader.node for leader in seating.leaders)
+    if not can_hand_over(seating, seen) or not heeded:
+        return f"an election is under way: epoch {seating.epoch}, led by {names}, is over"
+    serving = sum(member.serving == seating.epoch for member in seen)
+    if serving < quorum(len(seating.leaders)):
+        return f"hand-over: {serving} of the leaders {names} serve in epoch {seating.epoch}"
+    return ""

@@ -1,0 +1,227 @@
+"""Who is connected, both ways: beats that echo each other's numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.actors.bakery.config import (
+    BEAT_MS,
+    SILENT_MS,
+    election_of,
+    leader_of,
+    majority,
+    status_of,
+)
+from holdfast.actors.bakery.event import BeatDue, Member, Seen, Serving, Standing, Trust
+from holdfast.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Seating
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
+from holdfast.actors.link import LinkDown
+from holdfast.actors.message import Address, Instant, ms_between, node_of
+from holdfast.actors.role import Host, Role
+
+SAID_MAX = 64
+"""Beats whose echoes still count: what is older is far beyond `SILENT_MS`."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """Another member, as its beats have it."""
+
+    heard_life: int = 0
+    heard: int = 0
+    """What the next beat echoes: the last beat that came, of whichever life."""
+    beat: Beat | None = None
+    """The last that echoed one of ours, which tells a life that is from one that was."""
+    heard_at: Instant = Instant(0)
+    said_at: Instant = Instant(0)
+    """When the beat was said that ``beat`` echoes."""
+    down: bool = False
+    """Its link broke, and no beat came since."""
+
+    def connected(self, now: Instant) -> bool:
+        """Return whether each of the two heard the other lately."""
+        late = max(ms_between(self.heard_at, now), ms_between(self.said_at, now))
+        return self.beat is not None and not self.down and late < SILENT_MS
+
+
+class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
+    """Tells the coordinator of its node who is connected, and the leader whether it is trusted.
+
+    Only members that were configured count, and only those that hear us, too: a link that
+    carries one way would have a node elected that cannot answer.
+
+    Args:
+        node: this node.
+        members: all that are configured, sorted.
+        life: of this node.
+        priority: 1 to 14, or `OFF`.
+        pid: of its process.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        node: str,
+        members: tuple[str, ...],
+        life: int,
+        priority: int,
+        pid: int,
+    ) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.members = members
+        self.life = life
+        self.priority = priority
+        self.pid = pid
+        self.number = 0
+        self.said: dict[int, Instant] = {}
+        self.peers = {member: Peer() for member in members if member != node}
+        self.standing = Standing(promised=0, seating=NOBODY, waiting_ms=0)
+        self.serving = 0
+        self.seen: tuple[Member, ...] = ()
+
+    def begin(self, now: Instant) -> Effects:
+        """Say that this node is there."""
+        return [*self._beat(now), Wake(BEAT_MS, BeatDue()), *self._tell(now)]
+
+    def handle(
+        self,
+        sender: Address,
+        event: Beat | BeatDue | LinkDown | Standing | Serving,
+        now: Instant,
+    ) -> Effects:
+        """Take in a beat, or what the next ones are to say."""
+        match event:
+            case Beat():
+                return self._on_beat(sender, event, now)
+            case BeatDue():
+                return [*self._beat(now), Wake(BEAT_MS, BeatDue()), *self._tell(now)]
+            case LinkDown():
+                if event.node in self.peers:
+                    self.peers[event.node].down = True
+                return self._tell(now)
+            case Standing():
+                self.standing = event
+                return [*self._beat(now), *self._tell(now)]
+            case Serving():
+                self.serving = event.epoch
+                return [*self._beat(now), *self._tell(now)]
+
+    def _beat(self, now: Instant) -> list[Effect]:
+        self.number += 1
+        self.said[self.number] = now
+        if len(self.said) > SAID_MAX:
+            del self.said[next(iter(self.said))]
+        return [
+            Send(
+                status_of(name),
+                Beat(
+                    life=self.life,
+                    number=self.number,
+                    echo_life=peer.heard_life,
+                    echo=peer.heard,
+                    priority=self.priority,
+                    pid=self.pid,
+                    promised=self.standing.promised,
+                    seating=self.standing.seating,
+                    serving=self.serving,
+                    waiting_ms=self.standing.waiting_ms,
+                ),
+            )
+            for name, peer in self.peers.items()
+        ]
+
+    def _on_beat(self, sender: Address, beat: Beat, now: Instant) -> Effects:
+        peer = self.peers.get(node_of(sender))
+        if peer is None or sender != status_of(node_of(sender)) or not _sound(beat, self.members):
+            return (Observe("bakery.beat_malformed"),)
+        if (beat.life, beat.number) == (peer.heard_life, peer.heard):
+            return (Observe("bakery.beat_repeated"),)
+        peer.heard_life, peer.heard = beat.life, beat.number
+        said_at = self.said.get(beat.echo) if beat.echo_life == self.life else None
+        if said_at is None:
+            return ()
+        before = peer.beat
+        if before is not None:
+            same = before.life == beat.life
+            late = beat.number <= before.number if same else beat.echo <= before.echo
+            if late:
+                return (Observe("bakery.late_beat"),)
+        peer.beat, peer.heard_at, peer.said_at, peer.down = beat, now, said_at, False
+        return self._tell(now)
+
+    def _tell(self, now: Instant) -> list[Effect]:
+        """Tell the coordinator what is new, and the leader how much it is trusted."""
+        effects: list[Effect] = []
+        seen = self._connected(now)
+        if seen != self.seen:
+            self.seen = seen
+            word = Seen(members=seen)
+            effects += [Send(election_of(self.node), word), Send(leader_of(self.node), word)]
+        if self.serving:
+            effects += self._trust(now)
+        return effects
+
+    def _trust(self, now: Instant) -> list[Effect]:
+        """Say since when a majority, none of which had promised more, has answered."""
+        said = [now] if self.standing.promised <= self.serving else []
+        for peer in self.peers.values():
+            if peer.beat is not None and peer.beat.promised <= self.serving:
+                said.append(peer.said_at)
+        enough = majority(len(self.members))
+        if len(said) < enough:
+            return []
+        at = sorted(said, reverse=True)[enough - 1]
+        return [Send(leader_of(self.node), Trust(epoch=self.serving, at=at))]
+
+    def _connected(self, now: Instant) -> tuple[Member, ...]:
+        own = self.standing
+        mine = Member(
+            self.node,
+            self.life,
+            self.priority,
+            self.pid,
+            own.promised,
+            own.seating,
+            self.serving,
+            own.waiting_ms,
+        )
+        others = [
+            Member(
+                name,
+                peer.beat.life,
+                peer.beat.priority,
+                peer.beat.pid,
+                peer.beat.promised,
+                peer.beat.seating,
+                peer.beat.serving,
+                peer.beat.waiting_ms,
+            )
+            for name, peer in self.peers.items()
+            if peer.beat is not None and peer.connected(now)
+        ]
+        return tuple(sorted([mine, *others]))
+
+
+def _sound(beat: Beat, members: tuple[str, ...]) -> bool:
+    """Return whether every field of ``beat`` is within its limits."""
+    numbers = beat.number > 0 and beat.echo >= 0 and 1 <= beat.priority <= 15
+    epochs = 0 <= beat.promised <= EPOCH_MAX and 0 <= beat.serving <= EPOCH_MAX
+    return numbers and epochs and beat.waiting_ms >= 0 and sound_seating(beat.seating, members)
+
+
+def sound_seating(seating: Seating, members: tuple[str, ...]) -> bool:
+    """Return whether a peer's ``seating`` can be one: distinct members lead, one to three."""
+    if seating.epoch == 0:
+        return seating == NOBODY
+    names = [leader.node for leader in seating.leaders]
+    return (
+        0 < seating.epoch <= EPOCH_MAX
+        and seating.bound_ms > 0
+        and 1 <= len(names) <= 3
+        and len(set(names)) == len(names)
+        and set(names) <= set(members)
+    )

@@ -1,0 +1,60 @@
+"""What a leader says of a lock in words, and to those who look at it. Pure."""
+
+from __future__ import annotations
+
+from holdfast.actors.bakery.door_message import Peek, Peeked
+from holdfast.actors.bakery.table import Entry, Phase, Table
+from holdfast.actors.bakery.ticket import Turn
+from holdfast.actors.lock.message import Contender
+from holdfast.actors.message import Instant, ms_between, node_of
+
+WAITERS_SHOWN_MAX = 100
+"""How many waiters are told of one lock: 64 KiB with the longest names."""
+
+
+def in_the_way(table: Table, entry: Entry, ahead: Turn | None, waited_ms: int, now: Instant) -> str:
+    """Return why ``entry`` did not get its lock in time."""
+    lock = entry.ticket.lock
+    text = f"lock {lock!r}: waited {waited_ms} ms"
+    queue = table.queues.get(lock)
+    holders = [queue.entries[key] for key in queue.holding] if queue is not None else []
+    for holder in holders:
+        if holder is not entry:
+            ticket = holder.ticket
+            held_ms = ms_between(holder.since, now)
+            return (
+                f"{text}; it is held by {ticket.who.owner or ticket.who.session} through "
+                f"{node_of(ticket.door)} under fence {holder.fence}, for {held_ms} ms"
+            )
+    if ahead is not None:
+        return f"{text}; another request is ahead (ticket {ahead.number} of {ahead.leader})"
+    return f"{text}, and it was about to be granted, or a quorum of the leaders did not answer"
+
+
+def peeked(table: Table, peek: Peek, now: Instant) -> Peeked:
+    """Return what ``table`` says of a lock."""
+    queue = table.queues.get(peek.lock)
+    if queue is None:
+        return Peeked(lock=peek.lock, number=peek.number, holder=None, waiters=(), waiting=0)
+    holders = [_contender(queue.entries[key], now) for key in queue.holding]
+    shown = queue.line[:WAITERS_SHOWN_MAX]
+    waiters = [_contender(queue.entries[place.key], now) for place in shown]
+    return Peeked(
+        lock=peek.lock,
+        number=peek.number,
+        holder=holders[0] if holders else None,
+        waiters=tuple(waiters),
+        waiting=len(queue.line),
+    )
+
+
+def _contender(entry: Entry, now: Instant) -> Contender:
+    ticket = entry.ticket
+    return Contender(
+        node=node_of(ticket.door),
+        session=ticket.who.session,
+        owner=ticket.who.owner,
+        fence=entry.fence if entry.phase is Phase.HOLDING else None,
+        since_ms=ms_between(entry.since, now),
+        label=ticket.label,
+    )
