@@ -15,15 +15,39 @@ from holdfast.transport.wire import MalformedFrameError, decode, encode
 COMMANDS: tuple[type[Message], ...] = get_args(Command)
 
 
+KNOWN_MAX = 4096
+"""Commands that are kept as what they say, from when this node writes or admits them to when it
+applies them: about as many as are under way."""
+
+
 class LockMachine:
     """A `Machine` over a `LockTable`: what the replicas of the `paxos` protocol apply."""
 
     def __init__(self) -> None:
         self.table = LockTable()
+        self._known: dict[bytes, Command] = {}
+        """What bytes say, so that those of this node are not read again and again."""
+
+    def write(self, command: Command) -> bytes:
+        """Return ``command`` as the log carries it.
+
+        Raises:
+            TypeError: a field holds what its declaration does not allow.
+
+        """
+        written = encode(command)
+        self._note(written, command)
+        return written
 
     def admits(self, command: bytes) -> bool:
         """Return whether ``command`` is one of the table's, written as the wire writes it."""
-        return self._read(command) is not None
+        if command in self._known:
+            return True
+        read = self._read(command)
+        if read is None:
+            return False
+        self._note(command, read)
+        return True
 
     def advance(self, time_ms: int) -> Sequence[Message]:
         """Do what falls due up to log time ``time_ms``."""
@@ -31,7 +55,7 @@ class LockMachine:
 
     def apply(self, time_ms: int, command: bytes) -> Sequence[Message]:
         """Do ``command`` at log time ``time_ms``; what cannot be read does nothing, everywhere."""
-        read = self._read(command)
+        read = self._known.pop(command, None) or self._read(command)
         return () if read is None else self.table.apply(time_ms, read)
 
     def due_ms(self) -> int | None:
@@ -71,6 +95,11 @@ class LockMachine:
     def digest(self) -> bytes:
         """Return a hash of the table."""
         return self.table.digest()
+
+    def _note(self, written: bytes, command: Command) -> None:
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()  # Most were for a master elsewhere, and come back as new bytes.
+        self._known[written] = command
 
     def _read(self, command: bytes) -> Command | None:
         try:

@@ -168,13 +168,15 @@ def central(seat: Seat) -> Cast:
 def paxos(seat: Seat) -> Cast:
     """Seat the replicated log and its table of locks on every node, with its door as listener."""
     proxy = address_of(seat.node, "proxy")
-    log = _memory_log(seat, proxy) if seat.settings.paxos_memory else _log(seat, proxy)
+    machine = LockMachine()
+    seat_it = _memory_log if seat.settings.paxos_memory else _log
+    log = seat_it(seat, proxy, machine)
     arguments = {
         "node": seat.node,
         "members": seat.nodes,
         "replica": replica_of(seat.node),
         "name": f"{seat.node}/{seat.boot:x}",
-        "encode": encode,
+        "encode": machine.write,
     }
     return Cast(
         roles=(
@@ -185,27 +187,27 @@ def paxos(seat: Seat) -> Cast:
     )
 
 
-def _log(seat: Seat, proxy: Address) -> tuple[Spawn, ...]:
+def _log(seat: Seat, proxy: Address, machine: LockMachine) -> tuple[Spawn, ...]:
     return seat_log(
         seat.node,
         seat.nodes,
         seat.random,
         seat.records,
-        LockMachine(),
+        machine,
         listener=proxy,
         opening=(encode(ExtendSessions(master=seat.node)),),
         journal_bytes=seat.settings.paxos_journal_bytes,
     )
 
 
-def _memory_log(seat: Seat, proxy: Address) -> tuple[Spawn, ...]:
+def _memory_log(seat: Seat, proxy: Address, machine: LockMachine) -> tuple[Spawn, ...]:
     """Seat a log that forgets. Its fences begin at the date: they rise over its restarts too."""
     floor = min(seat.first_stamp, FENCE_FLOOR_MAX)
     return seat_memory_log(
         seat.node,
         seat.nodes,
         seat.random,
-        LockMachine(),
+        machine,
         boot=seat.boot,
         date_ms=seat.first_stamp // US_PER_MS,
         listener=proxy,

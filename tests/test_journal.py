@@ -105,7 +105,7 @@ def test_any_cut_and_any_flipped_byte_of_the_last_group_is_cut_and_the_journal_g
         path.write_bytes(content)
         with closing(Journal.open(tmp_path)) as journal:
             assert journal.take_records() == {"role": [b"a", b"b"]}
-            assert journal.torn_bytes == len(content) - last
+            assert journal.torn_bytes == len(content[last:].rstrip(b"\0"))
             journal.append(entries(b"c"))
             journal.sync()
         assert kept(tmp_path) == [b"a", b"b", b"c"]
@@ -207,13 +207,13 @@ def test_a_holder_that_cannot_be_named_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_write_that_is_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
+    write = os.pwrite
 
-    def write_three(descriptor: int, content: memoryview) -> int:
-        return write(descriptor, content[:3])
+    def write_three(descriptor: int, content: memoryview, offset: int) -> int:
+        return write(descriptor, content[:3], offset)
 
     with closing(Journal.open(tmp_path)) as journal:
-        monkeypatch.setattr(os, "write", write_three)
+        monkeypatch.setattr(os, "pwrite", write_three)
         journal.append(entries(b"a long record", b"and another"))
         journal.sync()
     monkeypatch.undo()

@@ -21,7 +21,7 @@ from holdfast.cluster.storage.journal import Journal
 from holdfast.cluster.storage.record import Entry
 
 PATIENCE_S = 60
-CHANGES = ("open", "write", "ftruncate", "fsync", "fdatasync", "rename", "unlink")
+CHANGES = ("open", "pwrite", "ftruncate", "fsync", "fdatasync", "rename", "unlink")
 """Every call by which a journal changes what is on the disk."""
 
 SMALL = 700
@@ -53,8 +53,9 @@ class Fate:
             self.calls.append(name)
             if len(self.calls) - 1 != self.at:
                 return real(*arguments, **named)
-            if self.halves and name == "write":
-                real(arguments[0], arguments[1][: len(arguments[1]) // 2])
+            if self.halves and name == "pwrite":
+                descriptor, content, offset = arguments
+                real(descriptor, content[: len(content) // 2], offset)
             raise self.error
 
         return call

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, address_of
-from holdfast.actors.paxos.commander import COMMANDER_RESEND_MS, COMMIT_MS, Commander
+from holdfast.actors.paxos.commander import COMMANDER_RESEND_MS, NEWS_MS, Commander
 from holdfast.actors.paxos.config import WINDOW, Config, View, acceptor_of, leader_of, replica_of
-from holdfast.actors.paxos.event import Decided, Idle, Order, Pulse
+from holdfast.actors.paxos.event import Decided, Order, Pulse
 from holdfast.actors.paxos.message import (
     NO_OP,
     Accept,
@@ -19,7 +19,8 @@ from holdfast.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from holdfast.actors.paxos.timer import CommanderResend, StillIdle
+from holdfast.actors.paxos.thrift import EXPLORE
+from holdfast.actors.paxos.timer import CommanderResend, SpreadNews
 from holdfast.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
@@ -27,6 +28,7 @@ BALLOT = Ballot(3, leader_of("a"))
 A, B, C = (acceptor_of(node) for node in "abc")
 HERE, REPLICA = address_of("a", "commander-3"), replica_of("a")
 ONE = Batch(time_ms=1, commands=(b"1",))
+NEWS = Wake(NEWS_MS, SpreadNews())
 
 
 def commander_of(
@@ -78,7 +80,7 @@ def test_a_slot_is_decided_by_more_than_half(members: str, needed: int) -> None:
 
     decided = vote(commander, acceptor_of(members[needed - 1]), 1)
 
-    assert decided == [Send(REPLICA, Decided(slot=1, batch=ONE))]
+    assert decided == [Send(REPLICA, Decided(slot=1, batch=ONE)), NEWS]
     assert commander.committed == 2
 
 
@@ -109,7 +111,7 @@ def test_slots_may_be_decided_out_of_order_and_count_as_committed_without_a_gap(
         vote(commander, acceptor, 1)
 
     assert commander.committed == 3
-    assert order(commander, 3)[:3] == asked(3, committed=3)
+    assert order(commander, 3) == asked(3, committed=3, to="ab")
 
 
 def test_at_most_a_window_is_undecided_and_the_rest_follows() -> None:
@@ -118,32 +120,83 @@ def test_at_most_a_window_is_undecided_and_the_rest_follows() -> None:
     slots = {e.message.slot for e in first if isinstance(e, Send) if isinstance(e.message, Accept)}
     assert slots == set(range(1, WINDOW + 1))
     vote(commander, A, 1)
-    assert vote(commander, B, 1)[1:4] == asked(WINDOW + 1, committed=2)
+    assert vote(commander, B, 1)[1:3] == asked(WINDOW + 1, committed=2, to="ab")
+
+
+def decide(role: Commander, slot: int, voters: tuple[Address, ...] = (A, B)) -> Effects:
+    order(role, slot)
+    return [effect for voter in voters for effect in vote(role, voter, slot)]
 
 
 def test_followers_hear_of_the_last_decision_when_nothing_follows(commander: Commander) -> None:
-    order(commander, 1)
-    vote(commander, A, 1)
-    vote(commander, B, 1)
-
-    assert commander.handle(REPLICA, Idle(), T0) == (Wake(COMMIT_MS, StillIdle()),)
-    assert commander.handle(REPLICA, Idle(), T0) == ()
-    effects = commander.handle(HERE, StillIdle(), T0)
+    assert decide(commander, 1)[-1] == NEWS
+    effects = commander.handle(HERE, SpreadNews(), T0)
 
     commit = Commit(ballot=BALLOT, committed=2)
     assert effects == [Send(B, commit), Send(C, commit)]
-    assert commander.handle(REPLICA, Idle(), T0) == ()
+    assert commander.handle(HERE, SpreadNews(), T0) == []
 
 
 def test_a_proposal_that_follows_soon_tells_what_is_decided(commander: Commander) -> None:
-    order(commander, 1)
-    vote(commander, A, 1)
-    vote(commander, B, 1)
-    commander.handle(REPLICA, Idle(), T0)
+    decide(commander, 1)
+    assert order(commander, 2) == asked(2, committed=2, to="ab")
 
+    assert commander.handle(HERE, SpreadNews(), T0) == asked(2, committed=2, to="c")
+
+
+def test_those_who_decided_are_asked_at_once_and_the_others_told_together(
+    commander: Commander,
+) -> None:
+    decide(commander, 1, (A, C))
+    assert asked(2, committed=2, to="ac") == order(commander, 2)[:2]
+    for voter in (C, A):
+        vote(commander, voter, 2)
+    decide(commander, 3, (A, C))
+
+    effects = commander.handle(HERE, SpreadNews(), T0)
+
+    late = [*asked(2, committed=3, to="b"), *asked(3, committed=4, to="b")]
+    commit = Commit(ballot=BALLOT, committed=4)
+    assert effects == [*late, Send(B, commit), Send(C, commit)]
+
+
+def test_who_is_silent_is_chosen_no_more_when_the_spared_have_decided(
+    commander: Commander,
+) -> None:
+    decide(commander, 1, (A, B))
     order(commander, 2)
+    vote(commander, A, 2)
+    commander.handle(HERE, SpreadNews(), T0)
+    vote(commander, C, 2)
 
-    assert commander.handle(HERE, StillIdle(), T0) == ()
+    assert order(commander, 3)[:2] == asked(3, committed=3, to="ac")
+
+
+def test_everybody_is_asked_now_and_then_to_find_the_quickest() -> None:
+    commander, _ = commander_of(first=EXPLORE - 2)
+    decide(commander, EXPLORE - 2)
+    decide(commander, EXPLORE - 1)
+
+    assert order(commander, EXPLORE) == asked(EXPLORE, committed=EXPLORE)
+
+
+def test_the_spared_are_asked_before_a_heartbeat_tells_them_what_is_decided(
+    commander: Commander,
+) -> None:
+    decide(commander, 1)
+    decide(commander, 2)
+
+    effects = commander.handle(address_of("a", "monitor"), pulse(4), T0)
+
+    assert effects[0] == asked(2, committed=3, to="c")[0]
+    assert len(effects) == 4
+
+
+def test_in_a_group_of_two_both_are_needed_and_both_are_asked() -> None:
+    commander, _ = commander_of("ab")
+    decide(commander, 1)
+
+    assert order(commander, 2) == asked(2, committed=2, to="ab")
 
 
 def test_votes_that_do_not_come_are_asked_for_again(commander: Commander) -> None:

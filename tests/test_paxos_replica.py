@@ -24,7 +24,6 @@ from holdfast.actors.paxos.event import (
     Follow,
     Gather,
     Happened,
-    Idle,
     Lacking,
     Learned,
     Leased,
@@ -172,10 +171,9 @@ def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
 
     own, others = decide(replica, 2, b"x"), decide(replica, 3, b"x")
 
-    idle = Send(COMMANDER, Idle())
-    assert own == [happened(2, 2), *applied(3), idle]
+    assert own == [happened(2, 2), *applied(3)]
     told = [Send(OTHER, Proposed(number=3, slot=0)), Send(OTHER, Proposed(number=8, slot=3))]
-    assert others == [*told, happened(3, 3), *applied(4), idle]
+    assert others == [*told, happened(3, 3), *applied(4)]
 
 
 def test_without_a_listener_whoever_asked_on_this_node_is_told() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import zmq
@@ -12,20 +12,22 @@ from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
 from holdfast.transport.admission import Admission, Dropped, link_of
 from holdfast.transport.clients import Clients
 from holdfast.transport.doorbell import Doorbell
-from holdfast.transport.frame import (
-    Frame,
-    check_cluster,
-    check_node,
-    encode_frame,
-)
+from holdfast.transport.frame import Frame, encode_frame
 from holdfast.transport.link import Link
+from holdfast.transport.name import check_cluster, check_node
 from holdfast.transport.poller import Poller
-from holdfast.transport.sockets import Socket, bound_router, close_socket
+from holdfast.transport.sockets import (
+    NOBLOCK,
+    NOBLOCK_MORE,
+    Socket,
+    bound_router,
+    close_socket,
+    has_news,
+    only_part,
+    send_part,
+)
 
 __all__ = ["Arrival", "Bridge"]
-
-_ROUTER_PARTS = 2
-"""What a ROUTER hands over: the routing id and the frame."""
 
 
 class Arrival(NamedTuple):
@@ -77,6 +79,7 @@ class Bridge:
         self._admission = Admission(node, cluster, gates=gates)
         self._clients = Clients()
         self._links: dict[str, Link] = {}
+        self._monitors: set[Socket | int] = set()
         self._router: Socket | None = None
         self._sources: deque[tuple[Socket, Link | None]] = deque()
         self._doorbell = Doorbell()
@@ -105,6 +108,7 @@ class Bridge:
             self._sources.append((link.dealer, link))
             self._poller.register(link.dealer)
             self._poller.register(link.monitor)
+            self._monitors.add(link.monitor)
         self._poller.register(self._doorbell.fd)
 
     def poll(self, timeout_ms: int | None) -> None:
@@ -133,23 +137,32 @@ class Bridge:
         arrivals: list[Arrival] = []
         self._sources.rotate()  # Whoever floods us may not always be read first.
         for socket, link in self._sources:
-            if socket not in self._readable:
-                continue
-            for parts in _drained(socket, most):
-                most -= 1
-                if link is None:
-                    self._on_router(parts, arrivals)
-                else:
-                    self._on_dealer(link, parts, arrivals)
-            if most <= 0:
-                self._poller.used(socket)  # There may be more.
+            if socket in self._readable:
+                most -= self._read(socket, link, most, arrivals)
         return arrivals
 
-    def _on_dealer(self, link: Link, parts: list[bytes], arrivals: list[Arrival]) -> None:
-        if len(parts) != 1:
-            self._count("wire.malformed", 1)
-            return
-        frame = self._admission.admit(link.node, parts[0])
+    def _read(self, socket: Socket, link: Link | None, most: int, arrivals: list[Arrival]) -> int:
+        """Read at most ``most`` messages of ``socket``; return how many it were."""
+        for number in range(most):
+            try:
+                identity = socket.recv(NOBLOCK) if link is None else b""
+                raw = only_part(socket)
+            except zmq.Again:
+                return number
+            if raw is None:
+                self._count("wire.malformed", 1)
+            elif link is None:
+                self._on_router(identity, raw, arrivals)
+            else:
+                self._on_dealer(link, raw, arrivals)
+            # Mostly one comes at a time, and then to ask costs less than to be refused.
+            if number == 0 and not has_news(socket):
+                return 1
+        self._poller.used(socket)  # There may be more.
+        return most
+
+    def _on_dealer(self, link: Link, raw: bytes, arrivals: list[Arrival]) -> None:
+        frame = self._admission.admit(link.node, raw)
         if isinstance(frame, Frame):
             arrivals.append(Arrival(link.node, frame))
             return
@@ -158,17 +171,17 @@ class Bridge:
             link.refused(frame.detail)
             self._news_waits = True
 
-    def _on_router(self, parts: list[bytes], arrivals: list[Arrival]) -> None:
-        name = link_of(parts[0])
-        if name is None or len(parts) != _ROUTER_PARTS:
+    def _on_router(self, identity: bytes, raw: bytes, arrivals: list[Arrival]) -> None:
+        name = link_of(identity)
+        if name is None:
             self._count("wire.malformed", 1)
             return
-        frame = self._admission.admit(name, parts[1])
+        frame = self._admission.admit(name, raw)
         if isinstance(frame, Dropped):
             self._count(frame.counter, 1)
-            self._tell(name, parts[0], frame)
+            self._tell(name, identity, frame)
             return
-        if name not in self._links and self._clients.heard(name, parts[0]):
+        if name not in self._links and self._clients.heard(name, identity):
             self._count("wire.client_forgotten", 1)
         arrivals.append(Arrival(name, frame))
 
@@ -183,7 +196,10 @@ class Bridge:
         """Return how links to peers changed since the last call, oldest first for each."""
         if not self._looked_for_events:
             self._look(0)
-        self._looked_for_events = self._news_waits = False
+        self._looked_for_events = False
+        if not self._news_waits and self._monitors.isdisjoint(self._readable):
+            return []
+        self._news_waits = False
         news: list[LinkUp | LinkDown | LinkRefused] = []
         for link in self._links.values():
             if link.monitor in self._readable:
@@ -214,7 +230,7 @@ class Bridge:
     def _send_to_peer(self, peer: Link, raw: bytes) -> None:
         self._poller.used(peer.dealer)
         try:
-            peer.dealer.send(raw, zmq.NOBLOCK)
+            send_part(peer.dealer, raw, NOBLOCK)
         except zmq.Again:
             self._count("wire.queue_full" if peer.up else "wire.unroutable", 1)
 
@@ -231,8 +247,8 @@ class Bridge:
             return False
         self._poller.used(self._router)
         try:
-            self._router.send(identity, zmq.NOBLOCK | zmq.SNDMORE)
-            self._router.send(raw, zmq.NOBLOCK)
+            send_part(self._router, identity, NOBLOCK_MORE)
+            send_part(self._router, raw, NOBLOCK)
         except zmq.Again:
             self._count("wire.queue_full", 1)
         except zmq.ZMQError as error:
@@ -253,12 +269,3 @@ class Bridge:
             close_socket(self._router)
         self._context.term()
         self._doorbell.close()
-
-
-def _drained(socket: Socket, most: int) -> Iterator[list[bytes]]:
-    """Yield what can be read from ``socket`` without waiting, at most ``most`` messages."""
-    for _ in range(most):
-        try:
-            yield socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return

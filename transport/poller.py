@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import select
 
-import zmq
-
-from holdfast.transport.sockets import Socket
+from holdfast.transport.sockets import Socket, has_news
 
 
 class Poller:
@@ -27,19 +25,18 @@ class Poller:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._sockets: dict[int, Socket] = {}
+        self._sources: dict[int, Socket | int] = {}
         self._used: dict[Socket, None] = {}
 
     def register(self, source: Socket | int) -> None:
         """Watch a socket, or a plain descriptor."""
         if isinstance(source, int):
-            self._poll.register(source, select.POLLIN)
-            return
-        descriptor = source.getsockopt(zmq.FD)
-        assert isinstance(descriptor, int)
+            descriptor = source
+        else:
+            descriptor = source.FD
+            self.used(source)
         self._poll.register(descriptor, select.POLLIN)
-        self._sockets[descriptor] = source
-        self.used(source)
+        self._sources[descriptor] = source
 
     def used(self, socket: Socket) -> None:
         """Note that ``socket`` was sent through, or not read to the end."""
@@ -50,14 +47,12 @@ class Poller:
 
         A socket among them may turn out to have nothing after all.
         """
-        used, self._used = self._used, {}
-        found: set[Socket | int] = {socket for socket in used if _has_news(socket)}
+        found: set[Socket | int] = set()
+        if self._used:
+            used, self._used = self._used, {}
+            for socket in used:
+                if has_news(socket):
+                    found.add(socket)
         for descriptor, _ in self._poll.poll(0 if found else timeout_ms):
-            found.add(self._sockets.get(descriptor, descriptor))
+            found.add(self._sources[descriptor])
         return found
-
-
-def _has_news(socket: Socket) -> bool:
-    events = socket.getsockopt(zmq.EVENTS)
-    assert isinstance(events, int)
-    return bool(events & zmq.POLLIN)

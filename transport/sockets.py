@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import zmq
+from zmq.backend import Socket as BareSocket
 
 from holdfast.actors.error import ConfigError
 from holdfast.transport.frame import FRAME_BYTES_MAX
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
+
+NOBLOCK = int(zmq.NOBLOCK)
+NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+"""Plain numbers: to join two of pyzmq's enums takes longer than to send a frame."""
+
+send_part = BareSocket.send
+"""Sends one part: the same as a `Socket`'s own ``send``, without options that we do not use."""
 
 QUEUE_FRAMES_MAX = 1000
 """Frames waiting in one direction of one link: a second or so of traffic, then loss."""
@@ -123,6 +133,30 @@ def connected_dealer(context: zmq.Context[Socket], endpoint: str, identity: byte
         close_socket(socket)
         raise ConfigError(f"cannot connect to {endpoint!r}: {error.strerror}") from error
     return socket
+
+
+def has_news(socket: Socket) -> bool:
+    """Return whether ``socket`` has something to read; if not, its descriptor tells of the next."""
+    events = socket.get(_EVENTS)
+    assert isinstance(events, int)
+    return events & _POLLIN != 0
+
+
+def only_part(socket: Socket) -> bytes | None:
+    """Read a message, or what is left of one, that should be one part; None if it is not.
+
+    Parts of a message come together, so that only the first can be missing.
+
+    Raises:
+        zmq.Again: there is nothing to read.
+
+    """
+    part = socket.recv(NOBLOCK, False)  # It knows whether more follow; bytes would have to ask.
+    if not part.more:
+        return part.bytes
+    while part.more:
+        part = socket.recv(NOBLOCK, False)
+    return None
 
 
 def close_socket(socket: Socket) -> None:

@@ -184,7 +184,9 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
             return (Observe("paxos.impossible_batch"),)
         if accept.ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
-        answer = Send(commander, Accepted(ballot=accept.ballot, slot=accept.slot))
+        answer: Effects = ()
+        if accept.committed <= accept.slot:  # Else it is decided, and nobody counts votes.
+            answer = (Send(commander, Accepted(ballot=accept.ballot, slot=accept.slot)),)
         before = self.votes.get(accept.slot)
         if before is not None and before.ballot == accept.ballot:
             return self._on_repeated(before, accept, answer)
@@ -193,11 +195,11 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
             return (Observe("paxos.votes_full"),)
         effects = self._adopt(accept.ballot) if accept.ballot > self.promised else []
         assert accept.ballot == self.promised  # P6
-        effects += [Persist(accept), answer]
+        effects += [Persist(accept), *answer]
         if accept.slot >= self.applied:  # What was applied is known to be decided.
             self.votes.put(Vote(accept.slot, accept.ballot, accept.batch))
-        learned = self._learn(accept.ballot, accept.committed)
-        return [*effects, *learned, *self._learn_late(accept), *self._count(size)]
+        late = self._learn_late(accept)
+        return [*effects, *late, *self._learn(accept.ballot, accept.committed), *self._count(size)]
 
     def _count(self, size: int) -> list[Effect]:
         """Count what was written, and say once that it is too much."""
@@ -206,10 +208,10 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
             return [Send(replica_of(self.node), Swollen())]
         return []
 
-    def _on_repeated(self, before: Vote, accept: Accept, answer: Send) -> Effects:
+    def _on_repeated(self, before: Vote, accept: Accept, answer: Effects) -> Effects:
         if before.batch != accept.batch:
             return (Observe("paxos.two_batches_of_one_ballot"),)
-        return (answer, *self._learn(accept.ballot, accept.committed))
+        return (*answer, *self._learn(accept.ballot, accept.committed))
 
     def _learn(self, ballot: Ballot, committed: int) -> Effects:
         """Tell the replica which votes have won, now that their leader says so."""
@@ -227,7 +229,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
     def _learn_late(self, accept: Accept) -> Effects:
         """Tell the replica of a vote whose winning was heard of before it was asked for."""
         ballot, told = self.told
-        if accept.ballot != ballot or not accept.committed <= accept.slot < told:
+        if accept.ballot != ballot or not self.applied <= accept.slot < told:
             return ()
         won = ((accept.slot, accept.batch),)
         return (Send(replica_of(self.node), Learned(slots=won, committed=told)),)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant
 from holdfast.actors.paxos.config import WINDOW, Config, acceptor_of, leader_of, replica_of
-from holdfast.actors.paxos.event import Decided, Idle, Order, Pulse
+from holdfast.actors.paxos.event import Decided, Order, Pulse
 from holdfast.actors.paxos.message import (
     Accept,
     Accepted,
@@ -18,16 +18,17 @@ from holdfast.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from holdfast.actors.paxos.timer import CommanderResend, StillIdle
+from holdfast.actors.paxos.thrift import Thrift
+from holdfast.actors.paxos.timer import CommanderResend, SpreadNews
 from holdfast.actors.role import Host, Role
 
 COMMANDER_RESEND_MS = 100
 """How long votes may take before they are asked for again (ms): a round and a slow sync."""
 
-
-COMMIT_MS = 2
-"""How long followers may not know that a slot is decided, if no `Accept` tells them (ms). To be
-told at once would double the messages of a lone client, and the next `Accept` tells it free."""
+NEWS_MS = 5
+"""How long followers may not know that a slot is decided, if no `Accept` tells them, and those who
+were not asked for their vote may not know of the slot (ms). To be told at once would double the
+messages of a lone client."""
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class Proposal:
     """Whether it was there at the last resending, so that it is late at the next."""
 
 
-Heeded = Accepted | Preempted | Order | Idle | StillIdle | Pulse | CommanderResend
+Heeded = Accepted | Preempted | Order | SpreadNews | Pulse | CommanderResend
 
 
 class Commander(Role[Heeded]):
@@ -50,6 +51,7 @@ class Commander(Role[Heeded]):
     PMMC has one commander for each slot; here one has all of a reign, since an actor would
     cost more than the slot, and since only one that sees all slots knows which are decided
     without a gap. Followers learn that from the next `Accept`, or `Commit` if none follows.
+    A majority is asked at once, the others soon (`Thrift`).
 
     Invariants:
         P3  One batch is proposed for each slot.
@@ -91,20 +93,17 @@ class Commander(Role[Heeded]):
         self.told = first
         """Up to where followers were told what is decided, if all arrived."""
         self.resending = False
+        self.here = acceptor_of(node)
+        self.thrift = Thrift(self.here, config.view)
         self.waiting = False
-        """Whether `StillIdle` runs."""
+        """Whether `SpreadNews` runs."""
 
     def begin(self, now: Instant) -> Effects:
         """Propose what phase one found."""
         del now
         return self._propose()
 
-    def handle(
-        self,
-        sender: Address,
-        event: Heeded,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
         """Propose, count, decide."""
         del now
         match event:
@@ -114,11 +113,8 @@ class Commander(Role[Heeded]):
                 assert event.slot == self.next + len(self.backlog)  # P3
                 self.backlog.append(event.batch)
                 return self._propose()
-            case Idle():
-                return self._on_idle()
-            case StillIdle():
-                self.waiting = False
-                return self._commit()
+            case SpreadNews():
+                return self._on_spread_news()
             case Preempted():
                 return self._on_preempted(sender, event)
             case Pulse():
@@ -130,26 +126,21 @@ class Commander(Role[Heeded]):
         """Propose as much of the backlog as the window has room for."""
         effects: list[Effect] = []
         while self.backlog and self.next < self.committed + WINDOW:
-            proposal = Proposal(self.backlog.popleft())
-            self.proposals[self.next] = proposal
-            effects += self._ask(self.next, proposal)
+            batch = self.backlog.popleft()
+            self.proposals[self.next] = Proposal(batch)
+            self.told = self.committed
+            accept = self._accept(self.next, batch, self.committed)
+            asked = self.thrift.choose(self.next, batch)
+            effects += [Send(acceptor, accept) for acceptor in asked]
             self.next += 1
         if effects and not self.resending:
             self.resending = True
             effects.append(Wake(COMMANDER_RESEND_MS, CommanderResend()))
-        return effects
+        return [*effects, *self._wait()] if self.thrift.behind else effects
 
-    def _ask(self, slot: int, proposal: Proposal) -> list[Effect]:
-        """Ask whoever has not yet accepted, and say by the way what is decided."""
-        accept = Accept(
-            ballot=self.ballot, slot=slot, batch=proposal.batch, committed=self.committed
-        )
-        self.told = self.committed
-        return [
-            Send(acceptor, accept)
-            for acceptor in self.config.at(slot).acceptors
-            if acceptor not in proposal.votes
-        ]
+    def _accept(self, slot: int, batch: Batch, committed: int) -> Accept:
+        """Return the question for a vote, which says by the way what is decided."""
+        return Accept(ballot=self.ballot, slot=slot, batch=batch, committed=committed)
 
     def _on_accepted(self, acceptor: Address, accepted: Accepted) -> Effects:
         proposal = self.proposals.get(accepted.slot)
@@ -163,24 +154,32 @@ class Commander(Role[Heeded]):
             return ()
         del self.proposals[accepted.slot]
         self.committed = min(self.proposals, default=self.next)
+        self.thrift.decided(proposal.votes)
         decided = Decided(slot=accepted.slot, batch=proposal.batch)
-        return [Send(replica_of(self.node), decided), *self._propose()]
+        return [Send(replica_of(self.node), decided), *self._propose(), *self._wait()]
 
-    def _on_idle(self) -> Effects:
+    def _wait(self) -> tuple[Wake, ...]:
         """Wait a moment: the next `Accept` may tell followers what is decided."""
-        if self.waiting or self.told >= self.committed:
-            return ()
-        self.waiting = True
-        return (Wake(COMMIT_MS, StillIdle()),)
+        waiting, self.waiting = self.waiting, True
+        return () if waiting else (Wake(NEWS_MS, SpreadNews()),)
 
-    def _commit(self) -> Effects:
-        """Tell followers what is decided, unless an `Accept` did, or is about to."""
-        if self.told >= self.committed or self.proposals:
-            return ()
-        self.told = self.committed
-        commit = Commit(ballot=self.ballot, committed=self.committed)
-        others = [one for one in self.config.view.acceptors if one != acceptor_of(self.node)]
-        return [Send(acceptor, commit) for acceptor in others]
+    def _on_spread_news(self) -> Effects:
+        """Tell followers what they have not heard, unless an `Accept` did, or is about to."""
+        self.waiting = False
+        effects = self._ask_the_spared()
+        if self.told < self.committed and not self.proposals:
+            self.told = self.committed
+            commit = Commit(ballot=self.ballot, committed=self.committed)
+            effects += [Send(one, commit) for one in self.thrift.everybody if one != self.here]
+        return effects
+
+    def _ask_the_spared(self) -> list[Effect]:
+        """Ask those who were not asked at once: to know of it, or for want of other votes."""
+        return [
+            Send(one, self._accept(slot, batch, min(self.committed, slot + 1)))
+            for slot, batch, spared in self.thrift.take()
+            for one in spared
+        ]
 
     def _on_pulse(self, pulse: Pulse) -> Effects:
         beat = Heartbeat(
@@ -191,7 +190,9 @@ class Commander(Role[Heeded]):
             heard=pulse.heard if self.committed > self.opening else (),
             confirmed=pulse.confirmed,
         )
-        return [Send(acceptor, beat) for acceptor in self.config.view.acceptors]
+        # Whoever hears how much is decided should have heard what.
+        asked = self._ask_the_spared()
+        return [*asked, *(Send(acceptor, beat) for acceptor in self.thrift.everybody)]
 
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
         if acceptor not in self.config.view.acceptors or preempted.ballot <= self.ballot:
@@ -203,10 +204,17 @@ class Commander(Role[Heeded]):
         effects: list[Effect] = []
         for slot, proposal in self.proposals.items():
             if proposal.asked_again:
-                effects += self._ask(slot, proposal)
+                effects += self._ask_again(slot, proposal)
                 effects.append(Observe("paxos.accept_resent"))
             proposal.asked_again = True
         self.resending = bool(self.proposals)
         if self.resending:
             effects.append(Wake(COMMANDER_RESEND_MS, CommanderResend()))
         return effects
+
+    def _ask_again(self, slot: int, proposal: Proposal) -> list[Effect]:
+        """Ask whoever has not accepted."""
+        self.told = self.committed
+        accept = self._accept(slot, proposal.batch, self.committed)
+        acceptors = self.config.at(slot).acceptors
+        return [Send(one, accept) for one in acceptors if one not in proposal.votes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.actors.message import Address, address_of
 
@@ -43,24 +43,23 @@ class View:
     members: tuple[str, ...]
     """Sorted, without repetition, never empty."""
 
+    acceptors: tuple[Address, ...] = field(init=False, repr=False, compare=False)
+    """Where its members' acceptors are."""
+    replicas: tuple[Address, ...] = field(init=False, repr=False, compare=False)
+    """Where its members' replicas are."""
+
     def __post_init__(self) -> None:
-        assert self.members
-        assert list(self.members) == sorted(set(self.members))
+        """Work out, once, what is asked for with every vote."""
+        members = self.members
+        assert members
+        assert list(members) == sorted(set(members))
+        object.__setattr__(self, "acceptors", tuple(acceptor_of(one) for one in members))
+        object.__setattr__(self, "replicas", tuple(replica_of(one) for one in members))
 
     @property
     def majority(self) -> int:
         """Return how many members any other majority must share one with."""
         return len(self.members) // 2 + 1
-
-    @property
-    def acceptors(self) -> tuple[Address, ...]:
-        """Return where its members' acceptors are."""
-        return tuple(acceptor_of(member) for member in self.members)
-
-    @property
-    def replicas(self) -> tuple[Address, ...]:
-        """Return where its members' replicas are."""
-        return tuple(replica_of(member) for member in self.members)
 
 
 @dataclass(frozen=True, slots=True)

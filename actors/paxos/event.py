@@ -135,11 +135,6 @@ class Gather(Local):
 
 
 @local
-class Idle(Local):
-    """Replica to commander: nothing follows just now, tell the others what is decided."""
-
-
-@local
 class Decided(Local):
     """Commander to replica: ``slot`` is decided."""
 

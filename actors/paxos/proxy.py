@@ -9,6 +9,7 @@ from holdfast.actors.client.message import Close
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.backend import Reported
+from holdfast.actors.lock.command import Command
 from holdfast.actors.lock.message import (
     Abandon,
     Acquire,
@@ -20,7 +21,7 @@ from holdfast.actors.lock.message import (
 )
 from holdfast.actors.lock.name import OWNER_BYTES_MAX
 from holdfast.actors.lock.session_message import Evict, Open
-from holdfast.actors.message import Address, Instant, Message, node_of
+from holdfast.actors.message import Address, Instant, node_of
 from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
@@ -91,7 +92,7 @@ class LogProxy(Role[Heard]):
         members: tuple[str, ...],
         replica: Address,
         name: str,
-        encode: Callable[[Message], bytes],
+        encode: Callable[[Command], bytes],
     ) -> None:
         super().__init__(address, host)
         self.node = node

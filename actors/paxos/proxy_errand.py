@@ -9,7 +9,7 @@ from enum import Enum
 
 from holdfast.actors.effect import Send
 from holdfast.actors.lock.command import Command
-from holdfast.actors.message import NS_PER_MS, Address, Instant, Message
+from holdfast.actors.message import NS_PER_MS, Address, Instant
 from holdfast.actors.paxos.message import Propose
 from holdfast.actors.paxos.proxy_event import Asked
 from holdfast.actors.paxos.proxy_guest import Guest
@@ -112,7 +112,7 @@ class Errands:
 
     """
 
-    def __init__(self, door: Address, replica: Address, encode: Callable[[Message], bytes]) -> None:
+    def __init__(self, door: Address, replica: Address, encode: Callable[[Command], bytes]) -> None:
         self.door = door
         self.replica = replica
         self._encode = encode

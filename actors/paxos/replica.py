@@ -12,7 +12,6 @@ from holdfast.actors.paxos.event import (
     Follow,
     Gather,
     Happened,
-    Idle,
     Lacking,
     Learned,
     Leased,
@@ -252,7 +251,7 @@ class Replica(Role[ReplicaHears]):
         if reign is None:
             self.ordering.clock.set(self.past.ledger.time_ms, now)
             return effects
-        ordered = self.ordering.order(self.past.next, now) or [Send(reign.commander, Idle())]
+        ordered = self.ordering.order(self.past.next, now)
         armed = self.ordering.arm(self.machine.due_ms(), now)
         return [*effects, *ordered, *armed, *self._tell_yielded()]
 

@@ -17,8 +17,8 @@ class CommanderResend(Timer):
 
 
 @timer
-class StillIdle(Timer):
-    """Nothing was proposed for a moment: tell followers what is decided."""
+class SpreadNews(Timer):
+    """Tell followers what is decided, and those who were not asked what was proposed."""
 
 
 @timer

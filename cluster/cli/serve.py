@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import signal
 import sys
 import threading
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 EXIT_BUG = 70
 """A role broke one of its own invariants (EX_SOFTWARE of ``sysexits.h``): start it anew."""
+
+GC_THRESHOLDS = (20_000, 50, 100)
+"""When Python looks for cycles: objects made, then young and middle collections between two."""
 
 Stops = SimpleQueue[str]
 """Why to stop; a queue, since a signal may come while anything is locked."""
@@ -65,6 +69,7 @@ def serve(
     log.set_up(settings.log_level, serialize=log_json)
     with _stops_on_signals() as stops:
         node = _start(settings, node_id)
+        _spare_the_collector()
         watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
         watcher.start()
         _greet(settings, node)
@@ -99,6 +104,17 @@ def _start(config: Config, node_id: str) -> Node:
         else:
             advice = "the host in the file must be this machine's own"
         raise ServeError(f"nodes.{node_id}.address: {error}; {advice}") from error
+
+
+def _spare_the_collector() -> None:
+    """Keep Python's cyclic collector from walking over what lives as long as the node.
+
+    What a node makes for a request is freed by reference counts; the few cycles there are can
+    wait. With 100,000 held locks a full collection stops the node for 0.3 s.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _greet(config: Config, node: Node) -> None:

@@ -242,7 +242,8 @@ class Dispatcher:
             self._stage.asks.wake()
             self._write()
             self._stage.release_held()
-        if wrote:  # What was held may be all that somebody waits for.
+        if wrote:  # What was held may be all that somebody waits for: it leaves at once.
+            self._gateway.flush()
             self._stage.work(TURN_MAX)
         self._gateway.flush()
         self._stage.asks.wake()  # After the frames: who is woken wants this processor.

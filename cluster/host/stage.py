@@ -212,7 +212,7 @@ class Stage:
             cell.held = False
         self._holding.clear()
         for cell, effect in held:
-            self._perform(cell, (effect,))
+            self._perform_one(cell, effect)
 
     def perform(self, source: Address, effects: Effects) -> None:
         """Carry out ``effects`` of the role at ``source``, in order (Host)."""
@@ -243,32 +243,35 @@ class Stage:
             self._perform_one(cell, effect)
 
     def _perform_one(self, cell: Cell, effect: Effect) -> None:
-        if cell.held and not isinstance(effect, Observe | Persist | Checkpoint):
+        if isinstance(effect, Observe):
+            self.counters[effect.name] += effect.count
+        elif isinstance(effect, Persist):
+            self._write(cell, effect.record)
+        elif isinstance(effect, Checkpoint):
+            self._write(cell, None, *effect.records)
+        elif cell.held:
             self._held.append((cell, effect))
-            return
-        match effect:
-            case Send(to, message):
-                target = self.cells.get(to)
-                if target is not None:
-                    self.post(target, cell.address, message)
-                else:
-                    self._send_out(cell, to, message)
-            case Observe(name, count):
-                self.counters[name] += count
-            case Wake(after_ms, timer):
-                self._wake_number += 1
-                due = self.now() + after_ms * NS_PER_MS
-                heapq.heappush(self._wakes, (due, self._wake_number, cell, timer))
-            case Persist(record):
-                self._write(cell, record)
-            case Checkpoint(records):
-                self._write(cell, None, *records)
-            case Spawn(address, role, arguments):
-                self.adopt(role(address, self, **arguments))
-            case Retire(address):
-                retired = self.cells.get(address)
-                if retired is not None:
-                    self.retire(retired)
+        else:
+            self._perform_free(cell, effect)
+
+    def _perform_free(self, cell: Cell, effect: Send | Wake | Spawn | Retire) -> None:
+        """Carry out what need not wait for the disk, or waited."""
+        if isinstance(effect, Send):
+            target = self.cells.get(effect.to)
+            if target is not None:
+                self.post(target, cell.address, effect.message)
+            else:
+                self._send_out(cell, effect.to, effect.message)
+        elif isinstance(effect, Wake):
+            self._wake_number += 1
+            due = self.now() + effect.after_ms * NS_PER_MS
+            heapq.heappush(self._wakes, (due, self._wake_number, cell, effect.timer))
+        elif isinstance(effect, Spawn):
+            self.adopt(effect.role(effect.address, self, **effect.arguments))
+        else:
+            retired = self.cells.get(effect.address)
+            if retired is not None:
+                self.retire(retired)
 
     def _write(self, cell: Cell, *records: Message | None) -> None:
         name = role_of(cell.address)

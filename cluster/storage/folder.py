@@ -40,30 +40,16 @@ def numbered(folder: Path, suffix: str) -> dict[int, Path]:
     return {int(path.stem): path for path in sorted(named) if path.stem.isdecimal()}
 
 
-def write_all(descriptor: int, content: bytes) -> None:
-    """Write ``content`` whole: one write may be cut short, by a signal or a disk that fills up."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+def write_at(descriptor: int, content: bytes, offset: int) -> None:
+    """Write ``content`` whole at ``offset`` (bytes from the start of the file).
 
-
-def make_segment(folder: Path, header: Header) -> int:
-    """Make a segment durably, with its name; return the descriptor to append with.
-
-    Raises:
-        OSError: the disk refuses. A half-made segment is removed at the next start.
-
+    One write may be cut short, by a signal or a disk that fills up.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-    descriptor = os.open(segment_path(folder, header.number), flags, 0o644)
-    try:
-        write_all(descriptor, encode_header(header))
-        os.fsync(descriptor)
-        sync_directory(folder)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+    written = os.pwrite(descriptor, content, offset)
+    if written < len(content):
+        rest = memoryview(content)
+        while written < len(content):
+            written += os.pwrite(descriptor, rest[written:], offset + written)
 
 
 def write_snapshot(folder: Path, header: Header, entries: Iterable[Entry]) -> tuple[Path, int]:
@@ -80,7 +66,7 @@ def write_snapshot(folder: Path, header: Header, entries: Iterable[Entry]) -> tu
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     descriptor = os.open(partial, flags, 0o644)
     try:
-        write_all(descriptor, encode_header(header))
+        write_at(descriptor, encode_header(header), 0)
         size = _write_groups(descriptor, header.salt, entries)
         os.fsync(descriptor)
     finally:
@@ -105,11 +91,11 @@ def _write_groups(descriptor: int, salt: bytes, entries: Iterable[Entry]) -> int
         chunk_bytes += ENTRY_BYTES + len(entry.stream) + len(entry.payload or b"")
         if chunk_bytes >= CHUNK_BYTES:
             group = encode_group(chunk, salt=salt, offset=offset, sequence=sequence)
-            write_all(descriptor, group)
+            write_at(descriptor, group, offset)
             offset, sequence = offset + len(group), sequence + 1
             chunk, chunk_bytes = [], 0
     for rest in ([chunk] if chunk else []) + [[]]:
         group = encode_group(rest, salt=salt, offset=offset, sequence=sequence)
-        write_all(descriptor, group)
+        write_at(descriptor, group, offset)
         offset, sequence = offset + len(group), sequence + 1
     return offset

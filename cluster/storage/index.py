@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,17 +37,19 @@ class Index:
 
     def note(self, place: Place, entries: Iterable[Entry]) -> None:
         """Take note of the group at ``place``, which comes after all others."""
+        extents, grown = self.extents, 0
         for stream, payload in entries:
+            extent = extents.get(stream)
             if payload is None:
-                forgotten = self.extents.pop(stream, None)
-                self.live_bytes -= forgotten.live_bytes if forgotten is not None else 0
+                if extent is not None:
+                    grown -= extents.pop(stream).live_bytes
                 continue
-            extent = self.extents.get(stream)
             if extent is None:
-                extent = self.extents[stream] = Extent(place)
+                extent = extents[stream] = Extent(place)
             size = ENTRY_BYTES + len(stream) + len(payload)
             extent.live_bytes += size
-            self.live_bytes += size
+            grown += size
+        self.live_bytes += grown
 
     def counts(self, stream: str, sequence: int) -> bool:
         """Tell whether the records of ``stream`` in the group ``sequence`` still count."""
@@ -64,18 +66,16 @@ class Index:
             extent.begins = place
 
 
-def without_forgotten(entries: Iterable[Entry]) -> list[Entry]:
+def without_forgotten(entries: Sequence[Entry]) -> Sequence[Entry]:
     """Return ``entries`` without those that a later one makes forgotten.
 
     So within a group nothing comes before the entry that forgets it, and whole groups
     count or do not.
     """
-    kept: list[Entry] = []
-    begun: dict[str, int] = {}
-    for number, entry in enumerate(entries):
-        if entry.payload is None:
-            begun[entry.stream] = number
-        kept.append(entry)
-    if not begun:
-        return kept
-    return [entry for number, entry in enumerate(kept) if number >= begun.get(entry.stream, 0)]
+    for _, payload in entries:
+        if payload is None:
+            break
+    else:
+        return entries  # As in nearly every group.
+    begun = {entry.stream: number for number, entry in enumerate(entries) if entry.payload is None}
+    return [entry for number, entry in enumerate(entries) if number >= begun.get(entry.stream, 0)]

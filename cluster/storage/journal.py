@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,24 +12,12 @@ from loguru import logger
 
 from holdfast.cluster.storage.directory import DirectoryLock, make_directory, sync_directory
 from holdfast.cluster.storage.error import JournalDamagedError, JournalFailedError
-from holdfast.cluster.storage.folder import (
-    make_segment,
-    remove,
-    segment_path,
-    write_all,
-    write_snapshot,
-)
+from holdfast.cluster.storage.folder import remove, segment_path, write_snapshot
 from holdfast.cluster.storage.index import Index, Place, without_forgotten
 from holdfast.cluster.storage.live import live_entries
-from holdfast.cluster.storage.record import (
-    HEADER_BYTES,
-    SALT_BYTES,
-    Entry,
-    Header,
-    Kind,
-    encode_group,
-)
+from holdfast.cluster.storage.record import SALT_BYTES, Entry, Header, Kind, encode_group
 from holdfast.cluster.storage.recovery import NO_SALT, Recovered, recover
+from holdfast.cluster.storage.segment import Segment
 
 SEGMENT_BYTES_MAX = 16 << 20
 """A segment that has grown beyond this gets a successor (bytes, 16 MiB). It is also how much
@@ -62,15 +50,14 @@ class Journal:
         self.failure: Exception | None = None
         """What ended the journal's use, if something did."""
         self.disk_bytes = 0
-        """How long all files in use are together (bytes)."""
+        """How much is written in all files in use (bytes), without room that is made ahead."""
         self._lock = lock
-        self._files: dict[Path, int] = {}
+        self._full: dict[Path, int] = {}
+        """What is in use beside the segment that is being written, with its size, oldest first."""
         self._records: dict[str, list[bytes]] = {}
         self._index = Index()
-        self._header = Header(Kind.SEGMENT, 0, 1, NO_SALT, NO_SALT)  # Of none: the first is 1.
-        self._descriptor = -1
-        self._closed = False
-        self._end = 0
+        self._segment: Segment | None = None
+        """The segment that is being written; None after a failure, and when closed."""
         self._sequence = 1
         self._unsynced = False
 
@@ -117,17 +104,21 @@ class Journal:
             JournalFailedError: the disk refuses, or did before.
 
         """
-        self._check_usable()
+        segment = self._segment
+        if segment is None:
+            raise self._refusal()
         assert not self._unsynced, "J3: one append, one sync"
         kept = without_forgotten(entries)
         if not kept:
             return
-        group = self._encoded(kept)
-        with self._failing("written"):
-            if self._end > self.segment_bytes_max:
-                self._begin_segment()
-                group = self._encoded(kept)
-            self._write(group, kept)
+        group = self._encoded(segment, kept)
+        try:
+            if segment.end > self.segment_bytes_max:
+                segment = self._begin_segment()
+                group = self._encoded(segment, kept)
+            self._write(segment, group, kept)
+        except OSError as error:
+            raise self._failed("written", error) from error
 
     def sync(self) -> None:
         """Return once everything appended is on disk.
@@ -136,39 +127,46 @@ class Journal:
             JournalFailedError: the disk refuses, or did before.
 
         """
-        self._check_usable()
-        with self._failing("synced"):
-            os.fdatasync(self._descriptor)
+        segment = self._segment
+        if segment is None:
+            raise self._refusal()
+        try:
+            segment.sync()
+        except OSError as error:
+            raise self._failed("synced", error) from error
         self._unsynced = False
 
     def trim(self) -> None:
-        """Give back the room of what is forgotten, when that is more than what counts.
+        """Do what nobody should wait for: give back room on the disk, and make some ahead.
 
-        What counts is written into a snapshot, and all older files are removed. The work is
-        in proportion to what counts, and is paid for by what was written since.
+        When what is forgotten takes more room than what counts, what counts is written into
+        a snapshot and all older files are removed. The work is in proportion to what counts,
+        and is paid for by what was written since. When little room is left for the next
+        groups, some zeros are written, so that the next syncs are quick.
 
         Raises:
-            JournalFailedError: the disk refuses, or did before.
+            JournalFailedError: the disk refuses or is full, or did before.
 
         """
-        self._check_usable()
+        segment = self._segment
+        if segment is None:
+            raise self._refusal()
         assert not self._unsynced, "what is not durable cannot stand for anything"
-        if self.disk_bytes <= 2 * self._index.live_bytes + self.segment_bytes_max:
-            return
-        with self._failing("trimmed"):
-            self._replace_by_snapshot()
+        try:
+            if self.disk_bytes > 2 * self._index.live_bytes + self.segment_bytes_max:
+                segment = self._replace_by_snapshot()
+            segment.make_room(self.segment_bytes_max)
+        except (OSError, JournalDamagedError) as error:
+            raise self._failed("trimmed", error) from error
 
     def close(self) -> None:
         """Let go of files and folder. What was not synced is not promised. Twice does nothing."""
-        self._closed = True
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._stop_writing()
         self._lock.close()
 
     def _go_on(self, found: Recovered) -> None:
         self._records, self._index = found.records, found.index
-        self._files, self._sequence = found.files, found.sequence
+        self._full, self._sequence = found.files, found.sequence
         self.disk_bytes = sum(found.files.values())
         self.torn_bytes = found.torn
         if found.torn:
@@ -179,83 +177,83 @@ class Journal:
         if found.last is None:
             self._begin_segment()
             return
-        self._header = found.last
         self.path = segment_path(self.folder, found.last.number)
-        self._end = found.files[self.path]
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        if found.torn_path == self.path:
-            os.ftruncate(self._descriptor, self._end)
+        end, torn = self._full.pop(self.path), found.torn_path == self.path
         # A process that was killed may have left a whole group that was never synced. The node
         # will act on it now, so it is made durable, and then an empty group says that it is.
-        os.fsync(self._descriptor)
-        sync_directory(self.folder)
+        self._segment = segment = Segment.reopen(self.folder, found.last, end, torn=torn)
         if not found.marked:
-            self._write(self._encoded([]), [])
-            os.fdatasync(self._descriptor)
+            self._write(segment, self._encoded(segment, []), [])
+            segment.sync()
             self._unsynced = False
 
-    def _encoded(self, entries: Sequence[Entry]) -> bytes:
-        salt = self._header.salt
-        return encode_group(entries, salt=salt, offset=self._end, sequence=self._sequence)
+    def _encoded(self, segment: Segment, entries: Sequence[Entry]) -> bytes:
+        salt = segment.header.salt
+        return encode_group(entries, salt=salt, offset=segment.end, sequence=self._sequence)
 
-    def _write(self, group: bytes, entries: Sequence[Entry]) -> None:
+    def _write(self, segment: Segment, group: bytes, entries: Sequence[Entry]) -> None:
         self._unsynced = True
-        write_all(self._descriptor, group)
-        self._index.note(Place(self._sequence, self._header.number, self._end), entries)
+        place = Place(self._sequence, segment.header.number, segment.end)
+        segment.write(group)
+        self._index.note(place, entries)
         self._sequence += 1
-        self._grow(len(group))
+        self.disk_bytes += len(group)
 
-    def _grow(self, size: int) -> None:
-        self._end += size
-        self.disk_bytes += size
-        self._files[self.path] = self._end
-
-    def _begin_segment(self) -> None:
+    def _begin_segment(self) -> Segment:
         """Begin the next segment; everything in the one before is synced."""
-        header = Header(
-            kind=Kind.SEGMENT,
-            number=self._header.number + 1,
-            first=self._sequence,
-            salt=os.urandom(SALT_BYTES),
-            previous=self._header.salt,
+        before = self._segment
+        segment = Segment.make(
+            self.folder,
+            Header(
+                kind=Kind.SEGMENT,
+                number=1 if before is None else before.header.number + 1,
+                first=self._sequence,
+                salt=os.urandom(SALT_BYTES),
+                previous=NO_SALT if before is None else before.header.salt,
+            ),
         )
-        descriptor = make_segment(self.folder, header)
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor, self._header, self._end = descriptor, header, 0
-        self.path = segment_path(self.folder, header.number)
-        self._grow(HEADER_BYTES)
+        if before is not None:
+            self._full[before.path] = before.end
+            before.close()
+        self._segment, self.path = segment, segment.path
+        self.disk_bytes += segment.end
+        return segment
 
-    def _replace_by_snapshot(self) -> None:
-        old = list(self._files)
-        self._begin_segment()
-        header = self._header._replace(kind=Kind.SNAPSHOT, salt=os.urandom(SALT_BYTES))
-        entries = live_entries(old, self._index)
+    def _replace_by_snapshot(self) -> Segment:
+        segment = self._begin_segment()
+        header = segment.header._replace(kind=Kind.SNAPSHOT, salt=os.urandom(SALT_BYTES))
+        entries = live_entries(self._full, self._index)
         path, size = write_snapshot(self.folder, header, entries)
         self._index.move(Place(header.first - 1, 0, 0))
-        remove(old)
-        self._files = {path: size, self.path: self._end}
-        self.disk_bytes = size + self._end
+        remove(self._full)
+        self._full = {path: size}
+        self.disk_bytes = size + segment.end
+        return segment
 
-    def _check_usable(self) -> None:
-        if self.failure is not None:
-            raise JournalFailedError(
-                f"{self.folder} failed before ({_told(self.failure)}) and takes nothing more: "
-                "start the node anew"
-            ) from self.failure
-        if self._closed:
-            raise ValueError(f"{self.folder} is closed")
+    def _stop_writing(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
 
-    @contextlib.contextmanager
-    def _failing(self, verb: str) -> Generator[None, None, None]:
-        try:
-            yield
-        except (OSError, JournalDamagedError) as error:
-            self.failure = error  # J2
-            raise JournalFailedError(
-                f"{self.path} could not be {verb}: {_told(error)}. What was not synced may be "
-                "lost; free or repair the disk and start the node anew"
-            ) from error
+    def _failed(self, verb: str, error: Exception) -> JournalFailedError:
+        """Take note that the disk failed, and return what to raise."""
+        self.failure = error  # J2
+        self._stop_writing()
+        return JournalFailedError(
+            f"{self.path} could not be {verb}: {_told(error)}. What was not synced may be "
+            "lost; free or repair the disk and start the node anew"
+        )
+
+    def _refusal(self) -> Exception:
+        """Return why nothing can be written any more."""
+        if self.failure is None:
+            return ValueError(f"{self.folder} is closed")
+        refusal = JournalFailedError(
+            f"{self.folder} failed before ({_told(self.failure)}) and takes nothing more: "
+            "start the node anew"
+        )
+        refusal.__cause__ = self.failure
+        return refusal
 
 
 def _told(error: Exception) -> str:

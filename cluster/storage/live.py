@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.cluster.storage.error import JournalDamagedError
 from holdfast.cluster.storage.folder import SNAPSHOT_SUFFIX
 from holdfast.cluster.storage.index import Index
-from holdfast.cluster.storage.record import (
-    HEADER_BYTES,
-    REJOIN,
-    Entry,
-    Kind,
-    entries_of,
-    header_of,
-    scan_groups,
-)
+from holdfast.cluster.storage.record import HEADER_BYTES, REJOIN, Entry, Kind
+from holdfast.cluster.storage.scan import entries_of, header_of, scan_groups
 
 
-def live_entries(files: Sequence[Path], index: Index) -> Iterator[Entry]:
+def live_entries(files: Mapping[Path, int], index: Index) -> Iterator[Entry]:
     """Read what counts of ``files``, which are in the order in which they were written.
 
-    What lies before the first group that counts is not read at all.
+    Each comes with how much of it is written (bytes): room may lie behind. What lies
+    before the first group that counts is not read at all.
 
     Raises:
         JournalDamagedError: a file is not what was written.
@@ -32,7 +26,7 @@ def live_entries(files: Sequence[Path], index: Index) -> Iterator[Entry]:
     begins = index.begins()
     if begins is None:
         return
-    for path in files:
+    for path, size in files.items():
         snapshot = path.suffix == SNAPSHOT_SUFFIX
         number = 0 if snapshot else int(path.stem)
         if number < begins.number:
@@ -45,7 +39,7 @@ def live_entries(files: Sequence[Path], index: Index) -> Iterator[Entry]:
         if number == begins.number and not snapshot:
             offset, sequence = begins.offset, begins.sequence
         groups = scan_groups(content, str(path), salt=header.salt, offset=offset, sequence=sequence)
-        if (groups[-1].end if groups else offset) != len(content):
+        if (groups[-1].end if groups else offset) != size:
             raise JournalDamagedError(f"{path} is damaged: its end is gone. {REJOIN}")
         for group in groups:
             written = header.first - 1 if snapshot else group.sequence

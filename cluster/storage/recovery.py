@@ -14,16 +14,8 @@ from holdfast.cluster.storage.folder import (
     segment_path,
 )
 from holdfast.cluster.storage.index import Index, Place
-from holdfast.cluster.storage.record import (
-    REJOIN,
-    SALT_BYTES,
-    Group,
-    Header,
-    Kind,
-    Scan,
-    entries_of,
-    scan,
-)
+from holdfast.cluster.storage.record import REJOIN, SALT_BYTES, Header, Kind
+from holdfast.cluster.storage.scan import Group, Scan, entries_of, scan
 
 NO_SALT = bytes(SALT_BYTES)
 """What the first segment names as the salt of the one before it."""
@@ -38,7 +30,7 @@ class Recovered:
     index: Index = field(default_factory=Index)
     snapshot: Path | None = None
     files: dict[Path, int] = field(default_factory=dict[Path, int])
-    """What is in use, oldest first, and how long it is when the torn tail is cut (bytes)."""
+    """What is in use, oldest first, and where what is written in it ends (bytes)."""
     last: Header | None = None
     """The header of the segment to go on with, None when one must be made."""
     sequence: int = 1

@@ -1,0 +1,143 @@
+"""The segment that is being written, with room made before it is needed.
+
+To sync a write that makes a file longer, a file system must write its own journal, too. So
+zeros are written ahead of the groups and synced while nobody waits; a group that replaces
+some of them needs no more than its own blocks on the disk. Zeros, and not only reserved
+blocks: what is reserved and never written costs the file system's journal at the first
+write of each block. PostgreSQL prepares its log in the same way (``wal_init_zero``).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self
+
+from holdfast.cluster.storage.directory import sync_directory
+from holdfast.cluster.storage.folder import segment_path, write_at
+from holdfast.cluster.storage.record import HEADER_BYTES, Header, encode_header
+
+ROOM_BYTES = 1 << 18
+"""How far ahead of the last group room is made (bytes, 256 KiB): some thousand groups."""
+
+ROOM_BYTES_MIN = ROOM_BYTES // 2
+"""With less than that left, more is made (bytes): half a millisecond, every some hundred groups."""
+
+ZEROS = bytes(ROOM_BYTES)
+
+
+class Segment:
+    """One open segment: its header, its end and its room. Used by one thread.
+
+    Args:
+        path: where it lies.
+        descriptor: open for writing; closed by `close`.
+        header: what it begins with.
+        end: where its last group ends (bytes from the start of the file).
+        size: how long the file is; what lies beyond ``end`` is zeros (bytes).
+
+    """
+
+    __slots__ = ("_descriptor", "end", "header", "path", "size")
+
+    def __init__(self, path: Path, descriptor: int, header: Header, end: int, size: int) -> None:
+        self.path = path
+        self.header = header
+        self.end = end
+        self.size = size
+        self._descriptor = descriptor
+
+    @classmethod
+    def make(cls, folder: Path, header: Header) -> Self:
+        """Make the segment of ``header`` durably, with its name.
+
+        Raises:
+            OSError: the disk refuses. A half-made segment is removed at the next start.
+
+        """
+        path = segment_path(folder, header.number)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        segment = cls(path, os.open(path, flags, 0o644), header, HEADER_BYTES, HEADER_BYTES)
+        try:
+            write_at(segment._descriptor, encode_header(header), 0)
+            os.fsync(segment._descriptor)
+            sync_directory(folder)
+        except BaseException:
+            segment.close()
+            raise
+        return segment
+
+    @classmethod
+    def reopen(cls, folder: Path, header: Header, end: int, *, torn: bool) -> Self:
+        """Open a segment to go on at ``end``, and make durable what it holds.
+
+        Args:
+            folder: where it lies.
+            header: what was read at its begin.
+            end: where its last group ends (bytes from the start of the file).
+            torn: whether the remainder of a write lies behind, which is cut off, with the
+                room: later groups must have nothing behind them but zeros.
+
+        Raises:
+            OSError: the disk refuses.
+
+        """
+        path = segment_path(folder, header.number)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        segment = cls(path, descriptor, header, end, end)
+        try:
+            if torn:
+                os.ftruncate(descriptor, end)
+            segment.size = os.fstat(descriptor).st_size
+            os.fsync(descriptor)
+            sync_directory(folder)
+        except BaseException:
+            segment.close()
+            raise
+        return segment
+
+    def write(self, group: bytes) -> None:
+        """Write ``group`` at the end, which moves behind it.
+
+        Raises:
+            OSError: the disk refuses. Some of it may be written.
+
+        """
+        end = self.end
+        written = os.pwrite(self._descriptor, group, end)
+        self.end = end + len(group)
+        if written < len(group):
+            write_at(self._descriptor, group[written:], end + written)
+
+    def sync(self) -> None:
+        """Return once everything written is on the disk.
+
+        Raises:
+            OSError: the disk refuses, or lost something.
+
+        """
+        os.fdatasync(self._descriptor)
+
+    def make_room(self, limit: int) -> None:
+        """Make room for the next groups if little is left, and sync it.
+
+        Args:
+            limit: room is not made beyond this (bytes from the start of the file).
+
+        Raises:
+            OSError: the disk refuses, or is full.
+
+        """
+        begin = max(self.size, self.end)
+        if begin - self.end >= ROOM_BYTES_MIN or begin >= limit:
+            return
+        until = min(self.end + ROOM_BYTES, limit)
+        write_at(self._descriptor, ZEROS[: until - begin], begin)
+        os.fdatasync(self._descriptor)
+        self.size = until
+
+    def close(self) -> None:
+        """Let go of the file. Twice does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
