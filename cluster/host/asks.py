@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 import pykka
 
 from holdfast.actors.message import Address, Local, Message, Refusal
 from holdfast.cluster.host.reply import Reply
 
+WAKING_MS = 5
+"""How soon the dispatcher looks up while threads are being woken (ms), should one of them not
+come to wake the next: interrupted just then, or kept from the interpreter's lock by another."""
+
 
 class Asks:
-    """Open questions, by the temporary address their answer is sent to."""
+    """Open questions, by the temporary address their answer is sent to.
+
+    Whoever is woken wakes the next before it goes on, so that nobody depends on what it does
+    then. The interpreter's lock has one holder: of many that are woken at once all but one find
+    it taken and go to sleep again. With 64 that cost 26 us of processor time each, now 12.
+
+    Attributes:
+        all_awake: called when the last was woken, on any thread; by whom more is asked now.
+
+    """
 
     def __init__(self, node: str) -> None:
         self._prefix = f"{node}/ask-"
         self._number = 0
         self._open: dict[str, Reply] = {}
-        self._settled: list[Reply] = []
+        self._settled: deque[Reply] = deque()
+        self.all_awake: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._open)
@@ -44,12 +61,28 @@ class Asks:
         self._settled.append(reply)
         return True
 
+    @property
+    def waking(self) -> bool:
+        """Whether somebody was answered and is still to be woken."""
+        return bool(self._settled)
+
     def wake(self) -> None:
-        """Wake whoever was answered since the last call: one after the other takes time."""
+        """Wake one of those who were answered and are not awake yet; it wakes the next."""
         if self._settled:
-            settled, self._settled = self._settled, []
-            for reply in settled:
-                reply.wake()
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        """Wake the next, on any thread; and those after it until one will do so in its turn."""
+        entrusted = False
+        while not entrusted:
+            try:
+                reply = self._settled.popleft()
+            except IndexError:
+                return
+            last = not self._settled
+            entrusted = reply.wake(self._wake_next)
+            if last:
+                self.all_awake()
 
     def abandon(self, reply: Reply) -> None:
         """Close a question nobody waits for, if it was not answered before."""
@@ -61,7 +94,8 @@ class Asks:
 
         Who was answered before is woken first.
         """
-        self.wake()
+        while self._settled:
+            self.wake()
         for address, reply in list(self._open.items()):
             if role is None or reply.role == role:
                 del self._open[address]
