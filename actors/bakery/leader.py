@@ -232,7 +232,9 @@ class Leader(Role[Heard]):
         if ticket.lease_ms > self.office.bound_ms:
             return [Send(election_of(self.office.node), Raise(bound_ms=ticket.lease_ms))]
         entry.ticket = ticket
-        entry.until = later(now, ticket.lease_ms)
+        # Never shorter: a late copy of an earlier renewal must not end what a later one gave.
+        until = later(now, ticket.lease_ms)
+        entry.until = max(entry.until or until, until)
         return self.endings.extend(door, asked, entry, now)
 
     def _on_other(

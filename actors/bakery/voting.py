@@ -156,7 +156,8 @@ class Voting:
             entry.ticket, entry.owner = ticket, leader
             if entry.phase is not Phase.HOLDING:
                 self.table.vote(entry, step.fence, now)
-            entry.until = later(now, ticket.lease_ms)
+            until = later(now, ticket.lease_ms)
+            entry.until = max(entry.until or until, until)
         word = Extended(epoch=step.epoch, number=step.number, kept=kept)
         return self._answer(leader, word)
 

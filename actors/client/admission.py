@@ -81,4 +81,5 @@ def _being_released(ledger: Ledger, claim: Claim) -> int:
     """Return how many releases of ``claim`` have users that wait for them."""
     outstanding = ledger.outstanding
     numbers = outstanding.releases.get(claim, ())
-    return sum(outstanding.pending[number].user is not None for number in numbers)
+    pending = [outstanding.pending[number] for number in numbers]
+    return sum(one.user is not None and isinstance(one.asked, Release) for one in pending)

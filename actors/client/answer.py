@@ -7,6 +7,7 @@ from holdfast.actors.client.holding import Hold, Level
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.loss import GONE, let_go, lose
 from holdfast.actors.client.pending import Claim, Debt, Pending, settle
+from holdfast.actors.client.standing import hear, note_node, prefer_master
 from holdfast.actors.client.wording import Answer, No, answers, lost
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.lock.message import (
@@ -49,22 +50,31 @@ def on_answer(ledger: Ledger, sender: Address, answer: Answer, now: Instant) -> 
     match answer:
         case Granted() if answer.hold_ms and lease.is_late(pending, answer, now):
             effects += ledger.confirm(pending.said_at, now)
-            return [*effects, *lease.renew_first(ledger, pending, answer, now)]
+            return [*effects, lease.renew_first(ledger, pending, answer, now)]
         case Granted():
             return effects + _on_granted(ledger, pending, answer, now)
-        case Renewed() if isinstance(pending.asked, Acquire):
-            granted = lease.granted_by(pending, answer)
-            if granted is None:
-                return [*effects, Observe("client.unfit_answer_dropped")]
-            return effects + _on_granted(ledger, pending, granted, now)
-        case Renewed():
-            return effects + _on_renewed(ledger, pending, answer, now)
         case Released():
             return effects + _on_released(ledger, pending, answer, now)
         case Refused():
             return effects + _on_refused(ledger, pending, answer, now)
+        case _:
+            return effects + _on_rarer(ledger, sender, pending, answer, now)
+
+
+def _on_rarer(
+    ledger: Ledger, sender: Address, pending: Pending, answer: Answer, now: Instant
+) -> list[Effect]:
+    effects: list[Effect] = []
+    match answer:
+        case Renewed() if isinstance(pending.asked, Acquire):
+            granted = lease.granted_by(pending, answer)
+            if granted is None:
+                return [Observe("client.unfit_answer_dropped")]
+            return _on_granted(ledger, pending, granted, now)
+        case Renewed():
+            return _on_renewed(ledger, pending, answer, now)
         case NodeStatus():
-            effects += _note_node(ledger, sender, answer.node, answer.master, now)
+            effects += note_node(ledger, sender, answer.node, answer.master, now)
             if pending.survey:
                 return effects + _on_surveyed(ledger, pending, answer)
         case _:
@@ -98,7 +108,7 @@ def on_alive(ledger: Ledger, sender: Address, alive: Alive, now: Instant) -> lis
     effects = hear(ledger, sender, now)
     if tenure.kept and alive.session == tenure.assigned:
         effects += ledger.confirm(tenure.sent.pop(alive.request, None), now)
-    return effects + _note_node(ledger, sender, alive.node, alive.master, now)
+    return effects + note_node(ledger, sender, alive.node, alive.master, now)
 
 
 def on_opened(ledger: Ledger, sender: Address, opened: Opened, now: Instant) -> list[Effect]:
@@ -111,7 +121,7 @@ def on_opened(ledger: Ledger, sender: Address, opened: Opened, now: Instant) -> 
         ledger.greet_at = None
         effects.append(Observe("client.session_opened"))
     effects += ledger.tell_watcher(now)
-    effects += _note_node(ledger, sender, opened.node, opened.master, now)
+    effects += note_node(ledger, sender, opened.node, opened.master, now)
     effects += prefer_master(ledger, now)  # It may have been known before there was a session.
     return effects + ledger.outstanding.start_over(now)
 
@@ -144,54 +154,7 @@ def on_unlocking(ledger: Ledger, sender: Address, word: Unlocking, now: Instant)
     """Pass on that a duration is over: whoever holds decides."""
     if not ledger.tenure.kept or word.session != ledger.tenure.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
-    effects = hear(ledger, sender, now)
-    hold = ledger.holds.get(Claim(word.lock, word.owner))
-    if hold is None or hold.fence != word.fence or ledger.watcher is None:
-        return effects
-    return [*effects, Send(ledger.watcher, word)]
-
-
-def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
-    """Note a sign of life of ``gate``; if it was given up, bring it what is stranded."""
-    known = ledger.gates.table.get(gate)
-    if known is None or not known.heard(now):
-        return []
-    return come_back(ledger, now)
-
-
-def come_back(ledger: Ledger, now: Instant) -> list[Effect]:
-    """Now that a gate is usable again, bring it what is stranded at others."""
-    effects: list[Effect] = [Observe("client.gate_back")]
-    for gate in ledger.gates.table.values():
-        if not gate.usable:
-            effects += ledger.outstanding.leave(gate.address, now)
-    return effects
-
-
-def prefer_master(ledger: Ledger, now: Instant) -> list[Effect]:
-    """Ask the master, where that spares a hop: it is known, one of the gates, and usable."""
-    gates = ledger.gates
-    master, former = gates.of_master(), gates.current
-    if not ledger.tenure.kept or master is None or master.address == former:
-        return []
-    gates.current = master.address
-    moved = ledger.outstanding.move(former, master.address, now)
-    return [Observe("client.master_preferred"), *moved]
-
-
-def _note_node(
-    ledger: Ledger, sender: Address, node: str, master: str, now: Instant
-) -> list[Effect]:
-    """Learn which node is behind a gate, and which one leads; act on news only."""
-    gates = ledger.gates
-    gate = gates.table.get(sender)
-    if gate is None:
-        return []
-    news = (master and master != gates.master) or (node and node != gate.node)
-    if not news:
-        return []
-    gate.node, gates.master = node or gate.node, master or gates.master
-    return prefer_master(ledger, now)
+    return [*hear(ledger, sender, now), *lease.on_unlocking(ledger, word, now)]
 
 
 def _on_expired(ledger: Ledger, sender: Address, answer: Refused, now: Instant) -> list[Effect]:
@@ -230,7 +193,7 @@ def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant
         hold = ledger.holds[claim] = Hold(pending.gate, granted.fence)
     hold.levels.append(Level(pending.user, pending.asked.request))
     if granted.hold_ms:
-        effects += lease.begin(ledger, claim, pending, granted)
+        effects += lease.begin(ledger, claim, pending, granted, now)
     effects += ledger.reply(pending, granted)
     return effects + ledger.outstanding.go_on(claim, now)
 
@@ -239,7 +202,7 @@ def _on_renewed(ledger: Ledger, pending: Pending, renewed: Renewed, now: Instant
     claim = pending.claim
     assert claim is not None
     ledger.outstanding.drop(pending)
-    effects = [*ledger.confirm(pending.said_at, now), *lease.renewed(ledger, pending, renewed)]
+    effects = [*ledger.confirm(pending.said_at, now), *lease.renewed(ledger, pending, renewed, now)]
     effects += ledger.reply(pending, renewed)
     if claim in ledger.holds:
         effects += ledger.release_owed(claim, now)

@@ -22,6 +22,24 @@ class Level(NamedTuple):
 
 
 @dataclass(slots=True)
+class Lease:
+    """Until when a hold lasts, by the client's own clock."""
+
+    ends_at: Instant
+    """Before this its duration is certainly not over."""
+    until: Instant
+    """From now on somebody else may hold the lock."""
+    grace_ms: int
+    warn_at: Instant | None
+    """When its user is told that the duration is over; None once it was."""
+
+    @property
+    def next_at(self) -> Instant:
+        """When something is to be done."""
+        return self.until if self.warn_at is None else min(self.warn_at, self.until)
+
+
+@dataclass(slots=True)
 class Hold:
     """A lock that was granted to an owner of this client, once or more often."""
 
@@ -32,8 +50,8 @@ class Hold:
     """The times it was entered and not left, oldest first."""
     owed: int = 0
     """How many more it is held, at the cluster, by nobody: to be released."""
-    until: Instant | None = None
-    """When it is lost, if it has a deadline and is not renewed."""
+    lease: Lease | None = None
+    """Until when it lasts, where holds have deadlines."""
 
     def take(self, found: Level) -> None:
         """Let nobody own that level any more; it is owed."""

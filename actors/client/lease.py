@@ -2,20 +2,24 @@
 
 A hold lasts for a while from some instant after its request, or its renewal, was said. So it
 is counted from when that was said, on the client's own clock, less what two clocks may drift
-apart: whoever grants the lock to the next does so later.
+apart: whoever grants the lock to the next does so later. A renewal never makes it shorter.
 """
 
 from __future__ import annotations
 
+from holdfast.actors.client.holding import Lease
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.message import Leased
+from holdfast.actors.client.pacing import later
 from holdfast.actors.client.pending import Claim, Pending
 from holdfast.actors.client.tenure import Tenure
 from holdfast.actors.client.wording import No, lost
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.lock.message import Granted, Reason, Refused, Release
-from holdfast.actors.lock.session_message import Renew, Renewed
-from holdfast.actors.message import NS_PER_MS, Instant
+from holdfast.actors.lock.session_message import Renew, Renewed, Unlocking
+from holdfast.actors.message import NS_PER_MS, Instant, ms_between
+
+OVER = "its duration and its grace are over"
 
 
 def is_late(pending: Pending, granted: Granted, now: Instant) -> bool:
@@ -62,75 +66,116 @@ def lapsed(pending: Pending, refused: Refused) -> bool:
     return pending.renewed_at is not None and refused.reason is Reason.NOT_HELD
 
 
-def begin(ledger: Ledger, claim: Claim, pending: Pending, granted: Granted) -> list[Effect]:
-    """Count from when what brought the grant was said, if it has a deadline."""
+def begin(
+    ledger: Ledger, claim: Claim, pending: Pending, granted: Granted, now: Instant
+) -> list[Effect]:
+    """Count from when what brought the grant was said."""
     said_at = pending.renewed_at if pending.renewed_at is not None else pending.said_at
-    if not granted.hold_ms or said_at is None:
-        return []
-    return _count(ledger, claim, said_at, granted.hold_ms, granted.grace_ms)
+    assert said_at is not None
+    return _count(ledger, claim, said_at, granted, now)
 
 
-def renewed(ledger: Ledger, pending: Pending, answer: Renewed) -> list[Effect]:
+def renewed(ledger: Ledger, pending: Pending, answer: Renewed, now: Instant) -> list[Effect]:
     """Count from when a user's renewal was said."""
     claim = Claim(answer.lock, answer.owner)
     hold = ledger.holds.get(claim)
     if hold is None or hold.fence != answer.fence or pending.said_at is None:
         return []
-    return _count(ledger, claim, pending.said_at, answer.hold_ms, answer.grace_ms)
+    return _count(ledger, claim, pending.said_at, answer, now)
 
 
 def _count(
-    ledger: Ledger, claim: Claim, said_at: Instant, hold_ms: int, grace_ms: int
+    ledger: Ledger, claim: Claim, said_at: Instant, answer: Granted | Renewed, now: Instant
 ) -> list[Effect]:
-    hold = ledger.holds[claim]
+    hold, hold_ms, grace_ms = ledger.holds[claim], answer.hold_ms, answer.grace_ms
     until = Tenure.trusted_until(said_at, hold_ms + grace_ms)
-    hold.until = until if hold.until is None else max(until, hold.until)
-    _arm(ledger)
+    if hold.lease is None or hold.lease.until <= until:
+        # The cluster's own word comes at some time after `ends_at`; this is for when it is lost.
+        warn_at = min(later(now, hold_ms), later(said_at, hold_ms + grace_ms // 2))
+        ends_at = Tenure.trusted_until(said_at, hold_ms)
+        hold.lease = Lease(ends_at, until, grace_ms, warn_at)
+    lease = hold.lease
+    if ledger.lapses_at is None or lease.next_at < ledger.lapses_at:
+        ledger.lapses_at = lease.next_at
     if ledger.watcher is None:
         return []
     leased = Leased(
         lock=claim.lock,
         owner=claim.owner,
         fence=hold.fence,
-        until=hold.until,
-        grace_ms=grace_ms,
+        until=lease.until,
+        grace_ms=lease.grace_ms,
     )
     return [Send(ledger.watcher, leased)]
 
 
-def _arm(ledger: Ledger) -> None:
-    ends = [hold.until for hold in ledger.holds.values() if hold.until is not None]
-    ledger.lapses_at = min(ends, default=None)
-
-
 def judge(ledger: Ledger, now: Instant) -> list[Effect]:
-    """Lose the holds whose leases may be over, and say that they are released."""
+    """Lose the holds whose leases may be over; tell of those whose duration is over."""
     if ledger.lapses_at is None or now < ledger.lapses_at:
         return []
-    effects: list[Effect] = [Observe("client.lease_over")]
+    effects: list[Effect] = []
     for claim, hold in list(ledger.holds.items()):
-        if hold.until is None or now < hold.until:
+        lease = hold.lease
+        if lease is None or now < lease.next_at:
             continue
-        effects += ledger.lose_hold(claim, "its duration and its grace are over")
-        for number in list(ledger.outstanding.releases.get(claim, ())):
-            pending = ledger.outstanding.pending[number]
-            if pending.user is not None:
-                no = lost(claim, hold.fence, "its duration and its grace are over")
-                effects += ledger.reply_no(pending, no)
-                pending.user, pending.ends_at = None, None
-        if claim not in ledger.outstanding.releases:
-            release = Release(lock=claim.lock, fence=hold.fence, owner=claim.owner)
-            gate = ledger.gates.choose().address
-            effects += ledger.outstanding.ask(None, release, gate, now, limit_ms=None, owed=True)
-    _arm(ledger)
+        effects += _lose(ledger, claim, now) if lease.until <= now else warn(ledger, claim, now)
+    leases = [hold.lease for hold in ledger.holds.values() if hold.lease is not None]
+    ledger.lapses_at = min((lease.next_at for lease in leases), default=None)
     return effects
+
+
+def on_unlocking(ledger: Ledger, word: Unlocking, now: Instant) -> list[Effect]:
+    """Pass on that a duration is over, unless it was renewed since that was said."""
+    claim = Claim(word.lock, word.owner)
+    hold = ledger.holds.get(claim)
+    if hold is None or hold.fence != word.fence or hold.lease is None:
+        return []
+    if now < hold.lease.ends_at or hold.lease.warn_at is None:
+        return [Observe("client.late_unlocking_dropped")]
+    return warn(ledger, claim, now)
+
+
+def warn(ledger: Ledger, claim: Claim, now: Instant) -> list[Effect]:
+    """Tell the watcher, once for each duration, that it is over: whoever holds decides."""
+    hold = ledger.holds[claim]
+    assert hold.lease is not None
+    hold.lease.warn_at = None
+    if ledger.watcher is None:
+        return []
+    word = Unlocking(
+        lock=claim.lock,
+        fence=hold.fence,
+        grace_ms=ms_between(now, hold.lease.until),
+        session=ledger.tenure.name,
+        owner=claim.owner,
+    )
+    return [Send(ledger.watcher, word), Observe("client.unlocking")]
+
+
+def _lose(ledger: Ledger, claim: Claim, now: Instant) -> list[Effect]:
+    """Lose a hold whose lease may be over, and have it released should it not be."""
+    fence = ledger.holds[claim].fence
+    effects = [Observe("client.lease_over"), *ledger.lose_hold(claim, OVER)]
+    for number in list(ledger.outstanding.releases.get(claim, ())):
+        pending = ledger.outstanding.pending[number]
+        if pending.user is not None:
+            effects += ledger.reply_no(pending, lost(claim, fence, OVER))
+        if isinstance(pending.asked, Release):
+            pending.user, pending.ends_at = None, None
+        else:
+            ledger.outstanding.drop(pending)
+    if claim in ledger.outstanding.releases:
+        return effects + ledger.outstanding.go_on(claim, now)
+    release = Release(lock=claim.lock, fence=fence, owner=claim.owner)
+    gate = ledger.gates.choose().address
+    return effects + ledger.outstanding.ask(None, release, gate, now, limit_ms=None, owed=True)
 
 
 def why_not_renew(ledger: Ledger, renew: Renew) -> No | None:
     """Return why a renewal is not asked for, None if it is."""
     claim = Claim(renew.lock, renew.owner)
     hold = ledger.holds.get(claim)
-    if hold is not None and hold.fence == renew.fence and hold.until is not None:
+    if hold is not None and hold.fence == renew.fence and hold.lease is not None:
         return None
     loss = ledger.memory.tell(claim, renew.fence)
     if loss is not None:

@@ -13,6 +13,7 @@ from holdfast.actors.client.voice import end_sessions, open_session
 from holdfast.actors.client.wording import lost
 from holdfast.actors.effect import Effect, Observe
 from holdfast.actors.lock.message import Acquire, Reason, Refused, Release
+from holdfast.actors.lock.session_message import Renew
 from holdfast.actors.message import Instant, ms_between
 
 END_TTLS = 2
@@ -103,6 +104,8 @@ def let_go(ledger: Ledger, claim: Claim, pending: Pending, answer: Refused) -> l
     match pending.asked:
         case Release(fence=fence) if fence == hold.fence:
             told, others = pending.user is not None, len(hold.levels) > (not pending.owed)
+        case Renew(fence=fence) if fence == hold.fence:
+            told, others = False, True
         case Acquire():
             told, others = False, True
         case _:

@@ -36,11 +36,10 @@ from holdfast.actors.message import Address, Instant
 class Outstanding:
     """Everything unanswered, one question of a claim at a time.
 
-    No `Acquire` goes where a `Cancelled` is owed for its claim, and none of a claim's
-    questions while an earlier one of it is unanswered. So a gate is told of one wait of
-    a claim at a time, and a withdrawal per gate and claim is all that has to be
-    remembered. Where the cluster keeps the session any gate will do for anything; else
-    each gate has its own waits and holds.
+    No `Acquire` goes where a `Cancelled` is owed for its claim, and none of a claim's questions
+    while an earlier one of it is unanswered (``releases`` has renewals, too). So a gate is told
+    of one wait of a claim at a time, and a withdrawal per gate and claim is all to remember.
+    Where sessions are kept any gate will do; else each has its own waits and holds.
     """
 
     random: RandomSource
@@ -113,9 +112,9 @@ class Outstanding:
 
     def go_on(self, claim: Claim, now: Instant, gate: Address = ANY_GATE) -> list[Effect]:
         """Say what had to stay behind something else of ``claim`` that is over (at ``gate``)."""
-        effects: list[Effect] = []
         if claim not in self.waits and claim not in self.releases:
-            return effects
+            return []
+        effects: list[Effect] = []
         numbers = self.releases.get(claim, [])
         if claim in self.waits:
             numbers = sorted([*numbers, self.waits[claim]])

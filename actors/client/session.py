@@ -143,6 +143,10 @@ class ClientSession(Role[Said | Tick]):
                 if not sender.startswith(self._home):
                     return [Observe("client.stranger_dropped")]
                 return self._on_user(sender, event, now)
+            case Renew():
+                if not sender.startswith(self._home):
+                    return [Observe("client.stranger_dropped")]
+                return self._on_user(sender, event, now)
             case LinkUp():
                 return upkeep.on_link_up(self.ledger, event.node, now)
             case LinkDown():

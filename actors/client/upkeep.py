@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client.answer import come_back, prefer_master
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.pacing import later
+from holdfast.actors.client.standing import come_back, prefer_master
 from holdfast.actors.client.voice import (
     end_sessions,
     greet,

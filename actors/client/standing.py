@@ -1,0 +1,50 @@
+"""What a session makes of its gates: which is back, and which of them spares a hop."""
+
+from __future__ import annotations
+
+from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.effect import Effect, Observe
+from holdfast.actors.message import Address, Instant
+
+
+def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
+    """Note a sign of life of ``gate``; if it was given up, bring it what is stranded."""
+    known = ledger.gates.table.get(gate)
+    if known is None or not known.heard(now):
+        return []
+    return come_back(ledger, now)
+
+
+def come_back(ledger: Ledger, now: Instant) -> list[Effect]:
+    """Now that a gate is usable again, bring it what is stranded at others."""
+    effects: list[Effect] = [Observe("client.gate_back")]
+    for gate in ledger.gates.table.values():
+        if not gate.usable:
+            effects += ledger.outstanding.leave(gate.address, now)
+    return effects
+
+
+def prefer_master(ledger: Ledger, now: Instant) -> list[Effect]:
+    """Ask the master, where that spares a hop: it is known, one of the gates, and usable."""
+    gates = ledger.gates
+    master, former = gates.of_master(), gates.current
+    if not ledger.tenure.kept or master is None or master.address == former:
+        return []
+    gates.current = master.address
+    moved = ledger.outstanding.move(former, master.address, now)
+    return [Observe("client.master_preferred"), *moved]
+
+
+def note_node(
+    ledger: Ledger, sender: Address, node: str, master: str, now: Instant
+) -> list[Effect]:
+    """Learn which node is behind a gate, and which one leads; act on news only."""
+    gates = ledger.gates
+    gate = gates.table.get(sender)
+    if gate is None:
+        return []
+    news = (master and master != gates.master) or (node and node != gate.node)
+    if not news:
+        return []
+    gate.node, gates.master = node or gate.node, master or gates.master
+    return prefer_master(ledger, now)
