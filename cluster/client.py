@@ -36,6 +36,8 @@ class Client(Face):
         limit: int | None = None,
         owner: str | None = None,
         label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
     ) -> Lock:
         """Return the lock called ``name``; asks nobody yet.
 
@@ -50,17 +52,22 @@ class Client(Face):
             owner: who holds the lock, up to 256 bytes of printable text, for every thread
                 that uses the returned object; None for each thread by itself.
             label: a word for people who look at the lock, up to 256 bytes.
+            duration: where holds have deadlines (`bakery`), how long this one is held (s), up
+                to a week; then `Lock.on_unlocking` is called. None for the cluster's own, 5 s.
+            grace: how much later it is taken away unless it was renewed (s), likewise.
 
         Raises:
-            InvalidRequestError: ``name``, ``owner``, ``limit`` or ``label`` is out of its
-                limits.
-            UnsupportedError: the cluster's protocol has no reentrant locks; the text says
-                which one does.
+            InvalidRequestError: ``name``, ``owner``, ``limit``, ``label``, ``duration`` or
+                ``grace`` is out of its limits.
+            UnsupportedError: the cluster's protocol has no reentrant locks, or no deadlines;
+                the text says which one does.
             ClosedError: the client is closed, or this process was forked from its own.
             ValueError: ``timeout`` is out of its range.
 
         """
-        terms = self._connection.terms(name, timeout, reentrant, limit, owner, label)
+        terms = self._connection.terms(
+            name, timeout, reentrant, limit, owner, label, duration, grace
+        )
         return Lock(self._connection.line, self._connection.grips, terms)
 
     def status(self, name: str, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:

@@ -7,14 +7,15 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from holdfast.actors.bakery.config import LEADERS_MAX, OFF, PRIORITY
 from holdfast.actors.error import ConfigError
-from holdfast.cluster.config_file import ALLOWED, TABLES, File
+from holdfast.cluster.config_file import ALLOWED, MS_PER_S, PRIORITY_OFF, TABLES, File
 from holdfast.cluster.guarantee import PROMISES
 from holdfast.cluster.recipe import Settings
 
@@ -32,6 +33,8 @@ class Config:
     nodes: dict[str, str]
     """Node id to address, sorted by id."""
     settings: Settings = field(default_factory=Settings)
+    priorities: dict[str, int] = field(default_factory=dict[str, int])
+    """`bakery`: of the nodes that have one of their own, 1 to 14, or 15 for off."""
     data: Path | None = None
     """Where nodes keep what must survive a restart; see `folder_of`."""
     log_level: str = "INFO"
@@ -39,6 +42,12 @@ class Config:
     def folder_of(self, node: str) -> Path | None:
         """Return what ``node`` alone uses: nodes of one machine share ``data``, not a journal."""
         return None if self.data is None else self.data / node
+
+    def settings_of(self, node: str) -> Settings:
+        """Return what ``node`` is told: what all are, and its own priority."""
+        if node not in self.priorities:
+            return self.settings
+        return replace(self.settings, bakery_priority=self.priorities[node])
 
 
 def load(path: Path) -> Config:
@@ -88,11 +97,20 @@ def parse(text: str, folder: Path) -> Config:
         protocol=file.protocol,
         nodes={node: file.nodes[node].address for node in sorted(file.nodes)},
         settings=Settings(
+            bakery_hold_ms=_ms(file.bakery.duration),
+            bakery_grace_ms=_ms(file.bakery.grace),
+            bakery_least_ms=_ms(file.bakery.least),
+            bakery_wait_ms=None if file.bakery.wait is None else _ms(file.bakery.wait),
             central_server=file.central.server or "",
             central_journal=file.central.journal,
             paxos_journal_bytes=file.paxos.journal_bytes,
             paxos_memory=file.paxos.durability == "memory",
         ),
+        priorities={
+            node: OFF if isinstance(table.priority, str) else table.priority
+            for node, table in sorted(file.nodes.items())
+            if table.priority != PRIORITY
+        },
         data=None if file.data is None else folder / file.data,
         log_level=file.log.level,
     )
@@ -141,6 +159,12 @@ data = "./data"  # where nodes keep what must survive a restart; relative to thi
 
 # Where each node is reached, by the other nodes and by clients.
 {nodes}
+[bakery]  # read by protocol = "bakery" only; [nodes.*] may have a priority = 1 to 14 or "off"
+duration = 5.0  # how long a lock is held where nobody says otherwise (s); then unlock, or renew
+grace = 5.0  # so much later it is taken away
+least = 3.0  # shorter durations and graces are refused
+# wait = 5.0  # for those who say no timeout; left out: until they have the lock
+
 [central]  # read by protocol = "central" only
 # server = {first}  # the node that owns every lock; the first by name if left out
 journal = false  # true: a restarted server goes on where it was
@@ -191,6 +215,7 @@ def _contradictions(file: File) -> list[str]:
                 f'nodes.{node}.address: "{table.address}" is not usable: node {first} has it, '
                 "and every node needs an address of its own"
             )
+    problems += _problems_of_bakery(file)
     server = file.central.server
     if server is not None and server not in file.nodes:
         known = ", ".join(_toml(node) for node in sorted(file.nodes))
@@ -198,6 +223,27 @@ def _contradictions(file: File) -> list[str]:
     if file.central.journal and file.data is None:
         problems.append(f"data: missing; central.journal = true needs {ALLOWED['data']}")
     return problems
+
+
+def _problems_of_bakery(file: File) -> list[str]:
+    problems: list[str] = []
+    least = file.bakery.least
+    for key, value in (("duration", file.bakery.duration), ("grace", file.bakery.grace)):
+        if value < least:
+            allowed = f"at least bakery.least, {least:g} s,"
+            problems.append(_unusable(f"bakery.{key}", value, allowed))
+    off = [node for node, table in sorted(file.nodes.items()) if table.priority == PRIORITY_OFF]
+    seats, left = min(LEADERS_MAX, len(file.nodes)), len(file.nodes) - len(off)
+    if file.protocol == "bakery" and left < seats:
+        problems.append(
+            f'nodes: priority "off" of {", ".join(off)} leaves {left} for the {seats} seats of '
+            "the leaders"
+        )
+    return problems
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * MS_PER_S)
 
 
 def _key(step: str) -> str:

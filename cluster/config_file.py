@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
+from holdfast.actors.bakery.config import GRACE_MS, HOLD_MS, PRIORITY, TERM_MS_MIN
+from holdfast.actors.bakery.ticket import TERM_MS_MAX
 from holdfast.actors.paxos.photography import JOURNAL_BYTES
 from holdfast.cluster.guarantee import PROMISES
 
@@ -27,6 +29,13 @@ JOURNAL_BYTES_MIN = 64 << 10
 """Of `paxos`: below this (bytes) a node would photograph its table more than it serves it."""
 JOURNAL_BYTES_MAX = 1 << 30
 """Of `paxos`: above this (bytes) a node would read its journal for minutes at a start."""
+
+PRIORITY_OFF = "off"
+PRIORITIES = range(1, 15)
+"""Of `bakery`: the smaller, the likelier a node leads."""
+MS_PER_S = 1_000
+TERM_S_MIN, TERM_S_MAX = 0.1, TERM_MS_MAX / MS_PER_S
+"""Of `bakery`: how short a duration may be allowed to be: a few times the network's delay (s)."""
 
 
 def _matching(pattern: re.Pattern[str]) -> AfterValidator:
@@ -49,14 +58,33 @@ def _address(value: str) -> str:
     return value
 
 
+def _priority(value: object) -> int | str:
+    if value == PRIORITY_OFF:
+        return PRIORITY_OFF
+    if isinstance(value, int) and not isinstance(value, bool) and value in PRIORITIES:
+        return value
+    raise ValueError(value)
+
+
 class Strict(BaseModel):
     """A table in which every key must be known, and of the right type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+Term = Annotated[float, Field(ge=TERM_S_MIN, le=TERM_S_MAX)]
+
+
 class _Node(Strict):
     address: Annotated[str, AfterValidator(_address)]
+    priority: Annotated[int | str, PlainValidator(_priority)] = PRIORITY
+
+
+class _Bakery(Strict):
+    duration: Term = HOLD_MS / MS_PER_S
+    grace: Term = GRACE_MS / MS_PER_S
+    least: Term = TERM_MS_MIN / MS_PER_S
+    wait: Annotated[float, Field(ge=0, le=TERM_S_MAX)] | None = None
 
 
 class _Central(Strict):
@@ -82,10 +110,13 @@ class File(Strict):
     nodes: Annotated[
         dict[Annotated[str, _matching(NODE_ID)], _Node], Field(min_length=1, max_length=NODES_MAX)
     ]
+    bakery: _Bakery = _Bakery()
     central: _Central = _Central()
     paxos: _Paxos = _Paxos()
     log: _Log = _Log()
 
+
+_TERM = f"{TERM_S_MIN:g} to {TERM_S_MAX:g} s"
 
 ALLOWED = {
     "": "one of " + ", ".join(File.model_fields),
@@ -98,6 +129,12 @@ ALLOWED = {
         'that begins with a letter or digit, like "n1"'
     ),
     "nodes.*.address": 'an address the other nodes can reach like "tcp://10.0.0.1:4040"',
+    "nodes.*.priority": '1 to 14, the smaller the likelier to lead, or "off"',
+    "bakery": "a table with " + " and ".join(_Bakery.model_fields),
+    "bakery.duration": _TERM,
+    "bakery.grace": _TERM,
+    "bakery.least": _TERM,
+    "bakery.wait": f"0 to {TERM_S_MAX:g} s",
     "central": "a table with " + " and ".join(_Central.model_fields),
     "central.server": 'the id of a node like "n1"',
     "central.journal": "true or false",
@@ -110,5 +147,5 @@ ALLOWED = {
 """What is allowed for each key, as the subject of ``... is expected``."""
 
 TABLES: dict[str, type[Strict]] = {
-    "": File, "nodes.*": _Node, "central": _Central, "paxos": _Paxos, "log": _Log
+    "": File, "nodes.*": _Node, "bakery": _Bakery, "central": _Central, "paxos": _Paxos, "log": _Log
 }  # fmt: skip

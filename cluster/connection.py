@@ -39,7 +39,7 @@ from holdfast.cluster.operation import Operation, Wait
 from holdfast.cluster.owner import process_label, process_user
 from holdfast.cluster.recipe import Cast
 from holdfast.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
-from holdfast.cluster.terms import Terms, wait_ms_of
+from holdfast.cluster.terms import Terms, term_ms_of, wait_ms_of
 from holdfast.transport.bridge import Bridge
 from holdfast.transport.wire import pack
 
@@ -147,6 +147,8 @@ class Connection:
         limit: int | None,
         owner: str | None,
         label: str,
+        duration: float | None,
+        grace: float | None,
     ) -> Terms:
         """Check what `lock` was told; see `Client.lock`."""
         self.line.check()
@@ -164,9 +166,12 @@ class Connection:
         most = limit if limit is not None else (0 if reentrant else 1)
         if most != 1:
             demand(self.protocol, Guarantee.REENTRANT)
+        hold_ms, grace_ms = term_ms_of("duration", duration), term_ms_of("grace", grace)
+        if hold_ms or grace_ms:
+            demand(self.protocol, Guarantee.DEADLINES)
         # The types, once for every acquire to come: roles trust those of what they hear.
         pack(Acquire(lock=name, owner=owner or "", limit=most, label=label))
-        return Terms(name, timeout, owner, most, label)
+        return Terms(name, timeout, owner, most, label, hold_ms, grace_ms)
 
     def surveying(self) -> Operation[tuple[NodeStatus, ...]]:
         """End with what each node says of itself."""

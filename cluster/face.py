@@ -31,6 +31,10 @@ class Face:
         """
         self._connection.grips.listeners.lost.append(callback)
 
+    def on_unlocking(self, callback: Callback) -> None:
+        """Have ``callback`` called when the duration of any hold is over; see `on_lost`."""
+        self._connection.grips.listeners.unlocking.append(callback)
+
     def on_suspect(self, callback: Callback) -> None:
         """Have ``callback`` called when any lock of this client is in doubt; see `on_lost`."""
         self._connection.grips.listeners.suspect.append(callback)

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from holdfast.actors.client.message import HoldsLost, Suspected, Trusted
+from holdfast.actors.client.message import HoldsLost, Leased, Suspected, Trusted
 from holdfast.actors.error import LockOwnershipLostError, NotHeldError
 from holdfast.actors.lock.message import Granted, Released
+from holdfast.actors.lock.session_message import Unlocking
 from holdfast.actors.message import Event, Instant
+from holdfast.cluster.attempt import Attempt
 from holdfast.cluster.herald import Herald
-from holdfast.cluster.hold import Callback, Grip, HoldState, Listeners, Notice
+from holdfast.cluster.hold import (
+    LAPSED,
+    UNCONFIRMED,
+    Callback,
+    Grip,
+    HoldState,
+    Listeners,
+    Notice,
+    loss_error,
+    not_held,
+)
 from holdfast.cluster.host.reply import Reply
+from holdfast.cluster.leases import Leases
 
 LOST_MAX = 10_000
 """Losses nobody was told of that are remembered; of an older one a release says "not held"."""
-
-_tokens = itertools.count(1)
-"""Names each acquire of this process to the session, so that exactly that one is cancelled."""
-
-
-class Attempt(Reply):
-    """One acquire on its way, and its answer, which makes the grip, on the dispatcher's thread.
-
-    There, because a loss is told there too: no loss can slip between a grant and its grip.
-    """
-
-    def __init__(self, grips: Grips, lock: str, owner: str, listeners: Listeners) -> None:
-        super().__init__(partial(grips.granted, self))
-        self.token = next(_tokens)
-        self.lock = lock
-        self.owner = owner
-        self.listeners = listeners
-        self.given_up = False
-        self.grip: Grip | None = None
-        self.lost_before: Grip | None = None
-        """A hold of the same owner whose loss nobody was told of when the grant came."""
 
 
 class Grips:
@@ -63,6 +54,7 @@ class Grips:
         self._guard = threading.Lock()
         self._grips: dict[tuple[str, str], Grip] = {}
         self._lost: deque[tuple[tuple[str, str], Grip]] = deque()
+        self._leases = Leases()
         self._suspect_at: Instant | None = None
         self._until: Instant | None = None
         """Until when holds are certain; None where the cluster keeps no sessions."""
@@ -72,7 +64,9 @@ class Grips:
         grip = self._grips.get((lock, owner))
         if grip is None or grip.lost is not None:
             return grip
-        until = self._until
+        until, own = self._until, grip.until
+        if own is not None and (until is None or own < until):
+            until = own
         if until is not None and until <= self._now():
             with self._guard:
                 self._expire((grip,))
@@ -88,7 +82,7 @@ class Grips:
         suspect_at = self._suspect_at
         if suspect_at is not None and suspect_at <= self._now():
             return HoldState.SUSPECT
-        return HoldState.HELD
+        return HoldState.UNLOCKING if grip.unlocking else HoldState.HELD
 
     def hear(self, event: Event) -> None:
         """Take what the session tells its watcher; on the dispatcher's thread."""
@@ -100,6 +94,10 @@ class Grips:
                     self._suspect_at, self._until = suspect_at, until
                 case Suspected():
                     self._suspect(event)
+                case Leased():
+                    self._leases.note(event, self._grips.get((event.lock, event.owner)))
+                case Unlocking():
+                    self._unlocking(event)
                 case HoldsLost(losses=losses, detail=detail):
                     for lock, owner, fence in losses:
                         grip = self._grips.get((lock, owner))
@@ -125,6 +123,8 @@ class Grips:
             if grip is None or grip.lost is not None or grip.fence != answer.fence:
                 grip = Grip(attempt.lock, attempt.owner, answer.fence)
                 self._grips[key] = grip
+                if answer.hold_ms:
+                    self._leases.give(grip)
             else:
                 grip.count += 1
             grip.tokens.append(attempt.token)
@@ -221,12 +221,13 @@ class Grips:
             if grip.lost is None:
                 return None
             grip.told = True
-            return _loss(grip)
+            return loss_error(grip)
 
     def clear(self) -> None:
         """Forget everything: the client is closed."""
         with self._guard:
             self._grips.clear()
+            self._leases.clear()
             self._lost.clear()
 
     def _expect_release(self, grip: Grip) -> Reply:
@@ -238,8 +239,18 @@ class Grips:
         return until is not None and until <= self._now()
 
     def _expire(self, grips: Iterable[Grip]) -> None:
+        now = self._now()
         for grip in grips:
-            self._lose(grip, "the cluster did not confirm the session within its TTL")
+            lapsed = grip.until is not None and grip.until <= now
+            self._lose(grip, LAPSED if lapsed else UNCONFIRMED)
+
+    def _unlocking(self, word: Unlocking) -> None:
+        grip = self._grips.get((word.lock, word.owner))
+        if grip is None or grip.fence != word.fence or grip.lost is not None:
+            return
+        grip.unlocking = True
+        detail = f"its duration is over: release or renew it, or it is lost in {word.grace_ms} ms"
+        self._call(grip, HoldState.UNLOCKING, detail, lambda listeners: listeners.unlocking)
 
     def _lose(self, grip: Grip, why: str) -> None:
         if grip.lost is not None:
@@ -250,9 +261,7 @@ class Grips:
             key, oldest = self._lost.popleft()
             if self._grips.get(key) is oldest:
                 del self._grips[key]
-        notice = Notice(grip.lock, grip.owner, grip.fence, HoldState.LOST, why)
-        for callback in self._wanted(grip, lambda listeners: listeners.lost):
-            self._herald.call(callback, notice)
+        self._call(grip, HoldState.LOST, why, lambda listeners: listeners.lost)
 
     def _suspect(self, suspected: Suspected) -> None:
         detail = (
@@ -261,34 +270,29 @@ class Grips:
         )
         for grip in self._grips.values():
             if grip.lost is None:
-                notice = Notice(grip.lock, grip.owner, grip.fence, HoldState.SUSPECT, detail)
-                for callback in self._wanted(grip, lambda listeners: listeners.suspect):
-                    self._herald.call(callback, notice)
+                self._call(grip, HoldState.SUSPECT, detail, lambda listeners: listeners.suspect)
 
-    def _wanted(self, grip: Grip, kind: Callable[[Listeners], list[Callback]]) -> list[Callback]:
-        return [callback for each in (*grip.listeners, self.listeners) for callback in kind(each)]
+    def _call(
+        self,
+        grip: Grip,
+        state: HoldState,
+        why: str,
+        kind: Callable[[Listeners], list[Callback]],
+    ) -> None:
+        """Have everybody called who listens to that kind of news of ``grip``."""
+        notice = Notice(grip.lock, grip.owner, grip.fence, state, why)
+        for listeners in (*grip.listeners, self.listeners):
+            for callback in kind(listeners):
+                self._herald.call(callback, notice)
 
     def _tell_loss(self, grip: Grip) -> LockOwnershipLostError:
         """Count one hold of a lost grip as told."""
         grip.told = True
         grip.count = max(0, grip.count - 1)
         self._drop_if_done(grip)
-        return _loss(grip)
+        return loss_error(grip)
 
     def _drop_if_done(self, grip: Grip) -> None:
         key = grip.lock, grip.owner
         if grip.count == 0 and grip.leaving is None and self._grips.get(key) is grip:
             del self._grips[key]
-
-
-def not_held(lock: str, owner: str) -> str:
-    """Return the words for a release by somebody who holds nothing."""
-    return f"lock {lock!r}: owner {owner!r} does not hold it"
-
-
-def _loss(grip: Grip) -> LockOwnershipLostError:
-    lock = f"lock {grip.lock!r}: "
-    why = (grip.lost or "").removeprefix(lock)
-    return LockOwnershipLostError(
-        f"{lock}owner {grip.owner!r} lost its hold under fence {grip.fence}: {why}"
-    )

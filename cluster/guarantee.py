@@ -19,6 +19,8 @@ class Guarantee(Enum):
     EXACTLY_ONCE = "a request that is sent again takes effect once and gets its first answer again"
     LINEARIZABLE = "every answer, of reads too, is true at one instant between question and answer"
     SURVIVES_UNKIND_NETWORK = "messages that are lost, repeated, reordered or late do no harm"
+    DEADLINES = "a hold has a duration, after which its owner is told to unlock, and a grace"
+    SURVIVES_LEADER_CRASH = "locks are granted again soon after a node that leads is lost"
     SURVIVES_MINORITY_CRASH = "locks are granted while a majority of the nodes is up and connected"
     SURVIVES_HOLDER_CRASH = "a lock whose holder is dead is granted to the next without an operator"
 
@@ -42,6 +44,24 @@ class Promise:
 
 
 PROMISES: dict[str, Promise] = {
+    "bakery": Promise(
+        guarantees=frozenset(
+            {
+                Guarantee.EXCLUSIVE,
+                Guarantee.FENCED,
+                Guarantee.DEADLINES,
+                Guarantee.SURVIVES_UNKIND_NETWORK,
+                Guarantee.SURVIVES_LEADER_CRASH,
+                Guarantee.SURVIVES_HOLDER_CRASH,
+            }
+        ),
+        does_not_survive=(
+            "a majority of the nodes must be up and connected; when two leaders are lost at once "
+            "nobody is granted anything until every duration and grace is over, and who held "
+            "what is forgotten"
+        ),
+        nodes_min=1,
+    ),
     "central": Promise(
         guarantees=frozenset(
             {Guarantee.EXCLUSIVE, Guarantee.FENCED, Guarantee.SURVIVES_UNKIND_NETWORK}
@@ -69,7 +89,7 @@ PROMISES: dict[str, Promise] = {
         why_nodes_min="its fences live in the other nodes' clocks: a restart learns them there",
     ),
     "paxos": Promise(
-        guarantees=frozenset(Guarantee),
+        guarantees=frozenset(Guarantee) - {Guarantee.DEADLINES},
         does_not_survive=(
             "a majority of the nodes must be up and connected; what a dead client held stays "
             "taken until its session's time is over"

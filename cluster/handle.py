@@ -17,12 +17,14 @@ from holdfast.actors.error import (
     NotHeldError,
 )
 from holdfast.actors.lock.message import Acquire, Cancel, Release
-from holdfast.cluster.grips import Attempt, Grips, not_held
-from holdfast.cluster.hold import Callback, Grip, HoldState, Listeners
+from holdfast.actors.lock.session_message import Renew
+from holdfast.cluster.attempt import Attempt
+from holdfast.cluster.grips import Grips
+from holdfast.cluster.hold import HOLDING, Callback, Grip, HoldState, Listeners, not_held, note_of
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.line import Line, closed_meanwhile
 from holdfast.cluster.operation import Operation, Wait
-from holdfast.cluster.terms import Terms, wait_ms_of
+from holdfast.cluster.terms import Terms, term_ms_of, wait_ms_of
 
 
 class Handle(ABC):
@@ -71,9 +73,9 @@ class Handle(ABC):
         """Whether the caller's owner holds the lock for certain now.
 
         It stays true until a release is confirmed, and turns false at the latest when the
-        cluster may end the session.
+        cluster may end the session, or take the lock since its deadline is over.
         """
-        return self.state in (HoldState.HELD, HoldState.SUSPECT)
+        return self.state in HOLDING
 
     @property
     def lost(self) -> bool:
@@ -89,12 +91,7 @@ class Handle(ABC):
             NotHeldError: this owner does not hold it.
 
         """
-        grip = self._grip()
-        if grip is None:
-            raise NotHeldError(not_held(self.name, self.owner))
-        loss = self._grips.loss_of(grip)
-        if loss is not None:
-            raise loss
+        self._sure_grip()
 
     def on_lost(self, callback: Callback) -> None:
         """Have ``callback`` called with a `Notice` when what this object acquired is lost."""
@@ -103,6 +100,14 @@ class Handle(ABC):
     def on_suspect(self, callback: Callback) -> None:
         """Have ``callback`` called with a `Notice` when what this object acquired is in doubt."""
         self._listeners.suspect.append(callback)
+
+    def on_unlocking(self, callback: Callback) -> None:
+        """Have ``callback`` called with a `Notice` when the duration of such a hold is over.
+
+        Nothing is unlocked by itself before the grace is over, too: whoever holds it decides,
+        by ``release`` or ``renew``.
+        """
+        self._listeners.unlocking.append(callback)
 
     def __repr__(self) -> str:
         try:
@@ -115,6 +120,15 @@ class Handle(ABC):
 
     def _grip(self) -> Grip | None:
         return None if self._line.forked else self._grips.find(self.name, self.owner)
+
+    def _sure_grip(self) -> Grip:
+        """Return the caller's grip, or raise as `raise_if_lost` does."""
+        grip = self._grip()
+        if grip is None:
+            raise NotHeldError(not_held(self.name, self.owner))
+        if (loss := self._grips.loss_of(grip)) is not None:
+            raise loss
+        return grip
 
     def _acquiring(self, blocking: bool, timeout: float | None) -> Operation[int | None]:
         """Acquire as `acquire` of a face does: end with the fence, or None for "not now"."""
@@ -150,6 +164,8 @@ class Handle(ABC):
             wait_ms=wait_ms,
             limit=terms.limit,
             label=terms.label,
+            hold_ms=terms.hold_ms,
+            grace_ms=terms.grace_ms,
         )
         try:
             self._line.submit(acquire, attempt)
@@ -217,6 +233,18 @@ class Handle(ABC):
                 return
             self._line.check()
 
+    def _renewing(self, duration: float | None) -> Operation[None]:
+        """Have the duration of the hold begin anew, as `renew` of a face does."""
+        hold_ms = term_ms_of("duration", duration)
+        self._line.check()
+        grip = self._sure_grip()
+        renew = Renew(lock=grip.lock, fence=grip.fence, hold_ms=hold_ms, owner=grip.owner)
+        try:
+            yield from self._line.ask(renew)
+        except NotHeldError:
+            self._sure_grip()
+            raise
+
     def _give_back(self, grip: Grip) -> None:
         token = self._grips.give_back(grip)
         if token is not None:
@@ -249,7 +277,7 @@ class Handle(ABC):
             if error is None:
                 raise
             if not isinstance(error, LockOwnershipLostError):
-                error.add_note(_note(self.name, failure))
+                error.add_note(note_of(self.name, failure))
 
     def _cancel(self, lock: str, owner: str, token: int) -> None:
         """Have the session undo an acquire, whether it waits or is held."""
@@ -266,9 +294,3 @@ class Handle(ABC):
         grip.known = True
         for _ in range(grip.count):
             self._line.tell(Release(lock=grip.lock, fence=grip.fence, owner=grip.owner))
-
-
-def _note(name: str, failure: HoldfastError) -> str:
-    if isinstance(failure, LockOwnershipLostError):
-        return f"and the lock was lost before: {failure}"
-    return f"lock {name!r} could not be released either: {type(failure).__name__}: {failure}"

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from holdfast.actors.error import HoldfastError, LockOwnershipLostError
+from holdfast.actors.message import Instant
 from holdfast.cluster.host.reply import Reply
 
 
@@ -25,8 +27,18 @@ class HoldState(Enum):
     """Nobody else can hold it now."""
     SUSPECT = "suspect"
     """As HELD, but the cluster is silent: it is time to finish, or to stop at a safe point."""
+    UNLOCKING = "unlocking"
+    """As HELD, but its duration is over: release or renew it before its grace is, too."""
     LOST = "lost"
     """Somebody else may hold it, and this owner has not been told yet."""
+
+
+HOLDING = frozenset({HoldState.HELD, HoldState.SUSPECT, HoldState.UNLOCKING})
+"""The states in which nobody else can hold the lock."""
+
+LAPSED = "its duration and its grace are over"
+UNCONFIRMED = "the cluster did not confirm the session within its TTL"
+"""Why a hold is lost that nobody took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +49,7 @@ class Notice:
     owner: str
     fence: int
     state: HoldState
-    """SUSPECT or LOST."""
+    """SUSPECT, UNLOCKING or LOST."""
     detail: str
     """Why, in words."""
 
@@ -50,6 +62,7 @@ class Listeners:
     """The callbacks of one lock object, or of a client for all its locks."""
 
     lost: list[Callback] = field(default_factory=list[Callback])
+    unlocking: list[Callback] = field(default_factory=list[Callback])
     suspect: list[Callback] = field(default_factory=list[Callback])
 
 
@@ -68,6 +81,10 @@ class Grip:
     """The answer of a release that has begun and is not confirmed; one at a time."""
     sent: Reply | None = None
     """The last answer whose question surely reached the session."""
+    until: Instant | None = None
+    """When it is lost, if it has a deadline, by the session's clock."""
+    unlocking: bool = False
+    """Whether its duration is over and its grace is not, as far as was told."""
     lost: str | None = None
     """Why it is no longer held, once it is not."""
     known: bool = False
@@ -76,3 +93,23 @@ class Grip:
     """Whether the user was told of the loss."""
     listeners: list[Listeners] = field(default_factory=list[Listeners])
     """Of the objects through which it was acquired."""
+
+
+def not_held(lock: str, owner: str) -> str:
+    """Return the words for a release by somebody who holds nothing."""
+    return f"lock {lock!r}: owner {owner!r} does not hold it"
+
+
+def loss_error(grip: Grip) -> LockOwnershipLostError:
+    """Return the error that tells of the loss of ``grip``."""
+    lock = f"lock {grip.lock!r}: "
+    why = (grip.lost or "").removeprefix(lock)
+    return LockOwnershipLostError(
+        f"{lock}owner {grip.owner!r} lost its hold under fence {grip.fence}: {why}"
+    )
+
+
+def _note(name: str, failure: HoldfastError) -> str:
+    if isinstance(failure, LockOwnershipLostError):
+        return f"and the lock was lost before: {failure}"
+    return f"lock {name!r} could not be released either: {type(failure).__name__}: {failure}"

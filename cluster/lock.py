@@ -74,6 +74,25 @@ class Lock(Handle):
         """
         drive(self._releasing())
 
+    def renew(self, duration: float | None = None) -> None:
+        """Have the duration of the hold begin anew; only where holds have deadlines.
+
+        Args:
+            duration: how long it is to last from now on (s); None for as before. It is never
+                made shorter.
+
+        Raises:
+            NotHeldError: this owner does not hold it.
+            LockOwnershipLostError: it was lost before; said again until `release` or so.
+            InvalidRequestError: ``duration`` is out of the cluster's limits.
+            UnsupportedError: this hold has no deadline; the text says which protocol has such.
+            UnavailableError: no answer came for 10 s. Perhaps it was renewed; to call `renew`
+                again does no harm.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._renewing(duration))
+
     def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return who holds the lock and who waits; see `Client.status`."""
         return drive(self._line.inspecting(self.name, age_ms_of(read, max_age)))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import time
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Self
 
@@ -30,6 +32,9 @@ RESIGN_S = 2.0
 
 CLOSE_S = 1.0
 """How long it may take to give back what is held by callers inside its process (s)."""
+
+VOTING = frozenset({"bakery", "paxos"})
+"""Whose journal has promises to a majority of the members: it is no good among others."""
 
 
 class AssertionsOffError(RuntimeError):
@@ -93,7 +98,7 @@ class Node:
             boot=boot,
             random=Random(boot),
             first_stamp=_first_stamp(),
-            settings=config.settings,
+            settings=replace(config.settings_of(node_id), bakery_pid=os.getpid()),
             journal=_records_of(journal, config, node_id),
         )
         cast = recipe_of(config.protocol)(seat)
@@ -186,7 +191,7 @@ def _records_of(
         return {}
     found = journal.take_records()
     identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
-    if config.protocol == "paxos":
+    if config.protocol in VOTING:
         identity["members"] = ", ".join(sorted(config.nodes))
     claim(journal, found, identity)
     return {

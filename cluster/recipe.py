@@ -39,6 +39,8 @@ class Settings:
     """`bakery`: how much longer until it is taken away (ms)."""
     bakery_least_ms: int = TERM_MS_MIN
     """`bakery`: who asks for a shorter duration, or grace, is refused (ms)."""
+    bakery_wait_ms: int | None = None
+    """`bakery`: how long who says nothing waits for a lock (ms); None for without limit."""
     bakery_priority: int = PRIORITY
     """`bakery`: of this node as a leader, 1 to 14, the smaller the likelier; 15 is off."""
     bakery_pid: int = 0
@@ -132,6 +134,7 @@ def bakery(seat: Seat) -> Cast:
         hold_ms=settings.bakery_hold_ms,
         grace_ms=settings.bakery_grace_ms,
         least_ms=settings.bakery_least_ms,
+        wait_ms=settings.bakery_wait_ms,
     )
     roles = seat_bakery(
         seat.node,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.name import WAIT_MS_MAX
 
 
@@ -20,6 +21,28 @@ class Terms:
     limit: int = 1
     """How often an owner may hold it at once; 0: without limit."""
     label: str = ""
+    hold_ms: int = 0
+    """How long a hold lasts; 0: as the cluster has it, or without a deadline."""
+    grace_ms: int = 0
+    """How much longer until it is taken away; 0: as the cluster has it."""
+
+
+def term_ms_of(name: str, term: float | None) -> int:
+    """Return a duration, or a grace, ``term`` (s) in milliseconds, rounded up; 0 for None.
+
+    Raises:
+        InvalidRequestError: it is not above 0, not a number, or above a week. Below what the
+            cluster allows, 3 s unless its config says otherwise, the cluster refuses it.
+
+    """
+    if term is None:
+        return 0
+    if not 0 < term <= WAIT_MS_MAX / 1000:
+        raise InvalidRequestError(
+            f"{name} is {term}, and must be above 0 and at most {WAIT_MS_MAX // 1000} s, or None "
+            "for the cluster's own"
+        )
+    return math.ceil(float(term) * 1000)
 
 
 def wait_ms_of(timeout: float | None) -> int | None:

@@ -41,13 +41,13 @@ def test_the_refusal_says_when_no_protocol_has_it(monkeypatch: pytest.MonkeyPatc
     assert str(caught.value).endswith("no protocol of this release has it")
 
 
-def test_the_default_promises_everything_and_says_what_stops_it() -> None:
-    assert PROMISES["paxos"].guarantees == set(Guarantee)
+def test_the_default_promises_all_but_deadlines_and_says_what_stops_it() -> None:
+    assert PROMISES["paxos"].guarantees == set(Guarantee) - {Guarantee.DEADLINES}
     assert "majority" in PROMISES["paxos"].does_not_survive
 
 
 def test_an_unknown_protocol_is_the_callers_mistake() -> None:
-    with pytest.raises(ValueError, match="protocol is 'raft', and must be one of central, lamport"):
+    with pytest.raises(ValueError, match="protocol is 'raft', and must be one of bakery, central"):
         demand("raft", Guarantee.EXCLUSIVE)
 
 
@@ -57,4 +57,4 @@ def test_every_protocol_excludes_and_fences() -> None:
 
 
 def test_only_what_is_built_is_listed() -> None:
-    assert list(PROMISES) == ["central", "lamport", "paxos"]
+    assert list(PROMISES) == ["bakery", "central", "lamport", "paxos"]

@@ -51,6 +51,8 @@ class Terms:
     grace_ms: int = GRACE_MS
     least_ms: int = TERM_MS_MIN
     """No duration and no grace is shorter: who asks for one is refused."""
+    wait_ms: int | None = None
+    """For those who say nothing; None for without limit."""
 
 
 def later(now: Instant, after_ms: int) -> Instant:

@@ -208,6 +208,7 @@ class Door(Role[Heard]):
         if name not in self.errands.by_name:
             asked = replace(
                 asked,
+                wait_ms=self.terms.wait_ms if asked.wait_ms is None else asked.wait_ms,
                 hold_ms=asked.hold_ms or self.terms.hold_ms,
                 grace_ms=asked.grace_ms or self.terms.grace_ms,
             )

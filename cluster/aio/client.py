@@ -38,9 +38,13 @@ class Client(Face):
         limit: int | None = None,
         owner: str | None = None,
         label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
     ) -> Lock:
         """Return the lock called ``name``; asks nobody yet. See `holdfast.Client.lock`."""
-        terms = self._connection.terms(name, timeout, reentrant, limit, owner, label)
+        terms = self._connection.terms(
+            name, timeout, reentrant, limit, owner, label, duration, grace
+        )
         return Lock(self._connection.line, self._connection.grips, terms)
 
     async def status(

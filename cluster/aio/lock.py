@@ -46,6 +46,10 @@ class Lock(Handle):
         """
         await drive(self._releasing())
 
+    async def renew(self, duration: float | None = None) -> None:
+        """Have the duration of the hold begin anew; see `holdfast.Lock.renew`."""
+        await drive(self._renewing(duration))
+
     async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return who holds the lock and who waits; see `holdfast.Client.status`."""
         return await drive(self._line.inspecting(self.name, age_ms_of(read, max_age)))

@@ -1,0 +1,34 @@
+"""One acquire of a user on its way."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.cluster.host.reply import Reply
+
+if TYPE_CHECKING:
+    from holdfast.cluster.grips import Grips
+    from holdfast.cluster.hold import Grip, Listeners
+
+_tokens = itertools.count(1)
+"""Names each acquire of this process to the session, so that exactly that one is cancelled."""
+
+
+class Attempt(Reply):
+    """One acquire on its way, and its answer, which makes the grip, on the dispatcher's thread.
+
+    There, because a loss is told there too: no loss can slip between a grant and its grip.
+    """
+
+    def __init__(self, grips: Grips, lock: str, owner: str, listeners: Listeners) -> None:
+        super().__init__(partial(grips.granted, self))
+        self.token = next(_tokens)
+        self.lock = lock
+        self.owner = owner
+        self.listeners = listeners
+        self.given_up = False
+        self.grip: Grip | None = None
+        self.lost_before: Grip | None = None
+        """A hold of the same owner whose loss nobody was told of when the grant came."""
