@@ -12,7 +12,7 @@ from holdfast.actors.bakery.config import (
     leader_of,
     status_of,
 )
-from holdfast.actors.bakery.course import Course, Courses, Step, locked
+from holdfast.actors.bakery.course import Courses, Step, locked
 from holdfast.actors.bakery.door_message import (
     Lock,
     NotLeading,
@@ -33,10 +33,12 @@ from holdfast.actors.bakery.step_message import (
     AddTicket,
     Collected,
     DropTicket,
+    Ended,
     Entering,
     Extend,
     Extended,
     MaxTicket,
+    Owned,
     TicketDropped,
     Yield,
 )
@@ -63,6 +65,8 @@ FromLeader = (
     | Yield
     | DropTicket
     | TicketDropped
+    | Ended
+    | Owned
     | Extend
     | Extended
 )
@@ -79,6 +83,8 @@ Heard = (
     | Yield
     | DropTicket
     | TicketDropped
+    | Ended
+    | Owned
     | Extend
     | Extended
     | Lead
@@ -150,6 +156,8 @@ class Leader(Role[Heard]):
                 return self.courses.on_max(leader, event, now)
             case Collected():
                 return self.courses.on_collected(leader, event, now)
+            case Ended() | Owned():
+                return self.voting.on_told(leader, event, now)
             case TicketDropped():
                 return self.endings.on_dropped(leader, event, now)
             case Extended():
@@ -209,11 +217,21 @@ class Leader(Role[Heard]):
         """Have everything of a session forgotten that is known here; others are asked, too."""
         effects: list[Effect] = [Send(door, Unlocked(number=asked.number, found=True))]
         for entry in self.tickets.entries():
-            if entry.ticket.who.session == asked.session:
-                course = self.courses.forget(entry) or Course(
-                    entry, None, eager=False, heard_at=now
-                )
-                effects += self.courses.drop(course, now)
+            ticket = entry.ticket
+            if ticket.who.session != asked.session:
+                continue
+            self.courses.forget(entry)
+            self.tickets.drop(ticket.lock, ticket.who, ticket.request, 0)
+            word = DropTicket(
+                epoch=self.office.epoch,
+                lock=ticket.lock,
+                who=ticket.who,
+                request=ticket.request,
+                fence=0,
+                number=0,
+                mine=False,
+            )
+            effects += [*self.office.tell(word), *self.courses.advance(ticket.lock, now)]
         return effects
 
     def _on_prolong(self, door: Address, asked: Prolong, now: Instant) -> list[Effect]:
