@@ -330,6 +330,8 @@ class Courses:
         if course.step is Step.HELD:
             return self._look_at_hold(course, now)
         entry = course.entry
+        if self.table.get(entry.ticket.lock, entry.key) is not entry:
+            return self.ask(course, now)
         if ms_between(course.heard_at, now) >= DOOR_SILENT_MS and entry.ticket.door:
             return [*self.drop(course, now), Observe("bakery.door_silent")]
         if course.wait_until is not None and course.wait_until <= now:
@@ -339,8 +341,6 @@ class Courses:
             entering = Entering(epoch=self.office.epoch, ticket=entry.ticket)
             return [*self.office.tell(entering, frozenset(course.answered))]
         if course.step is not Step.ASKING or entry.phase is not Phase.HOLDING:
-            return self.ask(course, now)
-        if self.table.get(entry.ticket.lock, entry.key) is not entry:
             return self.ask(course, now)
         if course.answered and not course.held:
             return self._lose(course, now)

@@ -239,6 +239,7 @@ def _word(errand: Errand, now: Instant) -> Word:
                 request=request,
                 fence=errand.fence,
                 number=errand.number,
+                waiting=isinstance(asked, Acquire) and bool(asked.session),
             )
         case Kind.UNLOCK_ALL:
             return UnlockAll(session=name.who.session, number=errand.number)

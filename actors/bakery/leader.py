@@ -205,6 +205,11 @@ class Leader(Role[Heard]):
     def _on_unlock(self, door: Address, asked: Unlock, now: Instant) -> list[Effect]:
         if self.endings.known(door, asked.number):
             return []
+        if asked.waiting:
+            course = self.courses.find(asked.lock, asked.who, asked.request)
+            waits = course is not None and course.step is not Step.HELD
+            dropped = self.courses.drop(course, now) if course is not None and waits else []
+            return [*dropped, Send(door, Unlocked(number=asked.number, found=waits))]
         for entry in self.tickets.of(asked.lock, asked.who):
             by_fence = asked.fence and entry.fence == asked.fence
             if by_fence or (asked.request and entry.ticket.request <= asked.request):
