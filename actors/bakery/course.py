@@ -6,7 +6,7 @@ import heapq
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.actors.bakery.config import REFRESH_MS, RESEND_MS, later
+from holdfast.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, later
 from holdfast.actors.bakery.door_message import (
     Error,
     Expired,
@@ -71,6 +71,8 @@ class Course:
     votes: dict[str, None] = field(default_factory=dict[str, None])
     highest: int = 0
     held: int = 0
+    known: int = 0
+    """The highest round that others know of this request."""
     due: Instant | None = None
     """Nothing while it is not on the list of what is due."""
 
@@ -179,6 +181,7 @@ class Courses:
             return []
         course.answered[leader] = None
         course.highest = max(course.highest, said.highest)
+        course.entry.round = max(course.entry.round, said.known)
         course.held = max(course.held, said.held)
         if 1 + len(course.answered) < self.office.quorum:
             return []
@@ -204,7 +207,10 @@ class Courses:
     def ask(self, course: Course, now: Instant) -> list[Effect]:
         """Begin a round: ask for votes if nothing is in the way here; say the ticket in any case."""
         entry, office, table = course.entry, self.office, self.table
-        entry.round += 1
+        if table.get(entry.ticket.lock, entry.key) is not entry:
+            text = f"lock {entry.ticket.lock!r}: no quorum within a lease, or dropped elsewhere"
+            return self.fail(course, Error.FAILED, text, now)
+        entry.round = max(entry.round, course.known) + 1
         course.answered, course.votes = {}, {}
         if entry.phase is Phase.HOLDING and not course.held:
             table.unvote(entry, None)
@@ -223,7 +229,13 @@ class Courses:
                 table.vote(entry, fence, now)
             course.step, course.votes = Step.ASKING, {office.node: None}
         self._look_again(course, now, later(now, pause_ms))
-        add = AddTicket(epoch=office.epoch, ticket=entry.ticket, round=entry.round, fence=fence)
+        add = AddTicket(
+            epoch=office.epoch,
+            ticket=entry.ticket,
+            round=entry.round,
+            fence=fence,
+            taken=bool(course.held),
+        )
         return [*office.tell(add), *self._win(course, now)]
 
     def _next_fence(self, entry: Entry) -> int:
@@ -238,13 +250,15 @@ class Courses:
         if course is None or said.round != course.entry.round:
             return [Observe("bakery.late_answer")]
         self.table.note(said.lock, min(said.highest, COUNTER_MAX))
+        if said.known > said.round:  # Another owner's round: the next one is above it.
+            course.known = max(course.known, said.known)
         if course.step is not Step.ASKING:
             return []
         if said.voted:
             course.votes[leader] = None
             return self._win(course, now)
         course.answered[leader] = None
-        if said.ahead is None:  # A higher fence was given there.
+        if said.ahead is None and said.known <= said.round:  # A higher fence was given there.
             self.table.note(said.lock, 0, pack_fence(self.office.epoch, said.highest))
         if self.office.can_win(len(course.answered)):
             return []
@@ -278,6 +292,19 @@ class Courses:
             effects += self._give_up(course, None, now)
         return effects
 
+    def cede(self, course: Course, leader: str, now: Instant) -> list[Effect]:
+        """Leave a request to another leader, to which its door went, too."""
+        entry = course.entry
+        effects: list[Effect] = []
+        if course.step is Step.ASKING and not course.held:
+            course.eager = False
+            effects += self._lose(course, now)
+        self.forget(entry)
+        entry.owner = leader
+        if entry.phase is not Phase.HOLDING:
+            entry.until = later(now, COPY_MS)
+        return [*effects, Observe("bakery.ceded")]
+
     def advance(self, lock: str, now: Instant) -> list[Effect]:
         """Something of ``lock`` ended: ask for votes for the first, if that is this leader's."""
         first = self.table.first(lock)
@@ -303,6 +330,8 @@ class Courses:
         if course.step is Step.HELD:
             return self._look_at_hold(course, now)
         entry = course.entry
+        if self.table.get(entry.ticket.lock, entry.key) is not entry:
+            return self.ask(course, now)
         if ms_between(course.heard_at, now) >= DOOR_SILENT_MS and entry.ticket.door:
             return [*self.drop(course, now), Observe("bakery.door_silent")]
         if course.wait_until is not None and course.wait_until <= now:
@@ -317,7 +346,11 @@ class Courses:
             return self._lose(course, now)
         self._look_again(course, now, later(now, RESEND_MS))
         add = AddTicket(
-            epoch=self.office.epoch, ticket=entry.ticket, round=entry.round, fence=entry.fence
+            epoch=self.office.epoch,
+            ticket=entry.ticket,
+            round=entry.round,
+            fence=entry.fence,
+            taken=bool(course.held),
         )
         said = frozenset(course.votes) | frozenset(course.answered)
         return [*self._win(course, now), *self.office.tell(add, said)]
@@ -329,9 +362,12 @@ class Courses:
         assert until is not None
         who, request = ticket.who, ticket.request
         if until <= now:
+            # The others judge by their own clocks: it may have been renewed through one of them.
             expired = Expired(lock=ticket.lock, who=who, request=request, fence=entry.fence)
+            self.forget(entry)
+            self.table.forget_if_over(entry, now)
             return [
-                *self.drop(course, now),
+                *self.advance(ticket.lock, now),
                 Send(ticket.door, expired),
                 Observe("bakery.lease_over"),
             ]
@@ -370,9 +406,16 @@ class Courses:
         entry, office = course.entry, self.office
         lock, who, request = entry.ticket.lock, entry.ticket.who, entry.ticket.request
         self.forget(entry)
-        self.table.drop(lock, who, request, 0)
+        if self.table.get(lock, entry.key) is entry:
+            self.table.remove(entry)
         word = DropTicket(
-            epoch=office.epoch, lock=lock, who=who, request=request, fence=0, number=0
+            epoch=office.epoch,
+            lock=lock,
+            who=who,
+            request=request,
+            fence=0,
+            number=0,
+            mine=True,
         )
         return [*office.tell(word), *self.advance(lock, now)]
 

@@ -70,6 +70,8 @@ class Unlock(Message):
     fence: int
     number: int
     """The door's, for the answer."""
+    waiting: bool
+    """Only if it waits: the door gave up, and the client may have been let in through another."""
 
 
 @message(0xC4)

@@ -200,6 +200,7 @@ class ElectionCoordinator(Role[Heard]):
     def _learn(self, seating: Seating, now: Instant) -> list[Effect]:
         if not self.pledges.learn(seating, now):
             return []
+        self.healthy_at = now  # Give it time to be known by all.
         self.highest = max(self.highest, seating.epoch)
         return [self._persist(Install(seating=seating)), self._standing(now)]
 

@@ -68,6 +68,7 @@ class Endings:
             request=unlock.request,
             fence=unlock.fence,
             number=self.count,
+            mine=False,
         )
         ending = Ending(door, word, unlock.number, later(now, RESEND_MS), found=found)
         return self._begin(ending, now)

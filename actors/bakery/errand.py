@@ -76,6 +76,8 @@ class Errand:
     said: int = 0
     pause_ms: int = REPEAT_MS
     due: Instant | None = None
+    turned: bool = False
+    """Whether another leader was asked at once, since one said that it has the request."""
     answered: dict[str, None] = field(default_factory=dict[str, None])
     """Who answered one that goes to all leaders."""
 
@@ -165,9 +167,9 @@ class Errands:
 
     def turn_to(self, errand: Errand, owner: str, now: Instant) -> list[Effect]:
         """Say an errand to the leader that has the request, as another one says."""
-        if owner == errand.leader or owner not in self.leaders():
+        if errand.turned or owner == errand.leader or owner not in self.leaders():
             return []
-        errand.leader = owner
+        errand.leader, errand.turned = owner, True
         return self.say(errand, now)
 
     def lead(self, readiness: Readiness, now: Instant) -> list[Effect]:
@@ -192,7 +194,7 @@ class Errands:
             at, number = heapq.heappop(self._due)
             errand = self.by_number.get(number)
             if errand is not None and errand.due == at:
-                errand.due = None
+                errand.due, errand.turned = None, False
                 found.append(errand)
         return found
 
@@ -237,6 +239,7 @@ def _word(errand: Errand, now: Instant) -> Word:
                 request=request,
                 fence=errand.fence,
                 number=errand.number,
+                waiting=isinstance(asked, Acquire) and bool(asked.session),
             )
         case Kind.UNLOCK_ALL:
             return UnlockAll(session=name.who.session, number=errand.number)

@@ -12,7 +12,7 @@ from holdfast.actors.bakery.config import (
     leader_of,
     status_of,
 )
-from holdfast.actors.bakery.course import Course, Courses, Step, locked
+from holdfast.actors.bakery.course import Courses, Step, locked
 from holdfast.actors.bakery.door_message import (
     Lock,
     NotLeading,
@@ -33,10 +33,12 @@ from holdfast.actors.bakery.step_message import (
     AddTicket,
     Collected,
     DropTicket,
+    Ended,
     Entering,
     Extend,
     Extended,
     MaxTicket,
+    Owned,
     TicketDropped,
     Yield,
 )
@@ -63,6 +65,8 @@ FromLeader = (
     | Yield
     | DropTicket
     | TicketDropped
+    | Ended
+    | Owned
     | Extend
     | Extended
 )
@@ -79,6 +83,8 @@ Heard = (
     | Yield
     | DropTicket
     | TicketDropped
+    | Ended
+    | Owned
     | Extend
     | Extended
     | Lead
@@ -150,6 +156,8 @@ class Leader(Role[Heard]):
                 return self.courses.on_max(leader, event, now)
             case Collected():
                 return self.courses.on_collected(leader, event, now)
+            case Ended() | Owned():
+                return self.voting.on_told(leader, event, now)
             case TicketDropped():
                 return self.endings.on_dropped(leader, event, now)
             case Extended():
@@ -197,6 +205,11 @@ class Leader(Role[Heard]):
     def _on_unlock(self, door: Address, asked: Unlock, now: Instant) -> list[Effect]:
         if self.endings.known(door, asked.number):
             return []
+        if asked.waiting:
+            course = self.courses.find(asked.lock, asked.who, asked.request)
+            waits = course is not None and course.step is not Step.HELD
+            dropped = self.courses.drop(course, now) if course is not None and waits else []
+            return [*dropped, Send(door, Unlocked(number=asked.number, found=waits))]
         for entry in self.tickets.of(asked.lock, asked.who):
             by_fence = asked.fence and entry.fence == asked.fence
             if by_fence or (asked.request and entry.ticket.request <= asked.request):
@@ -209,11 +222,21 @@ class Leader(Role[Heard]):
         """Have everything of a session forgotten that is known here; others are asked, too."""
         effects: list[Effect] = [Send(door, Unlocked(number=asked.number, found=True))]
         for entry in self.tickets.entries():
-            if entry.ticket.who.session == asked.session:
-                course = self.courses.forget(entry) or Course(
-                    entry, None, eager=False, heard_at=now
-                )
-                effects += self.courses.drop(course, now)
+            ticket = entry.ticket
+            if ticket.who.session != asked.session:
+                continue
+            self.courses.forget(entry)
+            self.tickets.drop(ticket.lock, ticket.who, ticket.request, 0)
+            word = DropTicket(
+                epoch=self.office.epoch,
+                lock=ticket.lock,
+                who=ticket.who,
+                request=ticket.request,
+                fence=0,
+                number=0,
+                mine=False,
+            )
+            effects += [*self.office.tell(word), *self.courses.advance(ticket.lock, now)]
         return effects
 
     def _on_prolong(self, door: Address, asked: Prolong, now: Instant) -> list[Effect]:

@@ -61,6 +61,11 @@ class Office:
         node = node_of(sender)
         return bool(self.epoch) and epoch == self.epoch and node in self.others
 
+    def ranks_before(self, other: str) -> bool:
+        """Return whether this leader ranks before ``other``, of the same epoch."""
+        names = [leader.node for leader in self.leaders]
+        return names.index(self.node) < names.index(other)
+
     def trusted(self, now: Instant) -> bool:
         """Return whether a grant made now is over before anybody takes it for impossible."""
         at = self.trusted_at

@@ -32,6 +32,8 @@ class MaxTicket(Message):
     request: int
     highest: int
     held: int
+    known: int
+    """The highest round of this request that I know."""
 
 
 @message(0xB2)
@@ -39,7 +41,8 @@ class AddTicket(Message):
     """Source: ADD_TICKET, LOCK_EXITING and ACTIVATE_LOCK, in one.
 
     ``ticket`` has its number, and enters no more. With a ``fence`` it also asks for a vote: to
-    hold the lock under it. Of the rounds of one request only the highest counts.
+    hold the lock under it. Of the rounds of one request only the highest counts. With ``taken``
+    the request may hold the lock under ``fence`` already, as another owner had it.
     """
 
     epoch: int
@@ -47,6 +50,7 @@ class AddTicket(Message):
     round: int
     fence: int
     """0 for no vote."""
+    taken: bool
 
 
 @message(0xB3)
@@ -66,6 +70,8 @@ class Collected(Message):
     voted: bool
     ahead: Turn | None
     highest: int
+    known: int
+    """The highest round of this request that I know: one below it is not heeded."""
 
 
 @message(0xB4)
@@ -92,7 +98,9 @@ class DropTicket(Message):
     request: int
     fence: int
     number: int
-    """Tells the answers to the drops of one leader apart."""
+    """Tells the answers to the drops of one leader apart; 0 if none is wanted."""
+    mine: bool
+    """The client did not ask for it: only what this leader owns is meant."""
 
 
 @message(0xB6)
@@ -121,3 +129,23 @@ class Extended(Message):
     epoch: int
     number: int
     kept: bool
+
+
+@message(0xB9)
+class Ended(Message):
+    """To the owner of a ticket: this request, or a later one, was dropped before."""
+
+    epoch: int
+    lock: str
+    who: Who
+    request: int
+
+
+@message(0xBA)
+class Owned(Message):
+    """To another owner of the same request: I rank before you, leave it to me."""
+
+    epoch: int
+    lock: str
+    who: Who
+    request: int

@@ -144,7 +144,6 @@ class Table:
         if entry is None:
             entry = self._add(Entry(ticket, owner, Phase.ENTERING, now, until))
         elif entry.phase is Phase.HOLDING:
-            entry.owner = owner
             return entry
         elif _is_late(entry, ticket, owner):
             return entry
@@ -188,7 +187,9 @@ class Table:
         self.note(entry.ticket.lock, 0, fence)
 
     def unvote(self, entry: Entry, until: Instant | None) -> None:
-        """Let ``entry`` wait again: its vote is given back."""
+        """Let ``entry`` wait again: its vote is given back. Nothing, if it is not in the table."""
+        if self.get(entry.ticket.lock, entry.key) is not entry:
+            return
         queue = self.queues[entry.ticket.lock]
         self._unfile(queue, entry)
         entry.phase, entry.fence, entry.until = Phase.WAITING, 0, until
@@ -253,8 +254,14 @@ class Table:
 
     def entries(self) -> Iterator[Entry]:
         """Return all entries, lock by lock."""
-        for queue in list(self.queues.values()):
-            yield from list(queue.entries.values())
+        for entry in [entry for queue in self.queues.values() for entry in queue.entries.values()]:
+            if self.get(entry.ticket.lock, entry.key) is entry:  # Not dropped meanwhile.
+                yield entry
+
+    def forget_if_over(self, entry: Entry, now: Instant) -> None:
+        """Take ``entry`` out, if it is in the table and its time is over."""
+        if self.get(entry.ticket.lock, entry.key) is entry:
+            self._forget(entry, now)
 
     def forget_old(self, now: Instant) -> int:
         """Take out whatever is over; return how much."""

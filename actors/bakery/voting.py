@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.actors.bakery.config import COPY_MS, later, leader_of
-from holdfast.actors.bakery.course import Courses
+from holdfast.actors.bakery.course import Courses, Step
+from holdfast.actors.bakery.door_message import Error
 from holdfast.actors.bakery.office import Office
 from holdfast.actors.bakery.step_message import (
     AddTicket,
     Collected,
     DropTicket,
+    Ended,
     Entering,
     Extend,
     Extended,
     MaxTicket,
+    Owned,
     TicketDropped,
     Yield,
 )
 from holdfast.actors.bakery.table import Entry, Key, Phase, Table
-from holdfast.actors.bakery.ticket import fits
+from holdfast.actors.bakery.ticket import Ticket, Turn, fits
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Instant, Message
 
@@ -57,35 +62,26 @@ class Voting:
         ticket = step.ticket
         if not fits(ticket) or ticket.turn.number:
             return [Observe("bakery.step_malformed")]
-        key = Key(ticket.who, ticket.request)
-        before = self.table.get(ticket.lock, key)
-        if before is not None and before.owner != leader:
-            self.courses.forget(before)  # Its door went elsewhere, since it could not reach us.
-        until = later(now, COPY_MS)
-        entry = self.table.put(ticket, leader, now, until)
+        course = self.courses.find(ticket.lock, ticket.who, ticket.request)
+        ceded: list[Effect] = []
+        if course is not None and course.step is not Step.HELD:
+            if self.office.ranks_before(leader):
+                return self._answer(leader, Owned(**_request(step.epoch, ticket)))
+            ceded = self.courses.cede(course, leader, now)
+        entry = self.table.put(ticket, leader, now, later(now, COPY_MS))
         if entry is None:
-            return self._it_ended(leader, step)
+            return [*ceded, *self._it_ended(leader, step)]
         word = MaxTicket(
-            epoch=step.epoch,
-            lock=ticket.lock,
-            who=ticket.who,
-            request=ticket.request,
+            **_request(step.epoch, ticket),
             highest=self.table.counters_of(ticket.lock).highest,
             held=entry.fence,
+            known=entry.round,
         )
-        return self._answer(leader, word)
+        return [*ceded, *self._answer(leader, word)]
 
     def _it_ended(self, leader: str, step: Entering | AddTicket) -> list[Effect]:
         """Tell the owner of a ticket that it is over: it was dropped through another leader."""
-        ticket = step.ticket
-        word = DropTicket(
-            epoch=step.epoch,
-            lock=ticket.lock,
-            who=ticket.who,
-            request=ticket.request,
-            fence=0,
-            number=0,
-        )
+        word = Ended(**_request(step.epoch, step.ticket))
         return [*self._answer(leader, word), Observe("bakery.ended_before")]
 
     def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
@@ -93,8 +89,8 @@ class Voting:
         if not fits(ticket) or not ticket.turn.number or step.fence < 0:
             return [Observe("bakery.step_malformed")]
         entry = self.table.get(ticket.lock, Key(ticket.who, ticket.request))
-        if entry is not None and (entry.owner != leader or step.round < entry.round):
-            return [Observe("bakery.late_step")]
+        if entry is not None and not _heeds(entry, leader, step):
+            return self._collected(leader, step, entry, None)
         until = later(now, COPY_MS)
         if entry is not None and entry.phase is Phase.HOLDING:
             if entry.fence != step.fence:
@@ -103,24 +99,27 @@ class Voting:
             entry = self.table.put(ticket, leader, now, until)
         if entry is None:
             return self._it_ended(leader, step)
-        entry.round = step.round
-        voted = entry.phase is Phase.HOLDING
-        ahead = None if voted else self.table.ahead(entry, now)
+        entry.round, entry.owner = step.round, leader
+        ahead = None if entry.phase is Phase.HOLDING else self.table.ahead(entry, now)
         last = self.table.counters_of(ticket.lock).fence
-        if step.fence > last and not voted and ahead is None:
+        if step.fence > last and entry.phase is not Phase.HOLDING and ahead is None:
             self.table.vote(entry, step.fence, now)
-            voted = True
+        answer = self._collected(leader, step, entry, ahead)
+        return [*answer, *self.courses.advance(ticket.lock, now)]
+
+    def _collected(
+        self, leader: str, step: AddTicket, entry: Entry, ahead: Turn | None
+    ) -> list[Effect]:
+        voted = entry.phase is Phase.HOLDING and entry.fence == step.fence
         word = Collected(
-            epoch=step.epoch,
-            lock=ticket.lock,
-            who=ticket.who,
-            request=ticket.request,
+            **_request(step.epoch, step.ticket),
             round=step.round,
-            voted=voted,
+            voted=voted and (entry.owner, entry.round) == (leader, step.round),
             ahead=ahead,
-            highest=self.table.counters_of(ticket.lock).highest,
+            highest=self.table.counters_of(step.ticket.lock).highest,
+            known=entry.round,
         )
-        return [*self._answer(leader, word), *self.courses.advance(ticket.lock, now)]
+        return self._answer(leader, word)
 
     def _on_yield(self, leader: str, step: Yield, now: Instant) -> list[Effect]:
         entry = self.table.get(step.lock, Key(step.who, step.request))
@@ -132,6 +131,11 @@ class Voting:
         return self.courses.advance(step.lock, now)
 
     def _on_drop(self, leader: str, step: DropTicket, now: Instant) -> list[Effect]:
+        if step.mine:
+            for entry in self.table.of(step.lock, step.who):
+                if entry.ticket.request == step.request and entry.owner == leader:
+                    self.table.remove(entry)
+            return self.courses.advance(step.lock, now)
         for entry in self.table.of(step.lock, step.who):
             if _is_named(entry, step):
                 self.courses.forget(entry)
@@ -161,6 +165,16 @@ class Voting:
         word = Extended(epoch=step.epoch, number=step.number, kept=kept)
         return self._answer(leader, word)
 
+    def on_told(self, leader: str, told: Ended | Owned, now: Instant) -> list[Effect]:
+        """Take note that a ticket of this leader's own is over, or another's."""
+        course = self.courses.find(told.lock, told.who, told.request)
+        if course is None or course.step is Step.HELD:
+            return [Observe("bakery.late_answer")]
+        if isinstance(told, Owned):
+            return self.courses.cede(course, leader, now)
+        text = f"lock {told.lock!r}: this request, or a later one, ended before"
+        return self.courses.fail(course, Error.FAILED, text, now)
+
     @staticmethod
     def _answer(leader: str, message: Message) -> list[Effect]:
         name = f"bakery.{type(message).__name__}".lower()
@@ -172,3 +186,22 @@ def _is_named(entry: Entry, step: DropTicket) -> bool:
     if step.fence and entry.fence == step.fence:
         return True
     return bool(step.request) and entry.ticket.request <= step.request
+
+
+def _heeds(entry: Entry, leader: str, step: AddTicket) -> bool:
+    """Return whether a step is of the highest round, and may touch a vote that stands."""
+    if step.round < entry.round or (step.round == entry.round and leader != entry.owner):
+        return False
+    if entry.phase is not Phase.HOLDING or entry.owner == leader:
+        return True
+    return step.taken and step.fence == entry.fence
+
+
+def _request(epoch: int, ticket: Ticket) -> dict[str, Any]:
+    """Return the fields by which every answer names a request."""
+    return {
+        "epoch": epoch,
+        "lock": ticket.lock,
+        "who": ticket.who,
+        "request": ticket.request,
+    }
