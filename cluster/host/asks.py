@@ -23,7 +23,8 @@ class Asks:
     it taken and go to sleep again. With 64 that cost 26 us of processor time each, now 12.
 
     Attributes:
-        all_awake: called when the last was woken, on any thread; by whom more is asked now.
+        waking: somebody was woken and is still to wake the next, or to find that there is none.
+        all_awake: called when there is none, on any thread.
 
     """
 
@@ -32,6 +33,7 @@ class Asks:
         self._number = 0
         self._open: dict[str, Reply] = {}
         self._settled: deque[Reply] = deque()
+        self.waking = False
         self.all_awake: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
@@ -61,28 +63,23 @@ class Asks:
         self._settled.append(reply)
         return True
 
-    @property
-    def waking(self) -> bool:
-        """Whether somebody was answered and is still to be woken."""
-        return bool(self._settled)
-
     def wake(self) -> None:
         """Wake one of those who were answered and are not awake yet; it wakes the next."""
-        if self._settled:
+        if self._settled or self.waking:
             self._wake_next()
 
     def _wake_next(self) -> None:
         """Wake the next, on any thread; and those after it until one will do so in its turn."""
-        entrusted = False
-        while not entrusted:
+        while True:
             try:
                 reply = self._settled.popleft()
             except IndexError:
-                return
-            last = not self._settled
-            entrusted = reply.wake(self._wake_next)
-            if last:
+                self.waking = False
                 self.all_awake()
+                return
+            self.waking = True
+            if reply.wake(self._wake_next):
+                return
 
     def abandon(self, reply: Reply) -> None:
         """Close a question nobody waits for, if it was not answered before."""

@@ -142,10 +142,10 @@ class Stage:
         cell = self.cells.get(envelope.to)
         if cell is None:
             self.counters["host.nobody_there"] += 1
-        elif self.is_full():
+        elif len(self.ready) >= INBOX_MAX:
             self.counters["host.inbox_full"] += 1
         else:
-            self.post(cell, envelope.sender, envelope.message)
+            self.ready.append((cell, envelope.sender, envelope.message))
 
     def tell_all(self, event: Local) -> None:
         """Post ``event`` from the host to every role that accepts its kind."""
