@@ -109,7 +109,8 @@ def loss_error(grip: Grip) -> LockOwnershipLostError:
     )
 
 
-def _note(name: str, failure: HoldfastError) -> str:
+def note_of(name: str, failure: HoldfastError) -> str:
+    """Return what an error of a ``with`` body is told of its lock, which was not released."""
     if isinstance(failure, LockOwnershipLostError):
         return f"and the lock was lost before: {failure}"
     return f"lock {name!r} could not be released either: {type(failure).__name__}: {failure}"

@@ -145,11 +145,16 @@ class ClientSession(Role[Said | Tick]):
         match event:
             case Granted() | Released():
                 return answer.on_answer(self.ledger, sender, event, now)
-            case Acquire() | Release() | Cancel() | Inspect() | Describe() | ListLocks() | Evict():
-                if not sender.startswith(self._home):
-                    return [Observe("client.stranger_dropped")]
-                return self._on_user(sender, event, now)
-            case Renew():
+            case (
+                Acquire()
+                | Release()
+                | Renew()
+                | Cancel()
+                | Inspect()
+                | Describe()
+                | ListLocks()
+                | Evict()
+            ):
                 if not sender.startswith(self._home):
                     return [Observe("client.stranger_dropped")]
                 return self._on_user(sender, event, now)
