@@ -148,7 +148,7 @@ class Door(Role[Heard]):
     def _on_client(self, asker: Address, event: FromClient, now: Instant) -> list[Effect]:
         if isinstance(event, Describe):
             return self._on_describe(asker, event)
-        reason, problem = words.problem_of(self.node, asker, event)
+        reason, problem = words.problem_of(self.node, self.terms, asker, event)
         if problem:
             return [words.refuse(asker, event, reason, problem), Observe("proxy.refused")]
         if self.errands.full() and not isinstance(event, KeepAlive | Cancel | Release):

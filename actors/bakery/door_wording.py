@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.actors.bakery.config import Terms
 from holdfast.actors.bakery.door_message import (
     Error,
     Expired,
@@ -16,6 +17,7 @@ from holdfast.actors.bakery.door_message import (
 from holdfast.actors.bakery.door_message import Unlocking as LeaderUnlocking
 from holdfast.actors.bakery.errand import Errand, Errands, Kind
 from holdfast.actors.bakery.event import Readiness
+from holdfast.actors.bakery.ticket import TERM_MS_MAX
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.backend import Reported
@@ -37,7 +39,6 @@ from holdfast.actors.lock.message import (
 )
 from holdfast.actors.lock.name import (
     OWNER_BYTES_MAX,
-    WAIT_MS_MAX,
     check_lock_name,
     check_owner,
     check_wait,
@@ -77,7 +78,7 @@ def sound_session(session: str) -> bool:
     return len(session) <= OWNER_BYTES_MAX
 
 
-def problem_of(node: str, asker: Address, asked: FromClient) -> tuple[Reason, str]:
+def problem_of(node: str, terms: Terms, asker: Address, asked: FromClient) -> tuple[Reason, str]:
     """Return what is wrong with a client's request; the empty string if nothing is."""
     client, session = node_of(asker), asked.session
     if (
@@ -100,14 +101,24 @@ def problem_of(node: str, asker: Address, asked: FromClient) -> tuple[Reason, st
             check_owner(asked.label)
     except InvalidRequestError as problem:
         return Reason.INVALID, str(problem)
-    if isinstance(asked, Acquire | Renew) and not 0 <= asked.hold_ms <= WAIT_MS_MAX:
-        return Reason.INVALID, f"hold_ms is {asked.hold_ms}, 0 to {WAIT_MS_MAX} are allowed"
-    if isinstance(asked, Acquire) and not 0 <= asked.grace_ms <= WAIT_MS_MAX:
-        return Reason.INVALID, f"grace_ms is {asked.grace_ms}, 0 to {WAIT_MS_MAX} are allowed"
+    if isinstance(asked, Acquire | Renew) and (why := _why_not(asked, terms)):
+        return Reason.INVALID, why
     if isinstance(asked, Acquire) and asked.limit != 1:
         text = f"limit {asked.limit} asks for a lock that its owner may hold more than once"
         return Reason.UNSUPPORTED, f"{text}; bakery has none, paxos has"
     return Reason.INVALID, ""
+
+
+def _why_not(asked: Acquire | Renew, terms: Terms) -> str:
+    """Return why the durations of a request are not allowed, empty if they are."""
+    said = [("duration", asked.hold_ms)]
+    if isinstance(asked, Acquire):
+        said.append(("grace", asked.grace_ms))
+    for name, term_ms in said:
+        if term_ms and not terms.least_ms <= term_ms <= TERM_MS_MAX:
+            allowed = f"{terms.least_ms} to {TERM_MS_MAX} ms are allowed"
+            return f"lock {asked.lock!r}: {name} is {term_ms} ms, {allowed}"
+    return ""
 
 
 def refuse(asker: Address, asked: Message, reason: Reason, detail: str) -> Send:
