@@ -273,6 +273,15 @@ class Counted(NamedTuple):
     times: int
 
 
+class MemberSeen(NamedTuple):
+    """A member that was configured, as the answering node sees it."""
+
+    node: str
+    connected: bool
+    priority: int
+    """As a leader, 1 to 14, the smaller the likelier; 15 for off, 0 where it is not known."""
+
+
 @message(0x1D)
 class NodeStatus(Message):
     """What a node says of itself, and of every lock that is held or waited for through it."""
@@ -291,6 +300,12 @@ class NodeStatus(Message):
     request: int = 0
     master: str = ""
     """The node that leads, where one does and it is known."""
+    epoch: int = 0
+    """Where leaders are elected for an epoch: the highest known."""
+    leaders: tuple[str, ...] = ()
+    """Of that epoch, in order of rank."""
+    members: tuple[MemberSeen, ...] = ()
+    """Where leaders are elected: all that may be, by name."""
 
 
 Request = Acquire | Release | Cancel | Inspect | Describe | KeepAlive

@@ -22,8 +22,13 @@ from holdfast.cluster.cli.asking import (
 )
 from holdfast.cluster.cli.wording import as_plain, duration, person
 
-TABLED = frozenset({"paxos"})
-"""Protocols whose nodes all keep the same table of locks: each lock is shown once."""
+TABLED = frozenset({"bakery", "paxos"})
+"""Protocols whose nodes know of the same table of locks: each lock is shown once."""
+
+LISTED = frozenset({"paxos"})
+"""Those of which every lock can be listed."""
+
+PRIORITY_OFF = 15
 
 NODE_WIDTH_MAX = 20
 """A longer id is folded (columns): the state must fit beside it."""
@@ -59,7 +64,7 @@ def status(
     console.print(nodes_table(nodes, asked=len(where.addresses)))
     seen = locks_seen(nodes)
     console.print(locks_table(seen) if seen else "No lock is held or waited for.")
-    if seen and TABLED & {node.protocol for node in nodes}:
+    if seen and LISTED & {node.protocol for node in nodes}:
         console.print("All held locks: holdfast locks. One with its queue: holdfast who NAME.")
 
 
@@ -69,7 +74,11 @@ def headline(nodes: Sequence[NodeStatus]) -> str:
     count = len({name for node in nodes for name in node.nodes})
     masters = sorted({node.master for node in nodes if node.master})
     parts = [f"{protocols} on {count} node{'' if count == 1 else 's'}"]
-    if len(masters) > 1:
+    last = max(nodes, key=lambda node: node.epoch, default=None)
+    if last is not None and last.leaders:
+        verb = "leads" if len(last.leaders) == 1 else "lead"
+        parts.append(f"{_and(last.leaders)} {verb} in epoch {last.epoch}")
+    elif len(masters) > 1:
         parts.append(f"{' or '.join(masters)} leads: an election is under way")
     elif masters:
         parts.append(f"{masters[0]} leads")
@@ -83,11 +92,16 @@ def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("node", max_width=NODE_WIDTH_MAX, overflow="fold")
     table.add_column("state", overflow="fold")
+    members = _members(nodes)
+    if members:
+        table.add_column("leads", no_wrap=True)
+        table.add_column("priority", justify="right", no_wrap=True)
     table.add_column("up for", justify="right", no_wrap=True)
     table.add_column("locks", justify="right", no_wrap=True)
     for node in nodes:
-        state = _state(node)
-        table.add_row(node.node, state, duration(node.uptime_ms), str(len(node.locks)))
+        seat = members.get(node.node, ())
+        up = duration(node.uptime_ms)
+        table.add_row(node.node, _state(node), *seat, up, str(len(node.locks)))
     missing = sorted({name for node in nodes for name in node.nodes} - {n.node for n in nodes})
     # An address does not say whose it is: only when all were asked, each missing one was.
     if asked >= len(nodes) + len(missing):
@@ -95,7 +109,7 @@ def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Table:
     else:
         why = Text("not asked, or no answer" if asked > len(nodes) else "not asked", "yellow")
     for name in missing:
-        table.add_row(name, why, "", "")
+        table.add_row(name, why, *members.get(name, ()), "", "")
     return table
 
 
@@ -127,6 +141,30 @@ def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Table:
         kept = [cell for place, cell in enumerate(row) if any(other[place] for other in rows)]
         table.add_row(*(Text(cell) for cell in kept))
     return table
+
+
+def _members(nodes: Sequence[NodeStatus]) -> dict[str, tuple[str, str]]:
+    """Return of each member that may be elected whether it leads, and its priority."""
+    priorities = {one.node: one.priority for node in nodes for one in node.members if one.priority}
+    last = max(nodes, key=lambda node: node.epoch, default=None)
+    if last is None or not any(node.members for node in nodes):
+        return {}
+    seats = {leader: f"seat {seat}" for seat, leader in enumerate(last.leaders, 1)}
+    return {
+        name: (seats.get(name, "no"), _priority(priorities.get(name, 0)))
+        for node in nodes
+        for name in node.nodes
+    }
+
+
+def _priority(priority: int) -> str:
+    return "off" if priority == PRIORITY_OFF else str(priority or "?")
+
+
+def _and(names: Sequence[str]) -> str:
+    """Return ``names`` as a sentence has them: ``n1, n2 and n3``."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _state(node: NodeStatus) -> Text:
