@@ -28,7 +28,6 @@ from holdfast.actors.lock.message import (
     Acquire,
     Alive,
     Cancel,
-    Cancelled,
     Describe,
     Inspect,
     KeepAlive,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from holdfast.actors.bakery.campaign import Campaign, Phase
 from holdfast.actors.bakery.choice import choose
 from holdfast.actors.bakery.config import (
-    RESEND_MS,
     door_of,
     election_of,
     later,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.actors.bakery.agenda import Step
 from holdfast.actors.bakery.config import COPY_MS, later, leader_of
-from holdfast.actors.bakery.course import Courses, Step
+from holdfast.actors.bakery.course import Courses
 from holdfast.actors.bakery.door_message import Error
 from holdfast.actors.bakery.office import Office
 from holdfast.actors.bakery.step_message import (
@@ -62,7 +63,7 @@ class Voting:
         ticket = step.ticket
         if not fits(ticket) or ticket.turn.number:
             return [Observe("bakery.step_malformed")]
-        course = self.courses.find(ticket.lock, ticket.who, ticket.request)
+        course = self.courses.agenda.find(ticket.lock, ticket.who, ticket.request)
         ceded: list[Effect] = []
         if course is not None and course.step is not Step.HELD:
             if self.office.ranks_before(leader):
@@ -138,7 +139,7 @@ class Voting:
             return self.courses.advance(step.lock, now)
         for entry in self.table.of(step.lock, step.who):
             if _is_named(entry, step):
-                self.courses.forget(entry)
+                self.courses.agenda.forget(entry)
         found = self.table.drop(step.lock, step.who, step.request, step.fence)
         word = TicketDropped(epoch=step.epoch, number=step.number, found=found)
         answer = self._answer(leader, word) if step.number else []
@@ -167,7 +168,7 @@ class Voting:
 
     def on_told(self, leader: str, told: Ended | Owned, now: Instant) -> list[Effect]:
         """Take note that a ticket of this leader's own is over, or another's."""
-        course = self.courses.find(told.lock, told.who, told.request)
+        course = self.courses.agenda.find(told.lock, told.who, told.request)
         if course is None or course.step is Step.HELD:
             return [Observe("bakery.late_answer")]
         if isinstance(told, Owned):

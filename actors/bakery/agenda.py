@@ -1,0 +1,126 @@
+"""The tickets that one leader owns, and when to look at each again. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from enum import Enum
+
+from holdfast.actors.bakery.config import later
+from holdfast.actors.bakery.door_message import Error, Locked, LockFailed
+from holdfast.actors.bakery.table import Entry, Key
+from holdfast.actors.bakery.ticket import Ticket, Who
+from holdfast.actors.effect import Send
+from holdfast.actors.message import Instant
+
+
+class Step(Enum):
+    """What a ticket waits for."""
+
+    ENTERING = "a quorum that knows that it enters"
+    WAITING = "its turn"
+    ASKING = "a quorum of votes"
+    HELD = "its release"
+
+
+@dataclass(slots=True, eq=False)
+class Course:
+    """A ticket of this leader's own.
+
+    Attributes:
+        wait_until: when it gives up, None for never.
+        eager: whether it will not wait at all.
+        heard_at: when its door spoke of it last.
+        answered: who answered the step, or refused to vote; ``votes``: who voted. Both are of
+            the round under way (B6).
+        held: a fence under which the same request may hold already: another owner's, who is
+            gone. It is taken over, and never given back.
+        due: when to look at it again.
+
+    """
+
+    entry: Entry
+    wait_until: Instant | None
+    eager: bool
+    heard_at: Instant
+    step: Step = Step.ENTERING
+    answered: dict[str, None] = field(default_factory=dict[str, None])
+    votes: dict[str, None] = field(default_factory=dict[str, None])
+    highest: int = 0
+    held: int = 0
+    known: int = 0
+    """The highest round that others know of this request."""
+    due: Instant | None = None
+    """Nothing while it is not on the list of what is due."""
+
+
+class Agenda:
+    """All of a leader's own tickets, by request and by when they are due."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[str, Key], Course] = {}
+        self._due: list[tuple[Instant, int, Course]] = []
+        self._count = 0
+
+    def of(self, entry: Entry) -> Course | None:
+        """Return the course of ``entry``, if this leader owns it."""
+        return self.by_key.get((entry.ticket.lock, entry.key))
+
+    def find(self, lock: str, who: Who, request: int) -> Course | None:
+        """Return the course of that request."""
+        return self.by_key.get((lock, Key(who, request)))
+
+    def add(self, course: Course) -> None:
+        """Own a ticket."""
+        self.by_key[course.entry.ticket.lock, course.entry.key] = course
+
+    def forget(self, entry: Entry) -> None:
+        """Take no more steps for ``entry``, which is dropped or another's."""
+        course = self.by_key.pop((entry.ticket.lock, entry.key), None)
+        if course is not None:
+            course.due = None
+
+    def look_again(self, course: Course, now: Instant, at: Instant) -> None:
+        """Have the course looked at then, and not before."""
+        course.due = max(at, later(now, 1))
+        self._count += 1
+        heapq.heappush(self._due, (course.due, self._count, course))
+
+    def take_due(self, now: Instant) -> Course | None:
+        """Return a course that is due, None if none is."""
+        while self._due and self._due[0][0] <= now:
+            at, _, course = heapq.heappop(self._due)
+            if course.due == at:
+                course.due = None
+                return course
+        return None
+
+
+def warn_at(entry: Entry) -> Instant:
+    """Return when the duration of a hold is over, and its grace begins."""
+    assert entry.until is not None
+    return later(entry.until, -entry.ticket.grace_ms)
+
+
+def locked(entry: Entry) -> Send:
+    """Return what the door of a holder is told."""
+    ticket = entry.ticket
+    return Send(
+        ticket.door,
+        Locked(
+            lock=ticket.lock,
+            who=ticket.who,
+            request=ticket.request,
+            fence=entry.fence,
+            hold_ms=ticket.hold_ms,
+            grace_ms=ticket.grace_ms,
+        ),
+    )
+
+
+def failed(ticket: Ticket, error: Error, detail: str) -> Send:
+    """Return what the door of a ticket that failed is told."""
+    word = LockFailed(
+        lock=ticket.lock, who=ticket.who, request=ticket.request, error=error, detail=detail
+    )
+    return Send(ticket.door, word)
