@@ -21,7 +21,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import Ended, HoldLost, Opened, Renewed, Unlocking
+from holdfast.actors.lock.session_message import Opened, Renewed
 from holdfast.actors.message import Address, Instant
 
 UNDECIDED = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.INVALID, Reason.UNSUPPORTED})
@@ -48,13 +48,8 @@ def on_answer(ledger: Ledger, sender: Address, answer: Answer, now: Instant) -> 
     match answer:
         case Granted():
             return effects + _on_granted(ledger, pending, answer, now)
-        case Renewed() if isinstance(pending.asked, Acquire):
-            granted = lease.granted_by(pending, answer)
-            if granted is None:
-                return [*effects, Observe("client.unfit_answer_dropped")]
-            return effects + _let_in(ledger, pending, granted, now)
         case Renewed():
-            effects += lease.renewed(ledger, pending, answer)
+            return effects + _on_renewed(ledger, pending, answer, now)
         case Released():
             return effects + _on_released(ledger, pending, answer, now)
         case Refused():
@@ -110,41 +105,6 @@ def on_opened(ledger: Ledger, sender: Address, opened: Opened, now: Instant) -> 
     effects += _note_node(ledger, sender, opened.node, opened.master, now)
     effects += prefer_master(ledger, now)  # It may have been known before there was a session.
     return effects + ledger.outstanding.start_over(now)
-
-
-def on_ended(ledger: Ledger, sender: Address, ended: Ended, now: Instant) -> list[Effect]:
-    """Cross off a session that was given up; or learn that the one in force is no more."""
-    if ledger.endings.pop(ended.session, None) is not None:
-        return hear(ledger, sender, now)
-    if not ledger.tenure.kept or ended.session != ledger.tenure.assigned:
-        return [Observe("client.late_answer_dropped")]
-    effects = hear(ledger, sender, now)
-    return effects + lose(ledger, f"the session ended: {ended.detail}", now, ended=True)
-
-
-def on_hold_lost(ledger: Ledger, sender: Address, word: HoldLost, now: Instant) -> list[Effect]:
-    """Learn that one hold was taken away, perhaps before it was known to be granted."""
-    if not ledger.tenure.kept or word.session != ledger.tenure.assigned:
-        return [Observe("client.answer_of_another_session_dropped")]
-    effects = hear(ledger, sender, now)
-    claim = Claim(word.lock, word.owner)
-    hold = ledger.holds.get(claim)
-    if hold is not None and hold.fence == word.fence:
-        return effects + ledger.lose_hold(claim, word.detail)
-    if hold is None and claim in ledger.outstanding.waits:
-        ledger.memory.add(claim, word.fence, 1, word.detail)
-    return effects
-
-
-def on_unlocking(ledger: Ledger, sender: Address, word: Unlocking, now: Instant) -> list[Effect]:
-    """Pass on that a duration is over: whoever holds decides."""
-    if not ledger.tenure.kept or word.session != ledger.tenure.assigned:
-        return [Observe("client.answer_of_another_session_dropped")]
-    effects = hear(ledger, sender, now)
-    hold = ledger.holds.get(Claim(word.lock, word.owner))
-    if hold is None or hold.fence != word.fence or ledger.watcher is None:
-        return effects
-    return [*effects, Send(ledger.watcher, word)]
 
 
 def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
@@ -212,6 +172,16 @@ def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant
     if lease.is_late(pending, granted, now):
         return [*effects, lease.renew_first(ledger, pending, granted, now)]
     return [*effects, *_let_in(ledger, pending, granted, now)]
+
+
+def _on_renewed(ledger: Ledger, pending: Pending, renewed: Renewed, now: Instant) -> list[Effect]:
+    if not isinstance(pending.asked, Acquire):
+        ledger.outstanding.drop(pending)
+        return [*lease.renewed(ledger, pending, renewed), *ledger.reply(pending, renewed)]
+    granted = lease.granted_by(pending, renewed)
+    if granted is None:
+        return [Observe("client.unfit_answer_dropped")]
+    return _let_in(ledger, pending, granted, now)
 
 
 def _let_in(ledger: Ledger, pending: Pending, granted: Granted, now: Instant) -> list[Effect]:

@@ -273,10 +273,9 @@ class Outstanding:
 
     def _say(self, pending: Pending, now: Instant) -> list[Effect]:
         asked, session = pending.asked, self.tenure.name
-        claim = claim_of(asked)
+        number, gate, claim = pending.number, pending.gate, claim_of(asked)
         if claim is not None:
-            line = self._line(claim)
-            if not self.tenure.ready or (line and line[0] < pending.number):
+            if not self.tenure.ready or min(self._line(claim), default=number) < number:
                 return []
             debt = self._debt(pending.gate, claim)
             withdrawal = self.withdrawals.get(debt)
@@ -286,7 +285,6 @@ class Outstanding:
         pending.said += 1
         if pending.said_at is None:
             pending.said_at = now
-        number, gate = pending.number, pending.gate
         if not isinstance(asked, Acquire):
             return [self.say(gate, replace(asked, session=session, request=number), now)]
         wait_ms = left_ms(pending, now)
