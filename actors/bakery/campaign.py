@@ -1,4 +1,4 @@
-"""One attempt of a coordinator to have a new seating: what was answered, and what comes next. Pure."""
+"""One attempt of a coordinator to have a new seating: what was answered so far. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from holdfast.actors.message import NS_PER_MS, Instant, ms_between
 
 PHASE_MS = 1_000
 """A phase that takes longer is given up (ms): whom it waits for is gone, or another proposes."""
+
+
+NEVER = Instant(0)
+"""Before anything a clock shows."""
 
 
 class Phase(Enum):
@@ -46,7 +50,7 @@ class Campaign:
     former: Seating = NOBODY
     empty: bool = False
     merged: dict[str, int] = field(default_factory=dict[str, int])
-    promised_at: Instant = Instant(0)
+    promised_at: Instant = NEVER
     """When a majority had promised."""
 
     @property
@@ -107,7 +111,7 @@ class Campaign:
         return len(self.merged) >= quorum(len(self.leaders))
 
     def seating(self, bound_ms: int) -> Seating:
-        """Return what is to be installed, where a lease is ``bound_ms`` unless one asks for more."""
+        """Return what is to be installed; leases last ``bound_ms`` unless one asks for more."""
         return Seating(self.epoch, self.leaders, max(bound_ms, *self.merged.values()))
 
     def is_late(self, now: Instant) -> bool:

@@ -19,7 +19,7 @@ from holdfast.actors.bakery.ending import Endings
 from holdfast.actors.bakery.event import Raise
 from holdfast.actors.bakery.reception import problem_of
 from holdfast.actors.bakery.step_message import DropTicket
-from holdfast.actors.bakery.table import Key
+from holdfast.actors.bakery.table import Key, is_named
 from holdfast.actors.bakery.wording import peeked
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Address, Instant
@@ -92,8 +92,7 @@ class Clerk:
             dropped = self.courses.drop(course, now) if course is not None and waits else []
             return [*dropped, Send(door, Unlocked(number=asked.number, found=waits))]
         for entry in self.tickets.of(asked.lock, asked.who):
-            by_fence = asked.fence and entry.fence == asked.fence
-            if by_fence or (asked.request and entry.ticket.request <= asked.request):
+            if is_named(entry, asked.request, asked.fence):
                 self.courses.agenda.forget(entry)
         found = self.tickets.drop(asked.lock, asked.who, asked.request, asked.fence)
         dropped = self.endings.drop(door, asked, now, found=found)

@@ -77,7 +77,7 @@ class Deadlines:
             # The others judge by their own clocks: it may have been renewed through one of them.
             expired = Expired(lock=ticket.lock, who=who, request=request, fence=entry.fence)
             self.courses.agenda.forget(entry)
-            self.table.forget_if_over(entry, now)
+            self.table.forget(entry, now)
             return [
                 *self.courses.advance(ticket.lock, now),
                 Send(ticket.door, expired),

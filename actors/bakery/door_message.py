@@ -136,7 +136,7 @@ class Prolonged(Message):
 
 @message(0xCA)
 class Peek(Message):
-    """Who holds ``lock``, and who waits?"""
+    """Tell me who holds ``lock``, and who waits."""
 
     lock: str
     number: int

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from holdfast.actors.bakery.config import Terms
 from holdfast.actors.bakery.door_message import (
     Error,
@@ -20,18 +18,14 @@ from holdfast.actors.bakery.event import Readiness
 from holdfast.actors.bakery.ticket import TERM_MS_MAX
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.backend import Reported
 from holdfast.actors.lock.message import (
     Acquire,
     Cancel,
     Cancelled,
-    Contender,
-    Describe,
     Granted,
     Inspect,
     KeepAlive,
     LockStatus,
-    NodeStatus,
     Reason,
     Refused,
     Release,
@@ -56,9 +50,6 @@ from holdfast.actors.lock.session_message import (
 from holdfast.actors.lock.session_message import Unlocking as ClientUnlocking
 from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
 
-LOCKS_SHOWN_MAX = 200
-"""Locks that one `NodeStatus` tells of: 200 KiB with the longest names."""
-
 REASONS = {
     Error.TIMED_OUT: Reason.TIMED_OUT,
     Error.INVALID: Reason.INVALID,
@@ -81,11 +72,8 @@ def sound_session(session: str) -> bool:
 def problem_of(node: str, terms: Terms, asker: Address, asked: FromClient) -> tuple[Reason, str]:
     """Return what is wrong with a client's request; the empty string if nothing is."""
     client, session = node_of(asker), asked.session
-    if (
-        client != node
-        and session != client
-        and not session.startswith((f"{client}~", f"{client}."))
-    ):
+    own = session.startswith((f"{client}~", f"{client}."))
+    if client not in {node, session} and not own:
         return Reason.INVALID, f"session {session[:80]!r} is not of the client {client!r} itself"
     if isinstance(asked, Open | End | Cancel | KeepAlive) and not session and client != node:
         return Reason.INVALID, "session is empty"
@@ -280,53 +268,3 @@ def leader_for(session: str, errands: Errands) -> str:
     if not leaders:
         return ""
     return leaders[sum(session.encode()) % len(leaders)]
-
-
-def describe(
-    node: str,
-    members: tuple[str, ...],
-    errands: Errands,
-    reported: Reported,
-    asked: Sequence[tuple[Address, Describe]],
-    now: Instant,
-) -> list[Effect]:
-    """Return the node's description for all who asked."""
-    readiness = errands.readiness
-    names = ", ".join(leader.node for leader in readiness.leaders) or "nobody yet"
-    told = f"{readiness.detail}; epoch {readiness.epoch}, led by {names}"
-    locks = _locks(node, errands, now)
-    leaders = errands.leaders()
-    return [
-        Send(
-            asker,
-            NodeStatus(
-                node=node,
-                protocol="bakery",
-                nodes=members,
-                ready=readiness.ready,
-                detail=told,
-                uptime_ms=reported.uptime_ms,
-                counters=reported.counters,
-                locks=locks,
-                session=question.session,
-                request=question.request,
-                master=leaders[0] if leaders else "",
-            ),
-        )
-        for asker, question in asked
-    ]
-
-
-def _locks(node: str, errands: Errands, now: Instant) -> tuple[LockStatus, ...]:
-    """Return the locks that are waited for through this door."""
-    waiting: dict[str, list[Contender]] = {}
-    for errand in errands.by_number.values():
-        if errand.name.kind is Kind.LOCK and len(waiting) < LOCKS_SHOWN_MAX:
-            who = errand.name.who
-            since_ms = ms_between(errand.since, now)
-            line = waiting.setdefault(errand.name.lock, [])
-            line.append(Contender(node, who.session, who.owner, None, since_ms))
-    return tuple(
-        LockStatus(lock=lock, holder=None, waiters=tuple(line[:100]), waits_for=())
-        for lock, line in sorted(waiting.items())
-    )

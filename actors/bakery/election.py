@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.actors.bakery.bound import Bound
 from holdfast.actors.bakery.campaign import Campaign, Phase
 from holdfast.actors.bakery.choice import choose
 from holdfast.actors.bakery.config import (
@@ -103,9 +104,7 @@ class ElectionCoordinator(Role[Heard]):
         self.patient_until = Instant(0)
         self.healthy_at = Instant(0)
         """When a majority heeded the seating last."""
-        self.raising: dict[str, None] = {}
-        """Who vouched for ``raising_ms``."""
-        self.raising_ms = 0
+        self.bound = Bound(node, members)
         self.told: Readiness | None = None
         self.served: Serve | None = None
         self._random = random
@@ -124,7 +123,7 @@ class ElectionCoordinator(Role[Heard]):
             case CampaignDue():
                 return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, CampaignDue())]
             case Raise():
-                return self._on_raise(event)
+                return self.bound.begin(self.pledges.seating, event)
             case _:
                 return self._on_peer(sender, event, now)
 
@@ -145,7 +144,7 @@ class ElectionCoordinator(Role[Heard]):
             case Vouch():
                 return self._on_vouch(sender, event, now)
             case Vouched():
-                return self._on_vouched(member, event)
+                return self.bound.on_vouched(member, self.pledges.seating, event)
 
     def _on_propose(self, sender: Address, proposal: Propose, now: Instant) -> Effects:
         if not sound_proposal(proposal, self.members):
@@ -242,9 +241,9 @@ class ElectionCoordinator(Role[Heard]):
         seating = self.pledges.seating
         choice = choose(seating, self.seen, len(self.members))
         leaders = choice.leaders
-        if not leaders and not choice.why_not:
-            if seating.epoch and ms_between(self.healthy_at, now) >= STALL_MS:
-                leaders = seating.leaders  # They are fine, but a majority promised more.
+        stalled = seating.epoch > 0 and ms_between(self.healthy_at, now) >= STALL_MS
+        if not leaders and not choice.why_not and stalled:
+            leaders = seating.leaders  # They are fine, but a majority promised more.
         patient = seating.epoch == 0 and len(self.seen) < len(self.members)
         if not leaders or self.highest >= EPOCH_MAX or (patient and now < self.patient_until):
             return []
@@ -273,15 +272,6 @@ class ElectionCoordinator(Role[Heard]):
         self.not_before = later(now, pause_ms)
         return [Observe(why), self._standing(now)]
 
-    def _on_raise(self, raising: Raise) -> Effects:
-        seating = self.pledges.seating
-        if raising.bound_ms <= seating.bound_ms:
-            return ()
-        if raising.bound_ms > self.raising_ms:
-            self.raising, self.raising_ms = {}, raising.bound_ms
-        vouch = Vouch(epoch=seating.epoch, bound_ms=self.raising_ms)
-        return [Send(election_of(member), vouch) for member in self.members]
-
     def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
         """Know of longer leases, unless a higher epoch was promised: its bound is told already."""
         pledges = self.pledges
@@ -290,17 +280,6 @@ class ElectionCoordinator(Role[Heard]):
         seating = pledges.seating._replace(bound_ms=max(pledges.seating.bound_ms, vouch.bound_ms))
         vouched = Vouched(epoch=vouch.epoch, bound_ms=vouch.bound_ms)
         return [*self._learn(seating, now), Send(sender, vouched)]
-
-    def _on_vouched(self, member: str, vouched: Vouched) -> Effects:
-        seating = self.pledges.seating
-        if (vouched.epoch, vouched.bound_ms) != (seating.epoch, self.raising_ms):
-            return ()
-        self.raising[member] = None
-        if len(self.raising) < majority(len(self.members)):
-            return ()
-        serve = Serve(epoch=seating.epoch, leaders=seating.leaders, bound_ms=self.raising_ms)
-        self.raising, self.raising_ms = {}, 0
-        return [Send(leader_of(self.node), serve)]
 
     def _standing(self, now: Instant) -> Send:
         campaign = self.campaign

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from holdfast.actors.bakery.message import Chosen, Seating
 from holdfast.actors.bakery.ticket import Who
+from holdfast.actors.lock.message import LockStatus
 from holdfast.actors.message import Instant, Local, Timer, local, timer
 
 
@@ -88,6 +89,19 @@ class Readiness(Local):
     detail: str
     """The condition of the election that is missing, in words; or ``ready``."""
     members: tuple[Member, ...]
+
+
+@local
+class ListTickets(Local):
+    """From the door, to the leader of its node: which tickets are there? Answered by `Tally`."""
+
+
+@local
+class Tally(Local):
+    """Locks that are held or waited for, by name; none from a leader that does not serve."""
+
+    serving: bool
+    locks: tuple[LockStatus, ...]
 
 
 @timer

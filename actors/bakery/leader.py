@@ -19,7 +19,7 @@ from holdfast.actors.bakery.door_message import (
     UnlockAll,
 )
 from holdfast.actors.bakery.ending import Endings
-from holdfast.actors.bakery.event import Seen, Serve, StepDue, Trust
+from holdfast.actors.bakery.event import ListTickets, Seen, Serve, StepDue, Tally, Trust
 from holdfast.actors.bakery.message import Export, Lead, Table
 from holdfast.actors.bakery.office import Office
 from holdfast.actors.bakery.step_message import (
@@ -38,7 +38,8 @@ from holdfast.actors.bakery.step_message import (
 from holdfast.actors.bakery.succession import Succession
 from holdfast.actors.bakery.table import Table as Tickets
 from holdfast.actors.bakery.voting import Voting
-from holdfast.actors.effect import Effect, Effects, Observe, Wake
+from holdfast.actors.bakery.wording import tickets_of
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, ms_between, node_of
 from holdfast.actors.role import Host, Role
 
@@ -84,6 +85,7 @@ Heard = (
     | Serve
     | Trust
     | Seen
+    | ListTickets
     | StepDue
 )
 
@@ -161,7 +163,7 @@ class Leader(Role[Heard]):
     def _on_other(
         self,
         sender: Address,
-        event: Lead | Export | Table | Serve | Trust | Seen | StepDue,
+        event: Lead | Export | Table | Serve | Trust | Seen | ListTickets | StepDue,
         now: Instant,
     ) -> list[Effect]:
         match event:
@@ -170,6 +172,10 @@ class Leader(Role[Heard]):
                     self.office.trusted_at = event.at
             case Seen():
                 self.clerk.connected = frozenset(member.node for member in event.members)
+            case ListTickets():
+                serving = self.office.serving
+                locks = tickets_of(self.tickets, now) if serving else ()
+                return [Send(sender, Tally(serving=serving, locks=locks))]
             case Serve():
                 return self.succession.on_serve(event, now)
             case Lead():

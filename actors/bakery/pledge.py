@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from holdfast.actors.bakery.config import LEADERS_MAX
 from holdfast.actors.bakery.message import (
     EPOCH_MAX,
     NOBODY,
@@ -91,5 +92,5 @@ class Pledges:
 def sound_proposal(proposal: Propose, members: Sequence[str]) -> bool:
     """Return whether a peer's proposal can be one: distinct members, one to three of them."""
     names = [leader.node for leader in proposal.leaders]
-    sound = 1 <= len(names) <= 3 and len(set(names)) == len(names)
+    sound = 1 <= len(names) <= LEADERS_MAX and len(set(names)) == len(names)
     return sound and 0 < proposal.epoch <= EPOCH_MAX and set(names) <= set(members)

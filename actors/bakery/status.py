@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from holdfast.actors.bakery.config import (
     BEAT_MS,
+    LEADERS_MAX,
+    OFF,
     SILENT_MS,
     election_of,
     leader_of,
@@ -18,6 +20,9 @@ from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.link import LinkDown
 from holdfast.actors.message import Address, Instant, ms_between, node_of
 from holdfast.actors.role import Host, Role
+
+NEVER = Instant(0)
+"""Before anything a clock shows."""
 
 SAID_MAX = 64
 """Beats whose echoes still count: what is older is far beyond `SILENT_MS`."""
@@ -32,8 +37,8 @@ class Peer:
     """What the next beat echoes: the last beat that came, of whichever life."""
     beat: Beat | None = None
     """The last that echoed one of ours, which tells a life that is from one that was."""
-    heard_at: Instant = Instant(0)
-    said_at: Instant = Instant(0)
+    heard_at: Instant = NEVER
+    said_at: Instant = NEVER
     """When the beat was said that ``beat`` echoes."""
     down: bool = False
     """Its link broke, and no beat came since."""
@@ -208,7 +213,7 @@ class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
 
 def _sound(beat: Beat, members: tuple[str, ...]) -> bool:
     """Return whether every field of ``beat`` is within its limits."""
-    numbers = beat.number > 0 and beat.echo >= 0 and 1 <= beat.priority <= 15
+    numbers = beat.number > 0 and beat.echo >= 0 and 1 <= beat.priority <= OFF
     epochs = 0 <= beat.promised <= EPOCH_MAX and 0 <= beat.serving <= EPOCH_MAX
     return numbers and epochs and beat.waiting_ms >= 0 and sound_seating(beat.seating, members)
 
@@ -221,7 +226,7 @@ def sound_seating(seating: Seating, members: tuple[str, ...]) -> bool:
     return (
         0 < seating.epoch <= EPOCH_MAX
         and seating.bound_ms > 0
-        and 1 <= len(names) <= 3
+        and 1 <= len(names) <= LEADERS_MAX
         and len(set(names)) == len(names)
         and set(names) <= set(members)
     )

@@ -93,6 +93,7 @@ class Succession:
         return [*left, *(Send(sender, part) for part in parts)]
 
     def on_table(self, sender: Address, table: Table, now: Instant) -> list[Effect]:
+        """Take in a part of a former leader's table."""
         node = node_of(sender)
         arriving = self.arriving
         if arriving is None or sender != leader_of(node) or table.epoch != arriving.lead.epoch:

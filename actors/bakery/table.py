@@ -94,6 +94,9 @@ class Counters(NamedTuple):
     """The highest fence that was voted for."""
 
 
+NOTHING_DRAWN = Counters(0, 0)
+
+
 @dataclass(slots=True)
 class Table:
     """All of it. Invariants: B5, B8, B10; see the README of this folder."""
@@ -101,7 +104,7 @@ class Table:
     queues: dict[str, Queue] = field(default_factory=dict[str, Queue])
     size: int = 0
     counters: OrderedDict[str, Counters] = field(default_factory=OrderedDict[str, Counters])
-    floor: Counters = Counters(0, 0)
+    floor: Counters = NOTHING_DRAWN
     """At least what was forgotten of any lock."""
     done: OrderedDict[tuple[str, Who], tuple[int, int]] = field(
         default_factory=OrderedDict[tuple[str, Who], tuple[int, int]]
@@ -143,9 +146,7 @@ class Table:
         entry = self.get(ticket.lock, Key(ticket.who, ticket.request))
         if entry is None:
             entry = self._add(Entry(ticket, owner, Phase.ENTERING, now, until))
-        elif entry.phase is Phase.HOLDING:
-            return entry
-        elif _is_late(entry, ticket, owner):
+        elif entry.phase is Phase.HOLDING or _is_late(entry, ticket, owner):
             return entry
         queue = self.queues[ticket.lock]
         self._unfile(queue, entry)
@@ -202,16 +203,16 @@ class Table:
         for keys in (queue.holding, queue.entering):
             for key in list(keys):
                 other = queue.entries[key]
-                if key != mine and not self._forget(other, now):
+                if key != mine and not self.forget(other, now):
                     return other.ticket.turn
         while queue.line and queue.line[0].turn < entry.ticket.turn:
             other = queue.entries[queue.line[0].key]
-            if not self._forget(other, now):
+            if not self.forget(other, now):
                 return other.ticket.turn
         return None
 
     def first(self, lock: str) -> Entry | None:
-        """Return the first that waits for ``lock``."""
+        """Return the first that waits."""
         queue = self.queues.get(lock)
         return queue.entries[queue.line[0].key] if queue is not None and queue.line else None
 
@@ -232,18 +233,13 @@ class Table:
     def finish(self, lock: str, who: Who, request: int, fence: int = 0) -> None:
         """Remember that this request, and all earlier ones of its owner, ended."""
         before, held = self.done.pop((lock, who), (0, 0))
-        newer = request >= before
-        self.done[lock, who] = (max(request, before), (fence or held) if newer else held)
+        self.done[lock, who] = (max(request, before), fence or held)
         if len(self.done) > REMEMBERED_MAX:
             self.done.popitem(last=False)
 
     def drop(self, lock: str, who: Who, request: int, fence: int) -> bool:
         """End what ``request`` or ``fence`` names (the other is 0); return whether it was known."""
-        named = [
-            entry
-            for entry in self.of(lock, who)
-            if (fence and entry.fence == fence) or (request and entry.ticket.request <= request)
-        ]
+        named = [entry for entry in self.of(lock, who) if is_named(entry, request, fence)]
         ended, held = self.done.get((lock, who), (0, 0))
         for entry in named:
             self.remove(entry)
@@ -258,18 +254,13 @@ class Table:
             if self.get(entry.ticket.lock, entry.key) is entry:  # Not dropped meanwhile.
                 yield entry
 
-    def forget_if_over(self, entry: Entry, now: Instant) -> None:
-        """Take ``entry`` out, if it is in the table and its time is over."""
-        if self.get(entry.ticket.lock, entry.key) is entry:
-            self._forget(entry, now)
-
     def forget_old(self, now: Instant) -> int:
         """Take out whatever is over; return how much."""
-        return sum(self._forget(entry, now) for entry in self.entries())
+        return sum(self.forget(entry, now) for entry in self.entries())
 
-    def _forget(self, entry: Entry, now: Instant) -> bool:
-        """Take out ``entry`` if its time is over."""
-        if not entry.is_over(now):
+    def forget(self, entry: Entry, now: Instant) -> bool:
+        """Take out ``entry`` if its time is over; return whether it was."""
+        if not entry.is_over(now) or self.get(entry.ticket.lock, entry.key) is not entry:
             return False
         self.remove(entry)
         if entry.phase is Phase.HOLDING:
@@ -295,6 +286,11 @@ class Table:
                     del queue.line[at]
             case Phase.HOLDING:
                 queue.holding.pop(entry.key, None)
+
+
+def is_named(entry: Entry, request: int, fence: int) -> bool:
+    """Return whether a drop of ``request``, or of ``fence`` (the other is 0), means ``entry``."""
+    return entry.fence == fence if fence else entry.ticket.request <= request
 
 
 def _is_late(entry: Entry, ticket: Ticket, owner: str) -> bool:

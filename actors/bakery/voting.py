@@ -22,7 +22,7 @@ from holdfast.actors.bakery.step_message import (
     TicketDropped,
     Yield,
 )
-from holdfast.actors.bakery.table import Entry, Key, Phase, Table
+from holdfast.actors.bakery.table import Entry, Key, Phase, Table, is_named
 from holdfast.actors.bakery.ticket import Ticket, Turn, fits
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Instant, Message
@@ -138,7 +138,7 @@ class Voting:
                     self.table.remove(entry)
             return self.courses.advance(step.lock, now)
         for entry in self.table.of(step.lock, step.who):
-            if _is_named(entry, step):
+            if is_named(entry, step.request, step.fence):
                 self.courses.agenda.forget(entry)
         found = self.table.drop(step.lock, step.who, step.request, step.fence)
         word = TicketDropped(epoch=step.epoch, number=step.number, found=found)
@@ -180,13 +180,6 @@ class Voting:
     def _answer(leader: str, message: Message) -> list[Effect]:
         name = f"bakery.{type(message).__name__}".lower()
         return [Send(leader_of(leader), message), Observe(name)]
-
-
-def _is_named(entry: Entry, step: DropTicket) -> bool:
-    """Return whether ``step`` means ``entry``."""
-    if step.fence and entry.fence == step.fence:
-        return True
-    return bool(step.request) and entry.ticket.request <= step.request
 
 
 def _heeds(entry: Entry, leader: str, step: AddTicket) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
+
 from holdfast.actors.bakery.door_message import Peek, Peeked
 from holdfast.actors.bakery.table import Entry, Phase, Table
 from holdfast.actors.bakery.ticket import Turn
-from holdfast.actors.lock.message import Contender
+from holdfast.actors.lock.message import Contender, LockStatus
 from holdfast.actors.message import Instant, ms_between, node_of
 
 WAITERS_SHOWN_MAX = 100
 """How many waiters are told of one lock: 64 KiB with the longest names."""
+
+CONTENDERS_SHOWN_MAX = 1_000
+"""How many are told of all locks: 900 KiB with the longest names, and a frame has 1 MiB."""
 
 
 def in_the_way(table: Table, entry: Entry, ahead: Turn | None, waited_ms: int, now: Instant) -> str:
@@ -46,6 +51,22 @@ def peeked(table: Table, peek: Peek, now: Instant) -> Peeked:
         waiters=tuple(waiters),
         waiting=len(queue.line),
     )
+
+
+def tickets_of(table: Table, now: Instant) -> tuple[LockStatus, ...]:
+    """Return what ``table`` says of all locks, as many as one answer has room for."""
+    found: list[LockStatus] = []
+    room = CONTENDERS_SHOWN_MAX
+    for lock in nsmallest(CONTENDERS_SHOWN_MAX, table.queues):
+        seen = peeked(table, Peek(lock=lock, number=0), now)
+        waiters = seen.waiters[:room]
+        room -= len(waiters) + 1
+        if room < 0:
+            break
+        if seen.holder is not None or waiters:
+            status = LockStatus(lock=lock, holder=seen.holder, waiters=waiters, waits_for=())
+            found.append(status)
+    return tuple(found)
 
 
 def _contender(entry: Entry, now: Instant) -> Contender:

@@ -22,7 +22,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import Ended, HoldLost, Opened, Renewed, Unlocking
+from holdfast.actors.lock.session_message import Opened, Renewed
 from holdfast.actors.message import Address, Instant
 
 UNDECIDED = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.INVALID, Reason.UNSUPPORTED})
@@ -124,37 +124,6 @@ def on_opened(ledger: Ledger, sender: Address, opened: Opened, now: Instant) -> 
     effects += note_node(ledger, sender, opened.node, opened.master, now)
     effects += prefer_master(ledger, now)  # It may have been known before there was a session.
     return effects + ledger.outstanding.start_over(now)
-
-
-def on_ended(ledger: Ledger, sender: Address, ended: Ended, now: Instant) -> list[Effect]:
-    """Cross off a session that was given up; or learn that the one in force is no more."""
-    if ledger.endings.pop(ended.session, None) is not None:
-        return hear(ledger, sender, now)
-    if not ledger.tenure.kept or ended.session != ledger.tenure.assigned:
-        return [Observe("client.late_answer_dropped")]
-    effects = hear(ledger, sender, now)
-    return effects + lose(ledger, f"the session ended: {ended.detail}", now, ended=True)
-
-
-def on_hold_lost(ledger: Ledger, sender: Address, word: HoldLost, now: Instant) -> list[Effect]:
-    """Learn that one hold was taken away, perhaps before it was known to be granted."""
-    if not ledger.tenure.kept or word.session != ledger.tenure.assigned:
-        return [Observe("client.answer_of_another_session_dropped")]
-    effects = hear(ledger, sender, now)
-    claim = Claim(word.lock, word.owner)
-    hold = ledger.holds.get(claim)
-    if hold is not None and hold.fence == word.fence:
-        return effects + ledger.lose_hold(claim, word.detail)
-    if hold is None and claim in ledger.outstanding.waits:
-        ledger.memory.add(claim, word.fence, 1, word.detail)
-    return effects
-
-
-def on_unlocking(ledger: Ledger, sender: Address, word: Unlocking, now: Instant) -> list[Effect]:
-    """Pass on that a duration is over: whoever holds decides."""
-    if not ledger.tenure.kept or word.session != ledger.tenure.assigned:
-        return [Observe("client.answer_of_another_session_dropped")]
-    return [*hear(ledger, sender, now), *lease.on_unlocking(ledger, word, now)]
 
 
 def _on_expired(ledger: Ledger, sender: Address, answer: Refused, now: Instant) -> list[Effect]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client import answer, upkeep
+from holdfast.actors.client import answer, unasked, upkeep
 from holdfast.actors.client.admission import why_not
 from holdfast.actors.client.closing import CLOSED, Closing
 from holdfast.actors.client.gate import GATES_MAX, Gate, Gates
@@ -184,11 +184,11 @@ class ClientSession(Role[Said | Tick]):
             case Ended() if self.closing.ends(event.session):
                 return self.closing.ended(self.ledger)
             case Ended():
-                return answer.on_ended(self.ledger, sender, event, now)
+                return unasked.on_ended(self.ledger, sender, event, now)
             case HoldLost():
-                return answer.on_hold_lost(self.ledger, sender, event, now)
+                return unasked.on_hold_lost(self.ledger, sender, event, now)
             case Unlocking():
-                return answer.on_unlocking(self.ledger, sender, event, now)
+                return unasked.on_unlocking(self.ledger, sender, event, now)
             case _:
                 return answer.on_answer(self.ledger, sender, event, now)
 

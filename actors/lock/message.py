@@ -1,9 +1,9 @@
 """The words between a client and the proxy of a node. Tags 0x10 to 0x1f.
 
-Every request carries ``session`` (one client), ``owner`` (who in that client) and
-``request``, a number that rises with each new request of that owner and stays the
-same when the request is sent again. A caller inside the node's own process may leave
-all three out: its `ask` is then an owner of its own, and the fence is its proof.
+Every request carries ``session`` (one client), ``owner`` (who in that client) and ``request``, a
+number that rises with each new request of that owner and stays the same when it is sent again.
+A caller inside the node's process may leave all three out: its `ask` is then an owner of its
+own, and the fence is its proof.
 """
 
 from __future__ import annotations
@@ -85,9 +85,8 @@ class Acquire(Message):
 
     ``wait_ms`` is how long to wait, 0 for not at all, None for without limit. ``limit``
     is how often the owner may hold the lock at once: 1 for not reentrant, 0 for without
-    limit. ``label`` is for people who look at the lock. Where holds have deadlines the lock
-    may be held for ``hold_ms``, and is taken away ``grace_ms`` later; 0 is for the cluster's
-    default.
+    limit. ``label`` is for people. Where holds have deadlines: for how long, and how much
+    longer until it is taken away; 0 for the cluster's default.
     """
 
     lock: str
@@ -129,8 +128,8 @@ class Cancel(Message):
 class Inspect(Message):
     """Tell me about ``lock``: answered by `LockStatus`.
 
-    With ``age_ms`` None it is a linearizable read, where the protocol has such; else the
-    asked node answers from what it knows, if that is no older than ``age_ms``.
+    With ``age_ms`` None it is a linearizable read, if there are such; else the node answers
+    from what it knows, if that is no older.
     """
 
     lock: str
@@ -160,7 +159,7 @@ class Alive(Message):
     """The node is there and serves ``session``.
 
     Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
-    ``master`` is the node that answers soonest, if there is one and it is known.
+    ``master`` is the node that answers soonest, if known.
     """
 
     session: str
@@ -174,7 +173,6 @@ class Granted(Message):
     """``owner`` holds ``lock`` under ``fence``, which is above every earlier one of the lock.
 
     It does so for the ``count``-th time at once; to enter again does not change the fence.
-    With a ``hold_ms`` the hold has a deadline, as in `Acquire`: see there.
     """
 
     lock: str
@@ -183,7 +181,7 @@ class Granted(Message):
     owner: str = ""
     request: int = 0
     count: int = 1
-    hold_ms: int = 0
+    hold_ms: int = 0  # 0 for no deadline.
     grace_ms: int = 0
 
 
@@ -235,7 +233,7 @@ class Contender(NamedTuple):
     since_ms: int
     """How long it has held or waited, as seen by the answering node (ms)."""
     label: str = ""
-    """What its client says of itself: host and process, and a word of the application's."""
+    """What its client says of itself: host, process, and a word of the application's."""
     times: int = 1
     """How often a holder holds it at once."""
 
@@ -254,16 +252,14 @@ class LockStatus(Message):
     lock: str
     holder: Contender | None
     waiters: tuple[Contender, ...]
-    """In the order in which they will be served, where the protocol has one."""
+    """In the order in which they will be served, if there is one."""
     waits_for: tuple[Absence, ...]
     """Nodes that must be heard before anybody else can be granted the lock here."""
     session: str = ""
     request: int = 0
-    slot: int = 0
-    """Where there is a log: the state after all slots before this one."""
+    slot: int = 0  # Where there is a log: the state after all slots before this one.
     age_ms: int | None = None
-    """How old it may have been when the node answered (ms): 0 if it is linearizable, None if
-    nothing is known."""
+    """How old it may have been when said (ms): 0 if linearizable, None if nothing is known."""
 
 
 class Counted(NamedTuple):
@@ -290,9 +286,8 @@ class NodeStatus(Message):
     protocol: str
     nodes: tuple[str, ...]
     ready: bool
-    """Whether a request made now can be granted once its turn comes."""
+    """Whether a request made now can be granted once its turn comes; ``detail`` says why not."""
     detail: str
-    """In words: ready, or what is missing."""
     uptime_ms: int
     counters: tuple[Counted, ...]
     locks: tuple[LockStatus, ...]

@@ -123,9 +123,15 @@ def locks_seen(nodes: Sequence[NodeStatus]) -> list[tuple[str, LockStatus]]:
     for node in nodes:
         for lock in node.locks:
             key = lock.lock, "" if node.protocol in TABLED else node.node
-            if key not in seen or lock.slot > seen[key].slot:
+            known = seen.get(key)
+            if known is None or (lock.slot, _tells(lock)) > (known.slot, _tells(known)):
                 seen[key] = lock
     return [(node, seen[name, node]) for name, node in sorted(seen)]
+
+
+def _tells(lock: LockStatus) -> tuple[bool, int]:
+    """Return how much is said of a lock: of what leaders say, the most is shown."""
+    return lock.holder is not None, len(lock.waiters)
 
 
 def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Table:

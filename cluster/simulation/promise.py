@@ -49,12 +49,12 @@ NO_CRASH = EVERYTHING - {Kind.CRASH, Kind.TAIL}
 def promise_of(protocol: str, settings: Settings) -> Promise:
     """Return what ``protocol`` is judged under.
 
-    `bakery` survives everything; two leaders lost at once only after a while. A hold ends with
-    its lease, which its client counts by its own clock. `lamport` survives everything, as long as every node comes back. `central` survives
-    everything but crashes; with a journal, also crashes of the server's node. `paxos`
-    survives everything; a hold belongs to its client's session, and ends when that does.
-    That its holder knows of it first is judged while no clock is further from true than
-    declared.
+    `bakery` survives everything, two leaders lost at once only after a while. A hold ends with
+    its lease, which its client counts by its own clock. `lamport` survives everything, as
+    long as every node comes back. `central` survives everything but crashes; with a journal,
+    also crashes of the server's node. `paxos` survives everything; a hold belongs to its
+    client's session, and ends when that does. That its holder knows of it first is judged
+    while no clock is further from true than declared.
 
     Raises:
         ConfigError: there is no such protocol.

@@ -1,0 +1,146 @@
+"""What clients ask of a door, made errands to the leaders. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.actors.bakery import door_wording as words
+from holdfast.actors.bakery.config import Terms, later
+from holdfast.actors.bakery.errand import Asked, Errand, Errands, Kind, Name
+from holdfast.actors.bakery.ticket import Who
+from holdfast.actors.effect import Effect, Observe
+from holdfast.actors.lock.message import Acquire, Cancel, Inspect, Release
+from holdfast.actors.lock.session_message import End, Renew
+from holdfast.actors.message import Address, Instant
+
+TRY_MS = 1_000
+"""How long a request that will not wait may take to learn that it must (ms)."""
+
+LATE_MS = 150
+"""So much later the door ends a wait itself: the leader that has the ticket says more (ms)."""
+
+ANSWER_MS = 15_000
+"""A question that no leader answers is given up after this (ms)."""
+
+
+class Asking:
+    """Begins errands.
+
+    Args:
+        node: this node.
+        errands: what waits for an answer.
+        terms: the durations of requests that say none.
+        own: of callers inside this process: who holds a lock under a fence.
+
+    """
+
+    def __init__(
+        self, node: str, errands: Errands, terms: Terms, own: dict[tuple[str, int], Who]
+    ) -> None:
+        self.node = node
+        self.errands = errands
+        self.terms = terms
+        self.own = own
+
+    def begin(
+        self,
+        name: Name,
+        asker: Address | None,
+        asked: Asked,
+        now: Instant,
+        *,
+        fence: int = 0,
+        until: Instant | None = None,
+    ) -> list[Effect]:
+        """Begin an errand, unless it is under way; then its answer goes to who asked last."""
+        errand = self.errands.by_name.get(name)
+        if errand is not None:
+            errand.asker, errand.asked = asker, asked
+            return []
+        return self.errands.add(name, asker, asked, now, fence=fence, until=until)
+
+    def acquire(self, asker: Address, asked: Acquire, now: Instant) -> list[Effect]:
+        """Have a lock asked for; the same request, said again, is the same errand."""
+        who = Who(asked.session or asker, asked.owner)
+        name = Name(Kind.LOCK, asked.lock, who, asked.request or 1)
+        effects: list[Effect] = []
+        for errand in self.errands.about(asked.lock, who):
+            if errand.name.kind is Kind.LOCK and errand.name.request > name.request:
+                return [Observe("proxy.late_request_dropped")]
+            if errand.name.kind is Kind.LOCK and errand.name.request < name.request:
+                self.errands.end(errand)  # An owner is sequential: it gave the old wait up.
+                if errand.asker is not None:
+                    effects.append(words.given_up(errand))
+        if name not in self.errands.by_name:
+            asked = replace(
+                asked,
+                wait_ms=self.terms.wait_ms if asked.wait_ms is None else asked.wait_ms,
+                hold_ms=asked.hold_ms or self.terms.hold_ms,
+                grace_ms=asked.grace_ms or self.terms.grace_ms,
+            )
+            until = None
+            if asked.wait_ms is not None:
+                until = later(now, (asked.wait_ms or TRY_MS) + LATE_MS)
+            return [*effects, *self.errands.add(name, asker, asked, now, until=until)]
+        self.errands.by_name[name].asker = asker
+        return effects
+
+    def release(self, asker: Address, asked: Release, now: Instant) -> list[Effect]:
+        """Have a hold dropped."""
+        who = Who(asked.session, asked.owner) if asked.session else None
+        who = who or self.own.get((asked.lock, asked.fence))
+        if who is None or asked.fence <= 0:
+            return [words.not_held(asker, asked, self.node)]
+        name = Name(Kind.UNLOCK, asked.lock, who, asked.request)
+        return self.begin(name, asker, asked, now, fence=asked.fence)
+
+    def renew(self, asker: Address, asked: Renew, now: Instant) -> list[Effect]:
+        """Have a hold's duration begin anew."""
+        who = Who(asked.session, asked.owner) if asked.session else None
+        who = who or self.own.get((asked.lock, asked.fence))
+        if who is None or asked.fence <= 0:
+            return [words.not_held(asker, asked, self.node)]
+        name = Name(Kind.PROLONG, asked.lock, who, asked.request)
+        until = later(now, ANSWER_MS)
+        return self.begin(name, asker, asked, now, fence=asked.fence, until=until)
+
+    def cancel(self, asker: Address, asked: Cancel, now: Instant) -> list[Effect]:
+        """Have a request dropped, whatever became of it; repeatable."""
+        who = Who(asked.session, asked.owner)
+        self._give_up_waits(asked.lock, who, asked.request)
+        name = Name(Kind.UNLOCK, asked.lock, who, asked.request)
+        return self.begin(name, asker, asked, now)
+
+    def _give_up_waits(self, lock: str, who: Who, request: int) -> None:
+        for errand in self.errands.about(lock, who):
+            if errand.name.kind is Kind.LOCK and errand.name.request <= request:
+                self.errands.end(errand)
+
+    def end(self, asker: Address, asked: End, now: Instant) -> list[Effect]:
+        """Have everything of a session dropped."""
+        self.drop_waits(asked.session)
+        name = Name(Kind.UNLOCK_ALL, "", Who(asked.session, ""), 0)
+        return self.begin(name, asker, asked, now, until=later(now, ANSWER_MS))
+
+    def drop_waits(self, session: str) -> int:
+        """Forget what a session waits for; return how much."""
+        waits = [
+            errand
+            for errand in self.errands.by_number.values()
+            if errand.name.kind is Kind.LOCK and errand.name.who.session == session
+        ]
+        for errand in waits:
+            self.errands.end(errand)
+        return len(waits)
+
+    def inspect(self, asker: Address, asked: Inspect, now: Instant) -> list[Effect]:
+        """Have a leader asked what it knows of a lock."""
+        name = Name(Kind.PEEK, asked.lock, Who(asker, ""), asked.request)
+        return self.begin(name, asker, asked, now, until=later(now, ANSWER_MS))
+
+    def undo(self, errand: Errand, now: Instant) -> list[Effect]:
+        """Have a wait dropped that was said to a leader, though nobody waits for the answer."""
+        if not errand.said:
+            return []
+        name = errand.name._replace(kind=Kind.UNLOCK)
+        return self.begin(name, None, errand.asked, now)

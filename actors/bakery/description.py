@@ -1,0 +1,81 @@
+"""What a node that runs `bakery` says of itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.actors.bakery.errand import Errands, Kind
+from holdfast.actors.bakery.event import Readiness, Tally
+from holdfast.actors.effect import Effect, Send
+from holdfast.actors.lock.backend import Reported
+from holdfast.actors.lock.message import Contender, Describe, LockStatus, MemberSeen, NodeStatus
+from holdfast.actors.message import Address, Instant, ms_between
+
+LOCKS_SHOWN_MAX = 200
+"""Locks that one `NodeStatus` tells of: 200 KiB with the longest names."""
+
+WAITERS_SHOWN_MAX = 100
+"""Waiters told of each."""
+
+
+def describe(
+    node: str,
+    members: tuple[str, ...],
+    errands: Errands,
+    tickets: Tally,
+    reported: Reported,
+    asked: Sequence[tuple[Address, Describe]],
+    now: Instant,
+) -> list[Effect]:
+    """Return the node's description for all who asked.
+
+    The locks are those of the tickets, where this node leads. Where nobody leads they are
+    those that are waited for through this door; elsewhere the leaders tell of them.
+    """
+    readiness = errands.readiness
+    leaders = tuple(leader.node for leader in readiness.leaders)
+    locks = tickets.locks
+    if not tickets.serving and not readiness.ready:
+        locks = _locks(node, errands, now)
+    return [
+        Send(
+            asker,
+            NodeStatus(
+                node=node,
+                protocol="bakery",
+                nodes=members,
+                ready=readiness.ready,
+                detail=readiness.detail,
+                uptime_ms=reported.uptime_ms,
+                counters=reported.counters,
+                locks=locks,
+                session=question.session,
+                request=question.request,
+                master=leaders[0] if leaders else "",
+                epoch=readiness.epoch,
+                leaders=leaders,
+                members=_members(members, readiness),
+            ),
+        )
+        for asker, question in asked
+    ]
+
+
+def _members(members: tuple[str, ...], readiness: Readiness) -> tuple[MemberSeen, ...]:
+    priorities = {member.node: member.priority for member in readiness.members}
+    return tuple(MemberSeen(name, name in priorities, priorities.get(name, 0)) for name in members)
+
+
+def _locks(node: str, errands: Errands, now: Instant) -> tuple[LockStatus, ...]:
+    """Return the locks that are waited for through this door."""
+    waiting: dict[str, list[Contender]] = {}
+    for errand in errands.by_number.values():
+        if errand.name.kind is Kind.LOCK and len(waiting) < LOCKS_SHOWN_MAX:
+            who = errand.name.who
+            since_ms = ms_between(errand.since, now)
+            line = waiting.setdefault(errand.name.lock, [])
+            line.append(Contender(node, who.session, who.owner, None, since_ms))
+    return tuple(
+        LockStatus(lock=lock, holder=None, waiters=tuple(line[:WAITERS_SHOWN_MAX]), waits_for=())
+        for lock, line in sorted(waiting.items())
+    )

@@ -1,0 +1,43 @@
+"""What a session hears of its holds unasked: they were taken away, or soon will be."""
+
+from __future__ import annotations
+
+from holdfast.actors.client import lease
+from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.loss import lose
+from holdfast.actors.client.pending import Claim
+from holdfast.actors.client.standing import hear
+from holdfast.actors.effect import Effect, Observe
+from holdfast.actors.lock.session_message import Ended, HoldLost, Unlocking
+from holdfast.actors.message import Address, Instant
+
+
+def on_ended(ledger: Ledger, sender: Address, ended: Ended, now: Instant) -> list[Effect]:
+    """Cross off a session that was given up; or learn that the one in force is no more."""
+    if ledger.endings.pop(ended.session, None) is not None:
+        return hear(ledger, sender, now)
+    if not ledger.tenure.kept or ended.session != ledger.tenure.assigned:
+        return [Observe("client.late_answer_dropped")]
+    effects = hear(ledger, sender, now)
+    return effects + lose(ledger, f"the session ended: {ended.detail}", now, ended=True)
+
+
+def on_hold_lost(ledger: Ledger, sender: Address, word: HoldLost, now: Instant) -> list[Effect]:
+    """Learn that one hold was taken away, perhaps before it was known to be granted."""
+    if not ledger.tenure.kept or word.session != ledger.tenure.assigned:
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = hear(ledger, sender, now)
+    claim = Claim(word.lock, word.owner)
+    hold = ledger.holds.get(claim)
+    if hold is not None and hold.fence == word.fence:
+        return effects + ledger.lose_hold(claim, word.detail)
+    if hold is None and claim in ledger.outstanding.waits:
+        ledger.memory.add(claim, word.fence, 1, word.detail)
+    return effects
+
+
+def on_unlocking(ledger: Ledger, sender: Address, word: Unlocking, now: Instant) -> list[Effect]:
+    """Pass on that a duration is over: whoever holds decides."""
+    if not ledger.tenure.kept or word.session != ledger.tenure.assigned:
+        return [Observe("client.answer_of_another_session_dropped")]
+    return [*hear(ledger, sender, now), *lease.on_unlocking(ledger, word, now)]
