@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.actors.lock.message import Absence, Contender, Counted, LockStatus, NodeStatus
+from holdfast.actors.lock.message import Absence, Contender, LockStatus, NodeStatus
+from holdfast.actors.lock.self_report import Counted
 from holdfast.cluster.cli.status import headline, locks_seen, locks_table, nodes_table
 from holdfast.cluster.cli.wording import as_plain, duration, in_full, person
 

@@ -8,7 +8,8 @@ from holdfast.actors.bakery.errand import Errands, Kind
 from holdfast.actors.bakery.event import Readiness, Tally
 from holdfast.actors.effect import Effect, Send
 from holdfast.actors.lock.backend import Reported
-from holdfast.actors.lock.message import Contender, Describe, LockStatus, MemberSeen, NodeStatus
+from holdfast.actors.lock.message import Contender, Describe, LockStatus, NodeStatus
+from holdfast.actors.lock.self_report import Elected, MemberSeen
 from holdfast.actors.message import Address, Instant, ms_between
 
 LOCKS_SHOWN_MAX = 200
@@ -52,9 +53,7 @@ def describe(
                 session=question.session,
                 request=question.request,
                 master=leaders[0] if leaders else "",
-                epoch=readiness.epoch,
-                leaders=leaders,
-                members=_members(members, readiness),
+                elected=Elected(readiness.epoch, leaders, _members(members, readiness)),
             ),
         )
         for asker, question in asked

@@ -6,7 +6,8 @@ A protocol that speaks these words is a backend of `holdfast.actors.lock.proxy.P
 
 from __future__ import annotations
 
-from holdfast.actors.lock.message import Absence, Contender, Counted
+from holdfast.actors.lock.message import Absence, Contender
+from holdfast.actors.lock.self_report import Counted
 from holdfast.actors.message import Local, local
 
 

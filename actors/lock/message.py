@@ -27,6 +27,7 @@ from holdfast.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
+from holdfast.actors.lock.self_report import Counted, Elected
 from holdfast.actors.message import Local, Message, Refusal, local, message
 
 
@@ -262,22 +263,6 @@ class LockStatus(Message):
     """How old it may have been when said (ms): 0 if linearizable, None if nothing is known."""
 
 
-class Counted(NamedTuple):
-    """One counter of a node: an `Observe` name and how often it happened since boot."""
-
-    name: str
-    times: int
-
-
-class MemberSeen(NamedTuple):
-    """A member that was configured, as the answering node sees it."""
-
-    node: str
-    connected: bool
-    priority: int
-    """As a leader, 1 to 14, the smaller the likelier; 15 for off, 0 where it is not known."""
-
-
 @message(0x1D)
 class NodeStatus(Message):
     """What a node says of itself, and of every lock that is held or waited for through it."""
@@ -295,12 +280,8 @@ class NodeStatus(Message):
     request: int = 0
     master: str = ""
     """The node that leads, where one does and it is known."""
-    epoch: int = 0
-    """Where leaders are elected for an epoch: the highest known."""
-    leaders: tuple[str, ...] = ()
-    """Of that epoch, in order of rank."""
-    members: tuple[MemberSeen, ...] = ()
-    """Where leaders are elected: all that may be, by name."""
+    elected: Elected | None = None
+    """Where several lead, elected for an epoch."""
 
 
 Request = Acquire | Release | Cancel | Inspect | Describe | KeepAlive

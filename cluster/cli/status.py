@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.actors.lock.message import LockStatus, NodeStatus
+from holdfast.actors.lock.self_report import Elected
 from holdfast.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
@@ -74,9 +75,10 @@ def headline(nodes: Sequence[NodeStatus]) -> str:
     count = len({name for node in nodes for name in node.nodes})
     masters = sorted({node.master for node in nodes if node.master})
     parts = [f"{protocols} on {count} node{'' if count == 1 else 's'}"]
-    last = max(nodes, key=lambda node: node.epoch, default=None)
+    last = _elected(nodes)
     if last is not None and last.leaders:
-        verb = "leads" if len(last.leaders) == 1 else "lead"
+        one, ready = len(last.leaders) == 1, any(node.ready for node in nodes)
+        verb = ("leads" if one else "lead") if ready else "led"
         parts.append(f"{_and(last.leaders)} {verb} in epoch {last.epoch}")
     elif len(masters) > 1:
         parts.append(f"{' or '.join(masters)} leads: an election is under way")
@@ -149,17 +151,23 @@ def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Table:
     return table
 
 
+def _elected(nodes: Sequence[NodeStatus]) -> Elected | None:
+    """Return what is known of the last election, None where there is no such thing."""
+    told = [node.elected for node in nodes if node.elected is not None]
+    return max(told, key=lambda elected: elected.epoch, default=None)
+
+
 def _members(nodes: Sequence[NodeStatus]) -> dict[str, tuple[str, str]]:
     """Return of each member that may be elected whether it leads, and its priority."""
-    priorities = {one.node: one.priority for node in nodes for one in node.members if one.priority}
-    last = max(nodes, key=lambda node: node.epoch, default=None)
-    if last is None or not any(node.members for node in nodes):
+    last = _elected(nodes)
+    if last is None:
         return {}
+    seen = [one for node in nodes if node.elected for one in node.elected.members]
+    priorities = {one.node: one.priority for one in seen if one.priority}
     seats = {leader: f"seat {seat}" for seat, leader in enumerate(last.leaders, 1)}
     return {
-        name: (seats.get(name, "no"), _priority(priorities.get(name, 0)))
-        for node in nodes
-        for name in node.nodes
+        one.node: (seats.get(one.node, "no"), _priority(priorities.get(one.node, 0)))
+        for one in last.members
     }
 
 

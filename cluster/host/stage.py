@@ -22,7 +22,7 @@ from holdfast.actors.effect import (
     Wake,
 )
 from holdfast.actors.lock.backend import Report, Reported
-from holdfast.actors.lock.message import Counted
+from holdfast.actors.lock.self_report import Counted
 from holdfast.actors.message import (
     NS_PER_MS,
     Address,

@@ -36,18 +36,17 @@ from holdfast.actors.lock.message import (
     Cancel,
     Cancelled,
     Contender,
-    Counted,
     Describe,
     Granted,
     Inspect,
     LockStatus,
-    MemberSeen,
     NodeStatus,
     Reason,
     Refused,
     Release,
     Released,
 )
+from holdfast.actors.lock.self_report import Counted, Elected, MemberSeen
 from holdfast.actors.lock.session_message import ListedLock
 from holdfast.cluster.client import Client, connect
 from holdfast.cluster.hold import HoldState, Notice
@@ -75,6 +74,7 @@ __all__ = [
     "Contender",
     "Counted",
     "Describe",
+    "Elected",
     "Granted",
     "HoldState",
     "HoldfastError",
