@@ -42,6 +42,22 @@ class Promise:
 
 
 PROMISES: dict[str, Promise] = {
+    "bakery": Promise(
+        guarantees=frozenset(
+            {
+                Guarantee.EXCLUSIVE,
+                Guarantee.FENCED,
+                Guarantee.SURVIVES_UNKIND_NETWORK,
+                Guarantee.SURVIVES_MINORITY_CRASH,
+                Guarantee.SURVIVES_HOLDER_CRASH,
+            }
+        ),
+        does_not_survive=(
+            "a majority of the nodes must be up and connected; when two of the three leaders are "
+            "lost at once, nothing is granted until the longest lease is over"
+        ),
+        nodes_min=1,
+    ),
     "central": Promise(
         guarantees=frozenset(
             {Guarantee.EXCLUSIVE, Guarantee.FENCED, Guarantee.SURVIVES_UNKIND_NETWORK}

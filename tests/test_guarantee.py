@@ -47,7 +47,7 @@ def test_the_default_promises_everything_and_says_what_stops_it() -> None:
 
 
 def test_an_unknown_protocol_is_the_callers_mistake() -> None:
-    with pytest.raises(ValueError, match="protocol is 'raft', and must be one of central, lamport"):
+    with pytest.raises(ValueError, match="protocol is 'raft', and must be one of bakery, central"):
         demand("raft", Guarantee.EXCLUSIVE)
 
 
@@ -57,4 +57,4 @@ def test_every_protocol_excludes_and_fences() -> None:
 
 
 def test_only_what_is_built_is_listed() -> None:
-    assert list(PROMISES) == ["central", "lamport", "paxos"]
+    assert list(PROMISES) == ["bakery", "central", "lamport", "paxos"]
