@@ -12,6 +12,7 @@ from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of, nod
 from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings
 from holdfast.cluster.simulation.adversary import Adversary
 from holdfast.cluster.simulation.audit import Auditor
+from holdfast.cluster.simulation.bakery_terms import with_terms
 from holdfast.cluster.simulation.ground import Judge
 from holdfast.cluster.simulation.judge import LockJudge, judge_drain, judge_progress
 from holdfast.cluster.simulation.nemesis import Nemesis
@@ -86,6 +87,8 @@ def run_seed(
             promise = promise_of(protocol, chosen)
     if plan is None:
         plan = draw_plan(seed, promise)
+    if promise.leases:
+        chosen = with_terms(chosen, seed)
     run = _Run(_recipe(protocol), seed, plan, chosen, promise, door)
     if judges is not None:
         run.world.judges += judges(run.world)
