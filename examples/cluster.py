@@ -68,7 +68,8 @@ def run(
     protocol: Annotated[
         str,
         typer.Option(
-            help="paxos: a majority must be up; lamport: every node; central: one server."
+            help="paxos: a majority must be up; bakery: that, and two of three leaders; "
+            "lamport: every node; central: one server."
         ),
     ] = "paxos",
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Node processes.")] = 3,
@@ -94,7 +95,7 @@ def run(
     fence went back, every client was served, and clients went on after each kill.
     """
     if kill_leader:
-        check_kills(protocol, journal=journal, every_s=kill_every, seconds=seconds)
+        check_kills(protocol, nodes, journal=journal, every_s=kill_every, seconds=seconds)
     console = Console(stderr=as_json and not sys.stdout.isatty())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-")))
@@ -126,14 +127,16 @@ def run(
     raise typer.Exit(0 if verdict.ok else 1)
 
 
-def check_kills(protocol: str, *, journal: bool, every_s: float, seconds: float) -> None:
+def check_kills(
+    protocol: str, nodes: int, *, journal: bool, every_s: float, seconds: float
+) -> None:
     """Refuse kills that would break what the protocol promises, or for which there is no time.
 
     Raises:
         typer.BadParameter: so it is; the text says what to do instead.
 
     """
-    if reason := why_not(protocol, journal=journal):
+    if reason := why_not(protocol, nodes, journal=journal):
         raise typer.BadParameter(reason, param_hint="--kill-leader")
     if seconds < (needed := every_s / 2 + LAST_BEFORE_END_S):
         text = f"at least {needed:g} are needed for one kill and to see that clients go on"

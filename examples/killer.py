@@ -7,7 +7,7 @@ import time
 from typing import Self
 
 from contenders import Contenders
-from local_cluster import LocalCluster, described, master_of
+from local_cluster import LocalCluster, described, leaders_of
 
 import holdfast
 
@@ -17,27 +17,35 @@ DOWN_S = 1.0
 LAST_BEFORE_END_S = 3.0
 """No kill so shortly before the end: it has to be seen that clients go on after each."""
 
+BAKERY_NODES_MIN = 3
+"""With three, two are left, who are a majority of the nodes and of the leaders."""
+
 LOOK_AGAIN_S = 0.05
 STOP_S = 10.0
 
 
-def why_not(protocol: str, *, journal: bool) -> str:
+def why_not(protocol: str, nodes: int, *, journal: bool) -> str:
     """Return why the leader of such a cluster cannot be killed, in words; empty if it can."""
     if protocol == "lamport":
         return (
             "lamport has no leader, and needs every node up with what it knows: "
-            "use --protocol paxos, or central with --journal"
+            "use --protocol paxos, bakery, or central with --journal"
         )
     if protocol == "central" and not journal:
         return (
             "a central server that is killed forgets who holds what, and two could hold at once: "
             "add --journal, or use --protocol paxos"
         )
+    if protocol == "bakery" and nodes < BAKERY_NODES_MIN:
+        return (
+            f"bakery with {nodes} node{'' if nodes == 1 else 's'} has no leader to spare: "
+            f"use --nodes {BAKERY_NODES_MIN} or more"
+        )
     return ""
 
 
 class LeaderKiller:
-    """A thread that kills whoever leads.
+    """A thread that kills whoever leads; where several do, one after the other.
 
     Nobody is killed unless all nodes are ready and there was a grant since the last kill.
 
@@ -97,7 +105,8 @@ class LeaderKiller:
                 return ""
             statuses = described(self._watcher)
             ready = {status.node for status in statuses if status.ready}
-            leader = master_of(statuses) or self._cluster.server
+            leaders = leaders_of(statuses) or (self._cluster.server,)
+            leader = leaders[len(self._contenders.kills_ms) % len(leaders)]
             all_ready = ready == set(self._cluster.nodes)
             if all_ready and leader and not self._contenders.unserved:
                 return leader

@@ -138,6 +138,15 @@ def master_of(statuses: Sequence[NodeStatus]) -> str:
     return max(sorted(told), key=lambda node: told[node], default="")
 
 
+def leaders_of(statuses: Sequence[NodeStatus]) -> tuple[str, ...]:
+    """Return the nodes that lead, as far as the others know; several only where they are elected."""
+    told = [status.elected for status in statuses if status.elected is not None]
+    if told:
+        return max(told, key=lambda elected: elected.epoch).leaders
+    master = master_of(statuses)
+    return (master,) if master else ()
+
+
 def stop_all(processes: list[subprocess.Popen[Any]]) -> None:
     """Ask every process to end, and end those that do not listen."""
     for process in processes:

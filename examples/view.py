@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contenders import Contenders
-from local_cluster import master_of
+from local_cluster import leaders_of
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +19,7 @@ def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: flo
         locks.add_column(column, min_width=18 if column == "fence" else None)
     for name, parts in by_lock(statuses).items():
         holder = holder_of(parts)
-        waiting = [named(waiter) for part in parts for waiter in part.waiters]
+        waiting = in_order(parts)
         locks.add_row(
             name,
             named(holder) if holder else "",
@@ -31,10 +31,10 @@ def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: flo
     nodes = Table(title="nodes", expand=True)
     for column in ("node", "protocol", "ready", "leads", "up"):
         nodes.add_column(column)
-    master = master_of(statuses)
+    seats = seats_of(statuses)
     for status in statuses:
         ready = Text("yes", "green") if status.ready else Text(status.detail, "yellow")
-        leads = Text("master", "cyan") if status.node == master else Text()
+        leads = Text(seats.get(status.node, ""), "cyan")
         up = f"{status.uptime_ms / 1000:.1f} s"
         nodes.add_row(status.node, status.protocol, ready, leads, up)
     for name in sorted({name for status in statuses for name in status.nodes} - heard(statuses)):
@@ -47,14 +47,44 @@ def plain_line(statuses: tuple[NodeStatus, ...], contenders: Contenders) -> str:
     held: list[str] = []
     for name, parts in by_lock(statuses).items():
         holder = holder_of(parts)
-        waiting = sum(len(part.waiters) for part in parts)
+        waiting = in_order(parts)
         who = f"{named(holder)} (fence {holder.fence})" if holder else "nobody"
-        held.append(f"{name}: {who}, {waiting} waiting")
-    master = master_of(statuses)
-    nodes = [f"master {master}"] if master else []
+        count = f"{len(waiting)} waiting"
+        queue = f": {' '.join(waiting)}" if waiting and is_elected(statuses) else ""
+        held.append(f"{name}: {who}, {count}{queue}")
+    nodes = [who_leads(statuses)] if leaders_of(statuses) else []
     missing = {name for status in statuses for name in status.nodes} - heard(statuses)
     nodes += [f"no answer from {name}" for name in sorted(missing)]
     return " | ".join([summary(contenders), *nodes, *held])
+
+
+def seats_of(statuses: tuple[NodeStatus, ...]) -> dict[str, str]:
+    """Return what each node that leads is called."""
+    leaders = leaders_of(statuses)
+    if not is_elected(statuses):
+        return dict.fromkeys(leaders, "master")
+    return {leader: f"leader {seat}" for seat, leader in enumerate(leaders, 1)}
+
+
+def who_leads(statuses: tuple[NodeStatus, ...]) -> str:
+    """Return who leads, and where several do, in which epoch."""
+    leaders = " ".join(leaders_of(statuses))
+    if not is_elected(statuses):
+        return f"master {leaders}"
+    epoch = max(status.elected.epoch for status in statuses if status.elected)
+    return f"leaders {leaders} (epoch {epoch})"
+
+
+def is_elected(statuses: tuple[NodeStatus, ...]) -> bool:
+    """Return whether leaders are elected here, who have tickets in an order."""
+    return any(status.elected for status in statuses)
+
+
+def in_order(parts: list[LockStatus]) -> list[str]:
+    """Return who waits, with its place where there is one order for all."""
+    if len(parts) > 1:
+        return [named(waiter) for part in parts for waiter in part.waiters]
+    return [f"{place}.{named(waiter)}" for place, waiter in enumerate(parts[0].waiters, 1)]
 
 
 def heard(statuses: tuple[NodeStatus, ...]) -> set[str]:
@@ -76,6 +106,10 @@ def by_lock(statuses: tuple[NodeStatus, ...]) -> dict[str, list[LockStatus]]:
         newest = max(parts, key=lambda part: part.slot)
         if newest.slot:
             found[name] = [newest]
+        elif is_elected(statuses):  # Each leader has all tickets, or nearly.
+            found[name] = [
+                max(parts, key=lambda part: (part.holder is not None, len(part.waiters)))
+            ]
     return dict(sorted(found.items()))
 
 
