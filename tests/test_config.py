@@ -101,7 +101,8 @@ def test_every_problem_is_told_at_once_each_on_its_line() -> None:
     ) == [
         'cluster: "Orders" is not usable: a name of 1 to 64 of a-z, 0-9 and - like "orders" '
         "is expected",
-        'protocol: "raft" is not usable: one of "bakery", "central", "lamport", "paxos" is expected',
+        'protocol: "raft" is not usable: one of "bakery", "central", "lamport", "paxos" is '
+        "expected",
         'data: 5 is not usable: a folder like "./data" is expected',
         'nodes.N1: "N1" is not usable: a table with an address, under an id of 1 to 32 of a-z, '
         '0-9 and - that begins with a letter or digit, like "n1" is expected',

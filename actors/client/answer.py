@@ -70,6 +70,9 @@ def _on_rarer(
             granted = lease.granted_by(pending, answer)
             if granted is None:
                 return [Observe("client.unfit_answer_dropped")]
+            if lease.is_over(pending, answer, now):  # It came so late that it ended meanwhile.
+                ledger.outstanding.renew(pending, now)
+                return [Observe("client.wait_renewed")]
             return _on_granted(ledger, pending, granted, now)
         case Renewed():
             return _on_renewed(ledger, pending, answer, now)
@@ -172,7 +175,6 @@ def _on_renewed(ledger: Ledger, pending: Pending, renewed: Renewed, now: Instant
     assert claim is not None
     ledger.outstanding.drop(pending)
     effects = [*ledger.confirm(pending.said_at, now), *lease.renewed(ledger, pending, renewed, now)]
-    effects += ledger.reply(pending, renewed)
     if claim in ledger.holds:
         effects += ledger.release_owed(claim, now)
     return effects + ledger.outstanding.go_on(claim, now)

@@ -75,13 +75,20 @@ def begin(
     return _count(ledger, claim, said_at, granted, now)
 
 
+def is_over(pending: Pending, renewed: Renewed, now: Instant) -> bool:
+    """Whether a lease that was renewed before anybody heard of its grant may be over already."""
+    said_at, lease_ms = pending.renewed_at, renewed.hold_ms + renewed.grace_ms
+    return said_at is None or now >= Tenure.trusted_until(said_at, lease_ms)
+
+
 def renewed(ledger: Ledger, pending: Pending, answer: Renewed, now: Instant) -> list[Effect]:
-    """Count from when a user's renewal was said."""
+    """Count from when a user's renewal was said, and tell it; unless the hold is lost by now."""
     claim = Claim(answer.lock, answer.owner)
     hold = ledger.holds.get(claim)
     if hold is None or hold.fence != answer.fence or pending.said_at is None:
-        return []
-    return _count(ledger, claim, pending.said_at, answer, now)
+        return ledger.reply_no(pending, lost(claim, answer.fence, OVER))
+    counted = _count(ledger, claim, pending.said_at, answer, now)
+    return [*counted, *ledger.reply(pending, answer)]
 
 
 def _count(
