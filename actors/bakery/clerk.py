@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdfast.actors.bakery.agenda import Step, locked
 from holdfast.actors.bakery.config import Terms, election_of, later
 from holdfast.actors.bakery.course import Courses
@@ -91,7 +93,19 @@ class Clerk:
             waits = course is not None and course.step is not Step.HELD
             dropped = self.courses.drop(course, now) if course is not None and waits else []
             return [*dropped, Send(door, Unlocked(number=asked.number, found=waits))]
-        for entry in self.tickets.of(asked.lock, asked.who):
+        entries = self.tickets.of(asked.lock, asked.who)
+        held = next(
+            (entry for entry in entries if asked.fence and entry.fence == asked.fence), None
+        )
+        if held is not None:
+            # A leader that did not vote for it knows its number alone, and must forget it, too.
+            asked = replace(asked, request=held.ticket.request, fence=0)
+        elif asked.fence:
+            for entry in entries:  # Its owner knows under which number it holds.
+                if entry.owner in self.office.others and entry.owner in self.connected:
+                    word = NotLeading(lock=asked.lock, who=asked.who, owner=entry.owner)
+                    return [Send(door, word)]
+        for entry in entries:
             if is_named(entry, asked.request, asked.fence):
                 self.courses.agenda.forget(entry)
         found = self.tickets.drop(asked.lock, asked.who, asked.request, asked.fence)
