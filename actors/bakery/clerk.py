@@ -94,9 +94,8 @@ class Clerk:
             dropped = self.courses.drop(course, now) if course is not None and waits else []
             return [*dropped, Send(door, Unlocked(number=asked.number, found=waits))]
         entries = self.tickets.of(asked.lock, asked.who)
-        held = next(
-            (entry for entry in entries if asked.fence and entry.fence == asked.fence), None
-        )
+        fence = asked.fence
+        held = next((entry for entry in entries if fence and entry.fence == fence), None)
         if held is not None:
             # A leader that did not vote for it knows its number alone, and must forget it, too.
             asked = replace(asked, request=held.ticket.request, fence=0)
