@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from holdfast.cluster.bench import locks as lock_bench
+from holdfast.cluster.bench.bakery import compare, steps_table
 from holdfast.cluster.bench.idle import share_of_a_core
 from holdfast.cluster.bench.locks import Part, Plan
 from holdfast.cluster.bench.report import readings_table, table_of
@@ -113,6 +114,33 @@ def locks(
     console.print(report.machine.in_words(), soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(report.as_plain()))
+
+
+@app.command()
+def bakery(
+    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of each comparison.")] = 3,
+    seconds: Annotated[
+        float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
+    ] = 3.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="End with one JSON object on the last line.")
+    ] = False,
+) -> None:
+    """Compare [bold]bakery[/bold] with paxos in memory; exit 1 if a bar is missed.
+
+    Three nodes of each, in turns: a pair of acquire and release, and the hand-over of one lock.
+    The messages of a lock are counted beside the steps of the protocol's source.
+    """
+    console = Console(stderr=as_json)
+    with _ends_on_sigterm(), _progress(console) as say:
+        comparison = compare(rounds, seconds, say)
+    console.print(table_of("holdfast bench bakery", "bakery", "paxos", comparison.figures))
+    console.print(steps_table(comparison.per_lock))
+    console.print(comparison.machine.in_words(), soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(comparison.as_plain()))
+    if not comparison.met:
+        raise typer.Exit(1)
 
 
 @contextlib.contextmanager
