@@ -1,0 +1,204 @@
+"""`bakery` in processes of its own: leaders are killed, stopped and lost two at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.actors.error import UnavailableError
+from holdfast.cluster.bench.members import stop_all
+from holdfast.cluster.config import starting_config
+from holdfast.cluster.ports import free_ports
+
+PATIENCE_S = 60
+CLUSTER = "bakery-real"
+LEAST_S = 0.5
+
+
+class Processes:
+    """A cluster of ``holdfast serve`` processes with short leases."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.folder = folder
+        ports = free_ports(nodes)
+        self.addresses = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(ports, 1)}
+        self.connect = ",".join(self.addresses.values())
+        text = starting_config(self.addresses, cluster=CLUSTER, protocol="bakery")
+        for key in ("duration = 5.0", "grace = 5.0", "least = 3.0"):
+            text = text.replace(key, f"{key.split()[0]} = {LEAST_S}")
+        (folder / "cluster.toml").write_text(text, encoding="utf-8")
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, node: str) -> None:
+        command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
+        with (self.folder / f"{node}.log").open("ab") as log:
+            self.running[node] = subprocess.Popen(
+                [*command, "--config", str(self.folder / "cluster.toml")], stdout=log, stderr=log
+            )
+
+    def kill(self, *nodes: str) -> None:
+        for node in nodes:
+            self.running[node].kill()
+        for node in nodes:
+            self.running[node].wait(PATIENCE_S)
+
+
+def wait_for(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def elected(client: holdfast.Client) -> holdfast.Elected:
+    """What the nodes say of the last election; nobody leads if none answers."""
+    try:
+        told = [status.elected for status in client.describe() if status.elected]
+    except UnavailableError:
+        told = []
+    return max(told, key=lambda one: one.epoch, default=holdfast.Elected(0, (), ()))
+
+
+def ready(client: holdfast.Client) -> set[str]:
+    try:
+        return {status.node for status in client.describe() if status.ready}
+    except UnavailableError:
+        return set()
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Iterator[Processes]:
+    processes = Processes(tmp_path, 5)
+    try:
+        for node in processes.addresses:
+            processes.start(node)
+        yield processes
+    finally:
+        for process in processes.running.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+        stop_all(list(processes.running.values()))
+
+
+@pytest.fixture
+def client(five: Processes) -> Iterator[holdfast.Client]:
+    with holdfast.connect(five.connect, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        wait_for(lambda: len(ready(client)) == len(five.addresses))
+        yield client
+
+
+def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
+    five: Processes, client: holdfast.Client
+) -> None:
+    before = elected(client)
+    held = client.lock("held", owner="holder", duration=60)
+    fence = held.acquire(timeout=PATIENCE_S)
+    assert fence is not None
+    five.kill(before.leaders[0])
+    assert client.lock("free", duration=60).acquire(timeout=PATIENCE_S) is not None
+    wait_for(lambda: before.leaders[0] not in elected(client).leaders)
+    after = elected(client)
+    assert after.epoch > before.epoch
+    assert set(before.leaders[1:]) < set(after.leaders)
+    assert len(after.leaders) == len(before.leaders)
+    wait_for(lambda: len(ready(client)) == len(five.addresses) - 1)
+    assert client.lock("held", owner="other").acquire(timeout=0.5) is None
+    held.release()
+    later = client.lock("held", owner="other", duration=60).acquire(timeout=PATIENCE_S)
+    assert later is not None
+    assert later > fence
+
+
+def test_after_two_leaders_are_lost_nothing_is_granted_before_the_longest_lease_is_over(
+    five: Processes, client: holdfast.Client
+) -> None:
+    leaders = elected(client).leaders
+    lease_s = 3.0
+    held = client.lock("held", owner="holder", duration=lease_s - 1, grace=1)
+    fence = held.acquire(timeout=PATIENCE_S)
+    assert fence is not None
+    five.kill(*leaders[:2])
+    killed = time.monotonic()
+    wait_for(lambda: any("s at most" in one.detail for one in client.describe()))
+    told = next(one for one in client.describe() if "s at most" in one.detail)
+    assert "too many leaders were lost at once" in told.detail
+    assert not told.ready
+    later = client.lock("held", owner="other", duration=60).acquire(timeout=PATIENCE_S)
+    assert time.monotonic() - killed >= lease_s * 0.9
+    assert later is not None
+    assert later > fence
+    assert not held.held
+
+
+def test_a_leader_that_is_stopped_and_goes_on_later_serves_in_no_old_epoch(
+    five: Processes, client: holdfast.Client
+) -> None:
+    before = elected(client)
+    stopped = before.leaders[0]
+    five.running[stopped].send_signal(signal.SIGSTOP)
+    wait_for(lambda: stopped not in elected(client).leaders)
+    fence = client.lock("order", owner="one", duration=60).acquire(timeout=PATIENCE_S)
+    five.running[stopped].send_signal(signal.SIGCONT)
+    wait_for(lambda: len(ready(client)) == len(five.addresses))
+    seen = client.status("order").holder
+    assert seen is not None
+    assert seen.fence == fence
+    assert client.lock("order", owner="two").acquire(blocking=False) is None
+
+
+def test_garbage_at_a_nodes_port_changes_nothing(five: Processes, client: holdfast.Client) -> None:
+    for address in five.addresses.values():
+        host, _, port = address.removeprefix("tcp://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as wire:
+            wire.sendall(os.urandom(4096))
+    lock = client.lock("order")
+    assert lock.acquire(timeout=PATIENCE_S) is not None
+    lock.release()
+    assert all(process.poll() is None for process in five.running.values())
+
+
+def test_status_shows_members_leaders_epoch_and_the_missing_condition(
+    five: Processes, client: holdfast.Client
+) -> None:
+    told = status(five)
+    (epoch,) = {one["elected"]["epoch"] for one in told}
+    assert epoch == elected(client).epoch
+    assert [one["node"] for one in told[0]["elected"]["members"]] == list(five.addresses)
+    assert {one["priority"] for one in told[0]["elected"]["members"]} == {14}
+    assert "lead in epoch" in shown(five)
+    lost = [node for node in five.addresses if node != "n1"][:3]
+    five.kill(*lost)
+    wait_for(lambda: "cluster is down: 2 of 5 members are connected, 3 are needed" in shown(five))
+
+
+def status(five: Processes) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = json.loads(run(five, "--json"))
+    return told
+
+
+def shown(five: Processes) -> str:
+    return " ".join(run(five).split())
+
+
+def run(five: Processes, *options: str) -> str:
+    command = [sys.executable, "-m", "holdfast", "status", "--connect", five.connect]
+    done = subprocess.run(
+        [*command, "--cluster", CLUSTER, *options],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    return done.stdout
