@@ -72,7 +72,8 @@ def test_at_the_end_of_the_duration_the_owner_is_told_and_after_the_grace_the_ne
     lost = threading.Event()
     mine = client.lock("order", duration=SHORT_S, grace=SHORT_S, owner="first")
     mine.on_unlocking(told.append)
-    mine.on_lost(lambda notice: (told.append(notice), lost.set()))
+    mine.on_lost(told.append)
+    mine.on_lost(lambda notice: lost.set())
     fence = mine.acquire()
     assert fence is not None
     began = time.monotonic()
@@ -176,7 +177,8 @@ def test_a_task_has_the_same_deadlines(cluster: Config) -> None:
             mine = client.lock("task", duration=SHORT_S, grace=SHORT_S)
             over = asyncio.Event()
             mine.on_unlocking(lambda notice: told.append(notice.state))
-            mine.on_lost(lambda notice: (told.append(notice.state), over.set()))
+            mine.on_lost(lambda notice: told.append(notice.state))
+            mine.on_lost(lambda notice: over.set())
             await mine.acquire()
             await mine.renew()
             async with asyncio.timeout(PATIENCE_S):
