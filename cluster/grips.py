@@ -104,6 +104,8 @@ class Grips:
                         if grip is not None and grip.fence == fence:
                             grip.known = True
                             self._lose(grip, detail)
+                case Leased() | Unlocking():
+                    pass  # When a deadline has passed, `HoldsLost` says so.
                 case _:
                     raise AssertionError(f"no watcher is told {event}")
 
