@@ -116,9 +116,9 @@ class Courses:
             return self.fail(course, Error.OVERFLOW, text, now)
         turn = entry.ticket.turn._replace(number=number)
         self.table.put(entry.ticket._replace(turn=turn), self.office.node, now, None)
-        if course.held:
-            return self._take_over(course, course.held, now)
-        return self.ask(course, now)
+        asked = self._take_over(course, course.held, now) if course.held else self.ask(course, now)
+        # It enters no more: that may have been all that kept another of this leader's waiting.
+        return [*asked, *self.advance(entry.ticket.lock, now)]
 
     def _take_over(self, course: Course, fence: int, now: Instant) -> list[Effect]:
         course.held = fence
