@@ -62,12 +62,24 @@ def init(
     typer.echo(f"Wrote {config}: {nodes} nodes of {protocol} on this machine.")
     if protocol == "paxos":
         typer.echo(_losses(nodes))
+    if protocol == "bakery":
+        typer.echo(_leaders(nodes))
     typer.echo("Change the addresses for other machines. Then, each in a terminal of its own:\n")
     for node in addresses:
         typer.echo(f"  holdfast serve --config {config} --id {node}")
     connect = f"--connect {','.join(addresses.values())}"
     typer.echo("\nand, to see who leads and who holds what:\n")
     typer.echo(f"  holdfast status {connect} --cluster {cluster}")
+
+
+def _leaders(nodes: int) -> str:
+    """Return how many of ``nodes`` lead, and how many of those may die."""
+    if nodes < SAFE_FROM:
+        return f"Mind: all must be up; with {SAFE_FROM} nodes one may die."
+    return (
+        "Three of them lead; one leader may die at a time. After two at once locks are granted "
+        "again when every duration and grace is over (10 s, unless somebody asked for more)."
+    )
 
 
 def _losses(nodes: int) -> str:
