@@ -37,6 +37,11 @@ from holdfast import HoldfastError
 
 VIEW_EVERY_S = 0.5
 LINE_EVERY_S = 1.0
+PROTOCOLS = (
+    "paxos: a majority must be up; bakery: that, and two of three leaders; lamport: every node; "
+    "central: one server."
+)
+
 GRACE_S = 30.0
 """How long clients may take to finish what they wait for when the time is over."""
 
@@ -67,10 +72,7 @@ class Verdict:
 def run(
     protocol: Annotated[
         str,
-        typer.Option(
-            help="paxos: a majority must be up; bakery: that, and two of three leaders; "
-            "lamport: every node; central: one server."
-        ),
+        typer.Option(help=PROTOCOLS),
     ] = "paxos",
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Node processes.")] = 3,
     clients: Annotated[int, typer.Option(min=1, max=64, help="Client processes.")] = 4,

@@ -139,7 +139,7 @@ def master_of(statuses: Sequence[NodeStatus]) -> str:
 
 
 def leaders_of(statuses: Sequence[NodeStatus]) -> tuple[str, ...]:
-    """Return the nodes that lead, as far as the others know; several only where they are elected."""
+    """Return the nodes that lead, as far as is known; several only where they are elected."""
     told = [status.elected for status in statuses if status.elected is not None]
     if told:
         return max(told, key=lambda elected: elected.epoch).leaders
