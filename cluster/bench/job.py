@@ -13,6 +13,8 @@ class Kind(StrEnum):
 
     PAIR = "pair"
     """One thread takes and gives back one lock; how long each pair took."""
+    PROFILE = "profile"
+    """The same, with marks of when the client did what."""
     RATE = "rate"
     """Threads take and give back locks; how many pairs in a time."""
     TASKS = "tasks"
@@ -41,6 +43,7 @@ class Job:
         lock: the name of the lock, or how the names of the locks begin.
         shared: whether all are after the one lock, not each after a lock of its own.
         age_ms: how old an answer to a read may be (ms); None for a linearizable read.
+        marks: the file into which marks are written.
 
     """
 
@@ -53,6 +56,7 @@ class Job:
     lock: str = "bench"
     shared: bool = False
     age_ms: int | None = None
+    marks: str = ""
 
     def lock_of(self, number: int) -> str:
         """Return which lock thread or task ``number`` is after."""

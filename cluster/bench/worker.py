@@ -28,6 +28,10 @@ def main() -> None:
             from holdfast.cluster.bench.tasks import tasks  # noqa: PLC0415 (not for the others)
 
             _say(asyncio.run(tasks(job, _begin)))
+        case Kind.PROFILE:
+            from holdfast.cluster.bench.marked import marked_pairs  # noqa: PLC0415 (as above)
+
+            _say(marked_pairs(job, _begin))
         case Kind.PAIR | Kind.RATE | Kind.READ | Kind.WATCH:
             _say(_with_threads(job))
 

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from holdfast.cluster.bench import locks as lock_bench
+from holdfast.cluster.bench import profile as pair_profile
 from holdfast.cluster.bench.idle import share_of_a_core
 from holdfast.cluster.bench.locks import Part, Plan
 from holdfast.cluster.bench.report import readings_table, table_of
@@ -81,6 +82,12 @@ def locks(
     only: Annotated[
         list[Part] | None, typer.Option(help="Measure this alone; may be given several times.")
     ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Measure instead where the time of a lone client's pair goes."
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="End with one JSON object on the last line.")
     ] = False,
@@ -97,6 +104,8 @@ def locks(
 
       [cyan]holdfast bench locks --only failover --kills 10 --json[/cyan]
 
+      [cyan]holdfast bench locks --profile[/cyan]
+
     """
     plan = Plan(
         protocol=protocol,
@@ -107,12 +116,33 @@ def locks(
         parts=tuple(part for part in Part if not only or part in only),
     )
     console = Console(stderr=as_json)
+    if profile:
+        _profile(plan, console, as_json)
+        return
     with _ends_on_sigterm(), _progress(console) as say:
         report = lock_bench.measure(plan, say)
     console.print(readings_table(f"holdfast bench locks, {plan.in_words()}", report.readings))
     console.print(report.machine.in_words(), soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(report.as_plain()))
+
+
+def _profile(plan: Plan, console: Console, as_json: bool) -> None:
+    with _ends_on_sigterm(), _progress(console) as say:
+        found = pair_profile.profile(
+            plan.protocol,
+            plan.nodes,
+            durable=plan.durable,
+            seconds=plan.seconds,
+            title=f"holdfast bench locks --profile, {plan.in_words()}",
+            say=say,
+        )
+    console.print(pair_profile.profile_table(found))
+    console.print(pair_profile.steps_table(found))
+    console.print(found.in_words(), soft_wrap=True)
+    console.print(found.machine.in_words(), soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(found.as_plain()))
 
 
 @contextlib.contextmanager
