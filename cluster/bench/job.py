@@ -21,6 +21,8 @@ class Kind(StrEnum):
     """The same with asyncio tasks."""
     WATCH = "watch"
     """The same with threads, until told to end; when there were grants."""
+    HOLD = "hold"
+    """Tasks take locks and keep them, some more each time it is told to."""
     READ = "read"
     """Threads ask for the status of locks; how many answers in a time."""
     ECHO = "echo"
@@ -44,6 +46,7 @@ class Job:
         shared: whether all are after the one lock, not each after a lock of its own.
         age_ms: how old an answer to a read may be (ms); None for a linearizable read.
         marks: the file into which marks are written.
+        locks: how many to take each time it is told to.
 
     """
 
@@ -57,6 +60,7 @@ class Job:
     shared: bool = False
     age_ms: int | None = None
     marks: str = ""
+    locks: int = 0
 
     def lock_of(self, number: int) -> str:
         """Return which lock thread or task ``number`` is after."""

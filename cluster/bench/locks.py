@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cluster.bench.failover import failover
+from holdfast.cluster.bench.held import held_reading
 from holdfast.cluster.bench.job import Job, Kind
 from holdfast.cluster.bench.machine import Machine, this_machine
 from holdfast.cluster.bench.members import BenchFailedError, Members, described, master_of
@@ -42,10 +43,11 @@ class Part(StrEnum):
     TASKS = "tasks"
     FAILOVER = "failover"
     READS = "reads"
+    HELD = "held"
 
 
-ONLY_PAXOS = frozenset({Part.FAILOVER, Part.READS})
-"""Elsewhere nobody takes over, and reads are of one kind."""
+ONLY_PAXOS = frozenset({Part.FAILOVER, Part.READS, Part.HELD})
+"""Elsewhere nobody takes over, reads are of one kind, and no table is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class Plan:
         durable: whether nodes keep on disk what they promised, where that is a choice.
         seconds: how long each measurement takes, above 0; as much as a fifth more to warm up.
         kills: of the master, 1 or more.
+        held: how many locks are held when memory is measured, 100 or more.
         parts: which measurements, in this order.
 
     """
@@ -67,6 +70,7 @@ class Plan:
     durable: bool = True
     seconds: float = 5.0
     kills: int = 5
+    held: int = 100_000
     parts: tuple[Part, ...] = tuple(Part)
 
     def has(self, part: Part) -> bool:
@@ -105,29 +109,39 @@ def measure(plan: Plan, say: Callable[[str], None]) -> Report:
 
     Args:
         plan: what to measure.
-        say: called with what is measured next.
+        say: called with what is done next.
 
     Raises:
         BenchFailedError: a process failed, or was not served at all; the text says more.
         holdfast.ConfigError: the protocol cannot run so.
 
     """
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name, ExitStack() as stack:
-        folder = Path(name)
-        machine = this_machine(folder)
-        say(f"starting {plan.nodes} nodes")
-        members = stack.enter_context(
-            Members(folder, plan.protocol, plan.nodes, durable=plan.durable)
-        )
+    parts = [part for part in plan.parts if plan.has(part)]
+    readings: list[Reading] = []
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+        machine = this_machine(Path(name))
+        shared = [part for part in parts if part is not Part.HELD]
+        if shared:
+            readings += _in_one_cluster(plan, shared, Path(name), say)
+        if Part.HELD in parts:  # Nodes of its own: all that they ever did is memory.
+            folder = Path(name, "held")
+            folder.mkdir()
+            readings.append(held_reading(folder, plan.held, plan.nodes, plan.durable, say))
+    return Report(plan, machine, tuple(readings))
+
+
+def _in_one_cluster(
+    plan: Plan, parts: Sequence[Part], folder: Path, say: Callable[[str], None]
+) -> list[Reading]:
+    say(f"starting {plan.nodes} nodes")
+    with ExitStack() as stack:
+        members = Members(folder, plan.protocol, plan.nodes, durable=plan.durable)
+        stack.enter_context(members)
         watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
         stack.enter_context(watcher)
         members.wait_until_ready(watcher)
         bench = _Bench(plan, members, watcher, say)
-        readings: list[Reading] = []
-        for part in plan.parts:
-            if plan.has(part):
-                readings += bench.run(part)
-        return Report(plan, machine, tuple(readings))
+        return [reading for part in parts for reading in bench.run(part)]
 
 
 class _Bench:
@@ -151,7 +165,7 @@ class _Bench:
     def run(self, part: Part) -> list[Reading]:
         """Measure one part, on a cluster whose nodes are all ready."""
         self.members.wait_until_ready(self.watcher)
-        self.say(part.value)
+        self.say(f"measuring {part.value}")
         match part:
             case Part.PAIR:
                 return self._pair()
@@ -165,6 +179,8 @@ class _Bench:
                 return self._failover()
             case Part.READS:
                 return self._reads()
+            case Part.HELD:
+                raise AssertionError("on nodes of its own")
 
     def _pair(self) -> list[Reading]:
         (took,) = self._measured(replace(self.job, kind=Kind.PAIR))
@@ -191,7 +207,7 @@ class _Bench:
     def _tasks(self) -> list[Reading]:
         job = replace(self.job, kind=Kind.TASKS, at_once=TASKS, lock="task")
         rate = _per_s(self._measured(job))
-        self.say("a bare ROUTER and DEALER")
+        self.say("measuring a bare ROUTER and DEALER")
         with ExitStack() as stack:
             echo = started(stack, Job(kind=Kind.ECHO), self.members.folder, "echo")
             echo.wait_until_ready()
@@ -253,7 +269,7 @@ class _Bench:
             kinds.append(local)
         with self.watcher.lock("seen"):
             for key, what, nodes, age_ms in kinds:
-                self.say(what)
+                self.say(f"measuring {what}")
                 address = ",".join(self.members.addresses[node] for node in nodes)
                 job = replace(
                     self.job,

@@ -104,14 +104,14 @@ def profile(
         machine = this_machine(Path(name))
         for folder in (plain, marked):
             folder.mkdir()
-        say("pairs without marks")
+        say("measuring pairs without marks")
         with Members(plain, protocol, nodes, durable=durable) as members:
             took, _ = _measured(members, Kind.PAIR, seconds)
-        say("pairs with marks")
+        say("measuring pairs with marks")
         with Members(marked, protocol, nodes, durable=durable, marks=True) as members:
             _, master = _measured(members, Kind.PROFILE, seconds)
         # The nodes have written their marks when they have ended.
-        say("the time lines")
+        say("putting the marks together")
         seen = json.loads((marked / "client.marks").read_text(encoding="utf-8"))
         logs = _logs(members, seen)
     pairs: list[list[int]] = seen["pairs"]

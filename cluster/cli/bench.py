@@ -79,6 +79,9 @@ def locks(
         float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
     ] = 5.0,
     kills: Annotated[int, typer.Option(min=1, max=1000, help="Of the master, for failover.")] = 5,
+    held: Annotated[
+        int, typer.Option(min=100, max=200_000, help="Locks held when memory is measured.")
+    ] = 100_000,
     only: Annotated[
         list[Part] | None, typer.Option(help="Measure this alone; may be given several times.")
     ] = None,
@@ -113,6 +116,7 @@ def locks(
         durable=durability is Durability.FSYNC,
         seconds=seconds,
         kills=kills,
+        held=held,
         parts=tuple(part for part in Part if not only or part in only),
     )
     console = Console(stderr=as_json)
@@ -149,10 +153,10 @@ def _profile(plan: Plan, console: Console, as_json: bool) -> None:
 def _progress(console: Console) -> Generator[Callable[[str], None]]:
     """Show what is measured: on a terminal in place, in a log as lines."""
     if not console.is_terminal:
-        yield lambda what: console.print(f"measuring {what}", soft_wrap=True)
+        yield lambda what: console.print(what, soft_wrap=True)
         return
     with console.status("measuring") as status:
-        yield lambda what: status.update(f"measuring {what}")
+        yield status.update
 
 
 @contextlib.contextmanager
