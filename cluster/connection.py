@@ -25,13 +25,12 @@ from holdfast.actors.error import (
     WrongClusterError,
 )
 from holdfast.actors.lock.command import LABEL_BYTES_MAX
-from holdfast.actors.lock.message import Contender, Describe, NodeStatus
+from holdfast.actors.lock.message import Acquire, Contender, Describe, NodeStatus
 from holdfast.actors.lock.name import check_lock_name, check_owner
 from holdfast.actors.lock.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
 from holdfast.actors.message import address_of
 from holdfast.cluster.grips import Grips
 from holdfast.cluster.guarantee import Guarantee, demand
-from holdfast.cluster.handle import Terms, wait_ms_of
 from holdfast.cluster.herald import Herald
 from holdfast.cluster.host.dispatcher import Dispatcher
 from holdfast.cluster.host.marks import Marks
@@ -41,7 +40,9 @@ from holdfast.cluster.operation import Operation, Wait
 from holdfast.cluster.owner import process_label, process_user
 from holdfast.cluster.recipe import Cast
 from holdfast.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
+from holdfast.cluster.terms import Terms, wait_ms_of
 from holdfast.transport.bridge import Bridge
+from holdfast.transport.wire import pack
 
 STOP_S = 5.0
 """How long closing waits for the client's own threads (s); they need milliseconds."""
@@ -124,6 +125,7 @@ class Connection:
         end = time.monotonic() + limit
         why = f"nothing was heard of {', '.join(self.endpoints)}"
         while (left := end - time.monotonic()) > 0:
+            self.line.check()
             reply = Reply()
             self.line.submit(Describe(), reply)
             try:
@@ -168,6 +170,8 @@ class Connection:
         most = limit if limit is not None else (0 if reentrant else 1)
         if most != 1:
             demand(self.protocol, Guarantee.REENTRANT)
+        # The types, once for every acquire to come: roles trust those of what they hear.
+        pack(Acquire(lock=name, owner=owner or "", limit=most, label=label))
         return Terms(name, timeout, owner, most, label)
 
     def surveying(self) -> Operation[tuple[NodeStatus, ...]]:
@@ -217,7 +221,7 @@ class Connection:
             return
         try:
             reply = Reply()
-            self.line.submit_last(Close(), reply)
+            self.line.submit(Close(), reply)
             with suppress(pykka.ActorDeadError, TimeoutError, HoldfastError):
                 yield Wait(reply, 2 * CLOSE_MS / 1000)
             self._dispatcher.stop(0)

@@ -24,13 +24,14 @@ _tokens = itertools.count(1)
 """Names each acquire of this process to the session, so that exactly that one is cancelled."""
 
 
-class Attempt:
-    """One acquire on its way. Its answer makes the grip, on the dispatcher's thread.
+class Attempt(Reply):
+    """One acquire on its way, and its answer, which makes the grip, on the dispatcher's thread.
 
     There, because a loss is told there too: no loss can slip between a grant and its grip.
     """
 
     def __init__(self, grips: Grips, lock: str, owner: str, listeners: Listeners) -> None:
+        super().__init__(partial(grips.granted, self))
         self.token = next(_tokens)
         self.lock = lock
         self.owner = owner
@@ -39,7 +40,6 @@ class Attempt:
         self.grip: Grip | None = None
         self.lost_before: Grip | None = None
         """A hold of the same owner whose loss nobody was told of when the grant came."""
-        self.reply = Reply(partial(grips.granted, self))
 
 
 class Grips:
@@ -70,7 +70,10 @@ class Grips:
     def find(self, lock: str, owner: str) -> Grip | None:
         """Return what ``owner`` has of ``lock``, judged by the clock; None if nothing."""
         grip = self._grips.get((lock, owner))
-        if grip is not None and grip.lost is None and self._is_over():
+        if grip is None or grip.lost is not None:
+            return grip
+        until = self._until
+        if until is not None and until <= self._now():
             with self._guard:
                 self._expire((grip,))
         return grip

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
+
+import pykka
 
 from holdfast.actors.error import (
     AlreadyHeldError,
@@ -17,26 +17,12 @@ from holdfast.actors.error import (
     NotHeldError,
 )
 from holdfast.actors.lock.message import Acquire, Cancel, Release
-from holdfast.actors.lock.name import WAIT_MS_MAX
 from holdfast.cluster.grips import Attempt, Grips, not_held
 from holdfast.cluster.hold import Callback, Grip, HoldState, Listeners
 from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.line import Line
-from holdfast.cluster.operation import Operation
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What `lock` of a client was told about a lock."""
-
-    name: str
-    timeout: float | None = None
-    """How long an acquire waits unless told otherwise (s); None: without limit."""
-    owner: str | None = None
-    """Who holds it; None for whoever runs."""
-    limit: int = 1
-    """How often an owner may hold it at once; 0: without limit."""
-    label: str = ""
+from holdfast.cluster.line import Line, closed_meanwhile
+from holdfast.cluster.operation import Operation, Wait
+from holdfast.cluster.terms import Terms, wait_ms_of
 
 
 class Handle(ABC):
@@ -147,33 +133,36 @@ class Handle(ABC):
 
     def _entering(self, wait_ms: int | None) -> Operation[int]:
         """Acquire, and end with the fence or an error: ``with`` never enters unheld."""
-        owner = self.owner
+        terms, owner = self._terms, self.owner
         self._line.check()
-        began = time.monotonic()
-        grip = self._grips.find(self.name, owner)
+        grip = self._grips.find(terms.name, owner)
         if grip is not None:
+            began = time.monotonic()
             yield from self._before_acquire(grip)
-        if wait_ms is not None:
-            wait_ms = max(0, wait_ms - int((time.monotonic() - began) * 1000))
-        attempt = Attempt(self._grips, self.name, owner, self._listeners)
+            self._line.check()
+            if wait_ms is not None:
+                wait_ms = max(0, wait_ms - int((time.monotonic() - began) * 1000))
+        attempt = Attempt(self._grips, terms.name, owner, self._listeners)
         acquire = Acquire(
-            lock=self.name,
+            lock=terms.name,
             owner=owner,
             request=attempt.token,
             wait_ms=wait_ms,
-            limit=self._terms.limit,
-            label=self._terms.label,
+            limit=terms.limit,
+            label=terms.label,
         )
         try:
-            self._line.submit(acquire, attempt.reply)
-            yield from self._line.answer(attempt.reply)
+            self._line.submit(acquire, attempt)
+            yield Wait(attempt)
             return self._entered(attempt)
         except HoldfastError:
             raise
+        except pykka.ActorDeadError:
+            raise closed_meanwhile() from None
         except BaseException:
             # Interrupted, perhaps after the grant: whatever the session has, it gives back.
             self._cancel(attempt.lock, attempt.owner, self._grips.give_up(attempt))
-            self._line.abandon(attempt.reply)
+            self._line.abandon(attempt)
             raise
 
     def _entered(self, attempt: Attempt) -> int:
@@ -201,18 +190,21 @@ class Handle(ABC):
 
     def _releasing(self) -> Operation[None]:
         """Release one hold, as `release` of a face does."""
-        owner = self.owner
+        name, owner = self._terms.name, self.owner
         self._line.check()
-        grip = self._grips.find(self.name, owner)
+        grip = self._grips.find(name, owner)
         if grip is None:
-            raise NotHeldError(not_held(self.name, owner))
+            raise NotHeldError(not_held(name, owner))
         while True:
             if grip.lost is not None:
                 self._hand_back(grip)
             reply = self._grips.leave(grip)
             if reply is not None:
                 self._send_release(grip, reply)
-                yield from self._line.answer(reply)
+                try:
+                    yield Wait(reply)
+                except pykka.ActorDeadError:
+                    raise closed_meanwhile() from None
                 return
             last = grip.count == 0
             try:
@@ -223,6 +215,7 @@ class Handle(ABC):
                 raise
             if last or grip.count == 0:
                 return
+            self._line.check()
 
     def _give_back(self, grip: Grip) -> None:
         token = self._grips.give_back(grip)
@@ -273,23 +266,6 @@ class Handle(ABC):
         grip.known = True
         for _ in range(grip.count):
             self._line.tell(Release(lock=grip.lock, fence=grip.fence, owner=grip.owner))
-
-
-def wait_ms_of(timeout: float | None) -> int | None:
-    """Return ``timeout`` (s) as a wait in milliseconds, rounded up; None stays None.
-
-    Raises:
-        ValueError: it is negative, not a number, or above a week.
-
-    """
-    if timeout is None:
-        return None
-    if not 0 <= timeout <= WAIT_MS_MAX / 1000:
-        raise ValueError(
-            f"timeout is {timeout}, and must be from 0 to {WAIT_MS_MAX // 1000} s, "
-            "or None for no limit"
-        )
-    return math.ceil(timeout * 1000)
 
 
 def _note(name: str, failure: HoldfastError) -> str:

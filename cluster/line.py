@@ -10,16 +10,17 @@ import pykka
 
 from holdfast.actors.error import ClosedError, OverloadedError
 from holdfast.actors.lock.message import Inspect, LockStatus
-from holdfast.actors.message import Event
+from holdfast.actors.message import Event, Message
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.operation import Operation, Wait
+from holdfast.transport.wire import pack
 
 
 class Role(Protocol):
     """The session role, as threads reach it (`holdfast.cluster.host.ref.RoleRef`)."""
 
     def submit(self, message: Event, reply: Reply) -> None:
-        """Ask ``message``; the answer, or why there is none, goes to ``reply``."""
+        """Ask ``message``, which is well-typed; the answer, or why not, goes to ``reply``."""
         ...
 
     def abandon(self, reply: Reply) -> None:
@@ -51,7 +52,7 @@ class Line:
             ClosedError: the client is closed, or this is a forked process.
 
         """
-        if self.forked:
+        if os.getpid() != self._pid:
             raise ClosedError(
                 f"this client belongs to process {self._pid}, which forked process "
                 f"{os.getpid()}: connect anew after a fork"
@@ -67,10 +68,14 @@ class Line:
         Raises:
             ClosedError: the client is closed, was closed meanwhile, or was forked.
             HoldfastError: the refusal, as its own error.
+            TypeError: a field of ``message`` is of another type than it was declared.
 
         """
+        if isinstance(message, Message):
+            pack(message)  # It has what a user said, and roles trust the types of what they hear.
         reply = Reply()
         try:
+            self.check()
             self.submit(message, reply)
             return (yield from self.answer(reply))
         except BaseException:
@@ -79,17 +84,10 @@ class Line:
             raise
 
     def submit(self, message: Event, reply: Reply) -> None:
-        """Ask, and go on; `answer` waits for it.
+        """Ask, and go on; `answer` waits for it. For who has called `check`, or closes the client.
 
-        Raises:
-            ClosedError: the client is closed, or was forked.
-
+        ``message`` is well-typed: what a user puts into a question was checked before.
         """
-        self.check()
-        self._session.submit(message, reply)
-
-    def submit_last(self, message: Event, reply: Reply) -> None:
-        """Ask though the client is being closed."""
         self._session.submit(message, reply)
 
     def answer(self, reply: Reply) -> Operation[Any]:
@@ -103,7 +101,7 @@ class Line:
         try:
             return (yield Wait(reply))
         except pykka.ActorDeadError:
-            raise ClosedError("this client was closed before an answer came") from None
+            raise closed_meanwhile() from None
 
     def inspecting(self, lock: str, age_ms: int | None) -> Operation[LockStatus]:
         """End with what is known of ``lock``; ``age_ms`` as in `Inspect`."""
@@ -121,3 +119,8 @@ class Line:
         if not self.forked:
             with contextlib.suppress(pykka.ActorDeadError, OverloadedError):
                 self._session.tell(message)
+
+
+def closed_meanwhile() -> ClosedError:
+    """Return what is raised where a question was open when the client was closed."""
+    return ClosedError("this client was closed before an answer came")

@@ -6,10 +6,11 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.actors.lock.message import LockStatus
-from holdfast.cluster.handle import Handle, wait_ms_of
+from holdfast.cluster.handle import Handle
 from holdfast.cluster.operation import drive
 from holdfast.cluster.owner import owner_of_thread
 from holdfast.cluster.settings import Read, age_ms_of
+from holdfast.cluster.terms import wait_ms_of
 
 
 class Lock(Handle):

@@ -11,7 +11,7 @@ from typing import Literal
 from holdfast.actors.client.gate import GATES_MAX
 from holdfast.actors.error import ConfigError, InvalidRequestError
 from holdfast.actors.lock.command import LABEL_BYTES_MAX
-from holdfast.transport.frame import check_cluster
+from holdfast.transport.name import check_cluster
 
 PORT_MAX = 65_535
 

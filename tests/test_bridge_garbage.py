@@ -14,6 +14,7 @@ import zmq
 
 from holdfast.actors.lock.message import Acquire, Granted, LockStatus
 from holdfast.actors.message import Address, Message
+from holdfast.transport.admission import Admission, Dropped
 from holdfast.transport.bridge import Bridge
 from holdfast.transport.frame import (
     Envelope,
@@ -86,6 +87,30 @@ def test_the_decoder_meets_garbage_with_one_error_only() -> None:
         "WrongVersionError",
         "decoded",
     }, outcomes
+
+
+@pytest.mark.parametrize("gates", [False, True])
+def test_what_is_like_earlier_frames_is_judged_as_if_it_were_the_first(gates: bool) -> None:
+    experienced = Admission("n1", "test", gates=gates)
+    for one in MESSAGES:
+        experienced.admit("me", good(one))
+    outcomes: Counter[str] = Counter()
+    random = Random(4)
+    for raw in garbage(random, FRAMES // 5):
+        link = random.choice(("me", "me", "me", "you", "n1"))
+        judged = experienced.admit(link, raw)
+        assert judged == Admission("n1", "test", gates=gates).admit(link, raw)
+        outcomes[judged.counter if isinstance(judged, Dropped) else "passed"] += 1
+    assert outcomes["passed"] > 100
+    assert len(outcomes) == 7, outcomes
+
+
+def test_what_passed_on_one_link_is_spoofed_on_another() -> None:
+    admission = Admission("n1", "test", gates=False)
+    raw = good(MESSAGES[0])
+    for _ in range(3):
+        assert isinstance(admission.admit("me", raw), Frame)
+        assert admission.admit("you", raw) == Dropped("wire.spoofed_sender")
 
 
 class Node:

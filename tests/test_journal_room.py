@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import closing
@@ -254,7 +255,7 @@ def test_a_disk_without_room_ends_the_journal_and_what_was_promised_is_there(
             return pwrite(descriptor, content, offset)
         if len(content) > SECTOR:
             return pwrite(descriptor, content[:SECTOR], offset)
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with opened(tmp_path) as journal:
         journal.append([Entry("role", b"a")])

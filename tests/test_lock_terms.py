@@ -11,9 +11,9 @@ import pytest
 from holdfast.actors.error import ConfigError, InvalidRequestError
 from holdfast.actors.lock.name import OWNER_BYTES_MAX, check_owner
 from holdfast.cluster.aio.owner import owner_of_task
-from holdfast.cluster.handle import wait_ms_of
 from holdfast.cluster.owner import owner_of_thread, process_label, process_user
 from holdfast.cluster.settings import Settings, age_ms_of, check_text
+from holdfast.cluster.terms import wait_ms_of
 
 PATIENCE_S = 30
 

@@ -13,12 +13,12 @@ from holdfast.actors.error import ClosedError, NotHeldError, UnavailableError
 from holdfast.actors.lock.message import Acquire, Cancel, Granted, Release, Released
 from holdfast.actors.message import Event, Instant
 from holdfast.cluster.grips import Grips
-from holdfast.cluster.handle import Terms
 from holdfast.cluster.herald import ThreadHerald
 from holdfast.cluster.hold import HoldState
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.line import Line
 from holdfast.cluster.lock import Lock
+from holdfast.cluster.terms import Terms
 
 PATIENCE_S = 30
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from holdfast.actors.message import Address, address_of
+from holdfast.actors.message import Address, address_of, node_of, role_of
+from holdfast.transport.cbor import INT_MAX
 from holdfast.transport.frame import (
-    ANY_NODE,
+    ENVELOPE_HEAD_ITEMS,
+    ENVELOPES_MAX,
     FRAME_BYTES_MAX,
+    FRAME_ITEMS,
     Envelope,
     ForeignClusterError,
     Frame,
     MalformedFrameError,
     WrongVersionError,
-    check_node,
     decode_frame,
+    frame_of,
+    open_frame,
 )
+from holdfast.transport.name import ANY_NODE, NAMES_KEPT, check_node
 from holdfast.transport.refusal import Mismatch, Rejected
+from holdfast.transport.schema import array
+from holdfast.transport.wire import unpack
 
 
 class Dropped(NamedTuple):
@@ -28,6 +36,7 @@ class Dropped(NamedTuple):
     detail: str = ""
 
 
+@lru_cache(maxsize=NAMES_KEPT)
 def link_of(identity: bytes) -> str | None:
     """Return the node or client id in a routing id, ``id#boot``; None if there is none."""
     name, mark, boot = identity.partition(b"#")
@@ -55,6 +64,8 @@ class Admission:
         self.cluster = cluster
         self.gates = gates
         self._ours = f"{node}/"
+        self._passed: dict[tuple[str, str, str], tuple[Address, Address]] = {}
+        """What ``to`` and ``from`` of envelopes became that passed, by link and by both."""
 
     def admit(self, link: str, raw: bytes) -> Frame | Dropped:
         """Return the frame in ``raw``, which came over ``link``, or why it is dropped."""
@@ -63,7 +74,11 @@ class Admission:
         if len(raw) > FRAME_BYTES_MAX:
             return Dropped("wire.oversized")
         try:
-            frame = decode_frame(raw, cluster=self.cluster)
+            items = open_frame(raw)
+            familiar = self._familiar(link, items)
+            if familiar is not None:
+                return familiar
+            frame = frame_of(items, self.cluster)
         except WrongVersionError as error:
             return Dropped("wire.wrong_version", Mismatch.VERSION, str(error))
         except ForeignClusterError as error:
@@ -72,34 +87,81 @@ class Admission:
             return Dropped("wire.malformed", detail=str(error))
         return self._addressed(link, frame)
 
+    def _familiar(self, link: str, items: list[Any]) -> Frame | None:
+        """Return the frame if in all but its messages it is like others that passed.
+
+        None means that it is not, or not good, and has to be judged part by part: this is
+        the short way of doing the same.
+
+        Raises:
+            MalformedFrameError: something is no array, or a message is not as declared; all
+                that is judged before it is good.
+
+        """
+        if len(items) != FRAME_ITEMS:
+            return None
+        cluster, view, stamp = items[1:4]
+        if not (
+            cluster == self.cluster
+            and type(view) is int
+            and 0 <= view <= INT_MAX
+            and type(stamp) is int
+            and 0 <= stamp <= INT_MAX
+        ):
+            return None
+        packed = array(items[4])
+        if len(packed) > ENVELOPES_MAX:
+            return None
+        passed = self._passed
+        envelopes: list[Envelope] = []
+        for one in packed:
+            envelope = array(one)
+            if len(envelope) <= ENVELOPE_HEAD_ITEMS:
+                return None
+            to, sender = envelope[:ENVELOPE_HEAD_ITEMS]
+            if type(to) is not str or type(sender) is not str:
+                return None
+            addresses = passed.get((link, to, sender))
+            if addresses is None:
+                return None
+            message = unpack(envelope[ENVELOPE_HEAD_ITEMS:])
+            if type(message) is Rejected:
+                return None
+            envelopes.append(Envelope(*addresses, message))
+        return Frame(cluster, view, stamp, tuple(envelopes))
+
     def _addressed(self, link: str, frame: Frame) -> Frame | Dropped:
         """Judge the addresses, and complete those that name no node."""
         theirs = f"{link}/"
         completed: list[Envelope] = []
-        for envelope in frame.envelopes:
-            to, sender, message = envelope
+        for to, sender, message in frame.envelopes:
             if type(message) is Rejected:
                 return Dropped("wire.rejected", message.code, message.detail)
             if self.gates:
-                sender = address_of(link, sender.partition("/")[2])
-            elif not sender.startswith(theirs):
+                completed_sender = address_of(link, role_of(sender))
+            elif sender.startswith(theirs):
+                completed_sender = sender
+            else:
                 return Dropped("wire.spoofed_sender")
             if to.startswith(self._ours):
-                completed.append(Envelope(to, sender, message))
-                continue
-            node, _, role = to.partition("/")
-            if node != ANY_NODE:
+                completed_to = to
+            elif node_of(to) == ANY_NODE:
+                completed_to = address_of(self.node, role_of(to))
+            else:
                 return Dropped("wire.misdirected")
-            completed.append(Envelope(address_of(self.node, role), sender, message))
+            if len(self._passed) >= NAMES_KEPT:
+                self._passed.clear()
+            self._passed[link, to, sender] = completed_to, completed_sender
+            completed.append(Envelope(completed_to, completed_sender, message))
         return Frame(frame.cluster, frame.view, frame.stamp, tuple(completed))
 
     def outgoing(self, link: str, frame: Frame) -> Frame:
         """Return ``frame`` as it goes to ``link``: an alias is no node, so it becomes ``*``."""
         if not self.gates:
             return frame
-        return frame._replace(
-            envelopes=tuple(e._replace(to=_unaliased(e.to, link)) for e in frame.envelopes)
-        )
+        cluster, view, stamp, envelopes = frame
+        unaliased = [Envelope(_unaliased(e.to, link), e.sender, e.message) for e in envelopes]
+        return Frame(cluster, view, stamp, tuple(unaliased))
 
     def refusal(self, link: str, mismatch: Mismatch, detail: str) -> Frame:
         """Return the frame that tells ``link`` why its frames are dropped."""
@@ -120,6 +182,7 @@ def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
     return Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error))
 
 
+@lru_cache(maxsize=NAMES_KEPT)
 def _unaliased(to: Address, link: str) -> Address:
     node, _, role = to.partition("/")
     return address_of(ANY_NODE, role) if node == link else to

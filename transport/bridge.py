@@ -12,13 +12,9 @@ from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
 from holdfast.transport.admission import Admission, Dropped, link_of
 from holdfast.transport.clients import Clients
 from holdfast.transport.doorbell import Doorbell
-from holdfast.transport.frame import (
-    Frame,
-    check_cluster,
-    check_node,
-    encode_frame,
-)
+from holdfast.transport.frame import Frame, encode_frame
 from holdfast.transport.link import Link
+from holdfast.transport.name import check_cluster, check_node
 from holdfast.transport.poller import Poller
 from holdfast.transport.sockets import (
     NOBLOCK,

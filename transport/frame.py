@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.actors.message import Address, Message
 from holdfast.transport.cbor import (
@@ -21,12 +21,15 @@ from holdfast.transport.cbor import (
     load,
     shown,
 )
+from holdfast.transport.name import NAMES_KEPT, check_address, check_cluster
 from holdfast.transport.schema import array, schema_of
 from holdfast.transport.wire import encode, unpack
 
 __all__ = [
     "ENVELOPES_MAX",
+    "ENVELOPE_HEAD_ITEMS",
     "FRAME_BYTES_MAX",
+    "FRAME_ITEMS",
     "WIRE_VERSION",
     "Envelope",
     "ForeignClusterError",
@@ -34,11 +37,10 @@ __all__ = [
     "FrameTooLargeError",
     "MalformedFrameError",
     "WrongVersionError",
-    "check_address",
-    "check_cluster",
-    "check_node",
     "decode_frame",
     "encode_frame",
+    "frame_of",
+    "open_frame",
 ]
 
 WIRE_VERSION = 1
@@ -47,20 +49,12 @@ WIRE_VERSION = 1
 ENVELOPES_MAX = 4096
 """Messages in one frame: more than one turn's sends to one peer should be."""
 
-CLUSTER_BYTES_MAX = 128
-"""A cluster's id is a name an operator types."""
+FRAME_ITEMS = 5
+ENVELOPE_HEAD_ITEMS = 2
+"""Items of an envelope before the tag."""
 
-NODE_BYTES_MAX = 128
-"""With ``#`` and a boot id it must fit a ZeroMQ routing id, which has 255 bytes."""
-
-ROLE_BYTES_MAX = 128
-"""A role's name, with the counter and boot id that make it unique."""
-
-ANY_NODE = "*"
-"""As the node of ``to``: whichever node reads this. For clients, who know only a TCP address."""
-
-_FRAME_ITEMS = 5
-_ENVELOPE_HEAD_ITEMS = 2
+_USUAL_START = b"\x85\x01"
+"""An array of `FRAME_ITEMS`, and `WIRE_VERSION`."""
 _SHORT_ARRAYS = range(0x81, 0x98)
 """First bytes of arrays of 1 to 23 items, whose first item is the next byte."""
 _SMALL_INTS = range(24)
@@ -102,57 +96,6 @@ class Frame(NamedTuple):
     envelopes: tuple[Envelope, ...]
 
 
-def check_name(what: str, name: str, limit: int) -> None:
-    """Refuse a name that is empty, longer than ``limit`` bytes or not printable.
-
-    Raises:
-        ValueError: naming ``what``, the value and the limit.
-
-    """
-    size = len(name.encode(errors="replace"))
-    if not 1 <= size <= limit:
-        raise ValueError(f"{what} {shown(name)} has {size} bytes, 1 to {limit} are allowed")
-    if not name.isprintable():
-        raise ValueError(f"{what} {shown(name)} has characters that do not print")
-
-
-def check_cluster(cluster: str) -> None:
-    """Refuse a cluster id that is empty, above `CLUSTER_BYTES_MAX` or not printable.
-
-    Raises:
-        ValueError: naming the value and the limit.
-
-    """
-    check_name("cluster id", cluster, CLUSTER_BYTES_MAX)
-
-
-def check_node(node: str) -> None:
-    """Refuse a node id that cannot be part of an address and of a routing id.
-
-    Raises:
-        ValueError: empty, above `NODE_BYTES_MAX`, not printable, ``*``, or with ``/`` or ``#``.
-
-    """
-    check_name("node id", node, NODE_BYTES_MAX)
-    if node == ANY_NODE or "/" in node or "#" in node:
-        raise ValueError(f"node id {shown(node)} may not be '*', nor have '/' or '#'")
-
-
-def check_address(address: str) -> None:
-    """Refuse what is no ``node/role``.
-
-    Raises:
-        ValueError: not exactly one ``/``, or a part that is empty, above `NODE_BYTES_MAX`
-            or `ROLE_BYTES_MAX`, or not printable.
-
-    """
-    node, slash, role = address.partition("/")
-    if not slash or "/" in role:
-        raise ValueError(f"address {shown(address)} is not of the form node/role")
-    check_name("node id", node, NODE_BYTES_MAX)
-    check_name("role", role, ROLE_BYTES_MAX)
-
-
 def encode_frame(frame: Frame) -> bytes:
     """Return ``frame`` as CBOR.
 
@@ -171,13 +114,9 @@ def encode_frame(frame: Frame) -> bytes:
             raise ValueError(f"{name} is {number}, 0 to {INT_MAX} are allowed")
     parts = [_start(cluster, view), dump(stamp), _head(len(envelopes))]
     for to, sender, message in envelopes:
-        length = schema_of(type(message)).length
-        parts += (
-            _head(_ENVELOPE_HEAD_ITEMS + length),
-            _name(check_address, to),
-            _name(check_address, sender),
-            encode(message)[len(_head(length)) :],
-        )
+        cls = type(message)
+        head, skipped = _openings.get(cls) or _opening(cls)
+        parts += (head, _address(to), _address(sender), encode(message)[skipped:])
     data = b"".join(parts)
     if len(data) > FRAME_BYTES_MAX:
         raise FrameTooLargeError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX}")
@@ -187,9 +126,8 @@ def encode_frame(frame: Frame) -> bytes:
 @lru_cache(maxsize=64)
 def _start(cluster: str, view: int) -> bytes:
     """Return what every frame of a cluster begins with."""
-    return b"".join(
-        (_head(_FRAME_ITEMS), dump(WIRE_VERSION), _name(check_cluster, cluster), dump(view))
-    )
+    check_cluster(cluster)
+    return b"".join((_head(FRAME_ITEMS), dump(WIRE_VERSION), dump(cluster), dump(view)))
 
 
 @lru_cache(maxsize=64)
@@ -198,17 +136,21 @@ def _head(length: int) -> bytes:
     return dump([None] * length)[:-length] if length else dump([])
 
 
-@lru_cache(maxsize=4096)
-def _name(check: Callable[[str], None], name: str) -> bytes:
-    """Return one of the few names in use as CBOR; what ``check`` refuses is not remembered."""
-    check(name)
-    return dump(name)
+_openings: dict[type[Message], tuple[bytes, int]] = {}
 
 
-@lru_cache(maxsize=4096)
-def _check_once(check: Callable[[str], None], name: str) -> None:
-    """Check the few names in use once each; what is refused is not remembered."""
-    check(name)
+def _opening(cls: type[Message]) -> tuple[bytes, int]:
+    """Return how an envelope with a ``cls`` begins, and which bytes of the message it replaces."""
+    length = schema_of(cls).length
+    _openings[cls] = _head(ENVELOPE_HEAD_ITEMS + length), len(_head(length))
+    return _openings[cls]
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _address(address: str) -> bytes:
+    """Return one of the addresses in use as CBOR; what is refused is not remembered."""
+    check_address(address)
+    return dump(address)
 
 
 def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
@@ -225,13 +167,42 @@ def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
         MalformedFrameError: the base of both; anything else that is wrong with it.
 
     """
-    _judge_first_bytes(data)
+    return frame_of(open_frame(data), cluster)
+
+
+def open_frame(data: bytes) -> list[Any]:
+    """Return the items of a frame, of which the version was judged and nothing else.
+
+    Raises:
+        WrongVersionError: its version is not `WIRE_VERSION`.
+        MalformedFrameError: it is no array that begins with a version, or no CBOR of ours.
+
+    """
+    if not data.startswith(_USUAL_START):
+        _judge_first_bytes(data)
     items = array(load(data))
     if not items or type(items[0]) is not int:
         raise MalformedFrameError("a frame begins with its version")
     if items[0] != WIRE_VERSION:
         raise WrongVersionError(items[0])
-    _, found, view, stamp, packed = array(items, _FRAME_ITEMS)
+    return items
+
+
+def _judge_first_bytes(data: bytes) -> None:
+    """Refuse another version before its frame is parsed: it may use CBOR that we do not.
+
+    Looks at frames that begin with a short array and a small number, as all do that we know;
+    another version written in another way is refused by `open_frame` if it can be parsed.
+    """
+    if len(data) > 1 and data[0] in _SHORT_ARRAYS and data[1] in _SMALL_INTS:
+        version = data[1]
+        if version != WIRE_VERSION:
+            raise WrongVersionError(version)
+
+
+def frame_of(items: list[Any], cluster: str | None) -> Frame:
+    """Return the frame that ``items`` are, as `open_frame` returned them; see `decode_frame`."""
+    _, found, view, stamp, packed = array(items, FRAME_ITEMS)
     _check_name_of(check_cluster, found)
     if cluster is not None and found != cluster:
         raise ForeignClusterError(found, cluster)
@@ -244,34 +215,22 @@ def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
     return Frame(found, view, stamp, tuple([_envelope(one) for one in envelopes]))
 
 
-def _judge_first_bytes(data: bytes) -> None:
-    """Refuse another version before its frame is parsed: it may use CBOR that we do not.
-
-    Looks at frames that begin with a short array and a small number, as all do that we know;
-    another version written in another way is refused by `decode_frame` if it can be parsed.
-    """
-    if len(data) > 1 and data[0] in _SHORT_ARRAYS and data[1] in _SMALL_INTS:
-        version = data[1]
-        if version != WIRE_VERSION:
-            raise WrongVersionError(version)
-
-
 def _envelope(packed: object) -> Envelope:
     items = array(packed)
-    if len(items) <= _ENVELOPE_HEAD_ITEMS:
+    if len(items) <= ENVELOPE_HEAD_ITEMS:
         raise MalformedFrameError(
             f"an envelope has to, from, tag and fields, not {len(items)} items"
         )
     to, sender = items[0], items[1]
     _check_name_of(check_address, to)
     _check_name_of(check_address, sender)
-    return Envelope(to, sender, unpack(items[_ENVELOPE_HEAD_ITEMS:]))
+    return Envelope(to, sender, unpack(items[ENVELOPE_HEAD_ITEMS:]))
 
 
 def _check_name_of(check: Callable[[str], None], name: object) -> None:
     if type(name) is not str:
         raise MalformedFrameError(f"{shown(name)} is no name")
     try:
-        _check_once(check, name)
+        check(name)
     except ValueError as error:
         raise MalformedFrameError(str(error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.actors.message import REGISTRY, Message
@@ -79,9 +80,17 @@ def unpack(items: list[Any]) -> Message:
         MalformedFrameError: see `decode`.
 
     """
+    if items and type(items[0]) is int:
+        unpacker = _unpackers.get(items[0])
+        if unpacker is not None:
+            return unpacker(items)
     tag = tag_of(items)
     cls = REGISTRY.get(tag)
     if cls is None:
         raise MalformedFrameError(f"no message has tag {tag:#x}")
-    message: Message = schema_of(cls).unpack(items)
-    return message
+    _unpackers[tag] = schema_of(cls).unpack
+    return _unpackers[tag](items)
+
+
+_unpackers: dict[int, Callable[[list[Any]], Message]] = {}
+"""By the tags that were met, each known."""

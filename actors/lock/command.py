@@ -12,7 +12,15 @@ from __future__ import annotations
 from enum import IntEnum
 
 from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait, utf8_size
+from holdfast.actors.lock.name import (
+    LOCK_NAME_BYTES_MAX,
+    OWNER_BYTES_MAX,
+    WAIT_MS_MAX,
+    check_lock_name,
+    check_owner,
+    check_wait,
+    utf8_size,
+)
 from holdfast.actors.message import Message, message
 
 SESSION_BYTES_MAX = 256
@@ -167,6 +175,10 @@ Command = (
 """Everything the log can say to the table."""
 
 
+_PLAIN_BYTES_MAX = min(LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, LABEL_BYTES_MAX)
+"""What is no longer than this together is within the limit of each."""
+
+
 def check_command(command: Command) -> None:
     """Refuse what is out of its limits, at the door and again in the table.
 
@@ -177,6 +189,8 @@ def check_command(command: Command) -> None:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
+    if _is_plain(command):
+        return
     match command:
         case OpenSession():
             _check_text("session", command.session, SESSION_BYTES_MAX)
@@ -197,6 +211,30 @@ def check_command(command: Command) -> None:
             _check_number("fence_floor", command.fence_floor, 0, FENCE_FLOOR_MAX)
         case KeepSession() | CloseSession():
             pass  # They find something or they do not; nothing of them is stored.
+
+
+def _is_plain(command: Command) -> bool:
+    """Return whether this is a short ASCII claim as nearly all are: all limits in one go.
+
+    What it cannot say for sure is judged field by field, by name.
+    """
+    if isinstance(command, AcquireLock):
+        texts = command.lock + command.owner + command.label
+        wait_ms = command.wait_ms
+        waits = wait_ms is None or 0 <= wait_ms <= WAIT_MS_MAX
+        if not waits or not 0 <= command.limit <= INT_MAX:
+            return False
+    elif isinstance(command, ReleaseLock | CancelWait):
+        texts = command.lock + command.owner
+    else:
+        return False
+    return (
+        len(texts) <= _PLAIN_BYTES_MAX
+        and texts.isascii()
+        and texts.isprintable()
+        and bool(command.lock)
+        and 1 <= command.request <= INT_MAX
+    )
 
 
 def _check_claim(command: LockCommand) -> None:

@@ -39,7 +39,10 @@ class Answering:
     def happened(self, happened: Happened, now: Instant) -> list[Effect]:
         """Take in what one slot brought, of which this node's replica tells every one."""
         effects: list[Effect] = []
+        idle = not self.errands  # Mostly so where few clients come: nothing but losses concerns it.
         for outcome in happened.outcomes:
+            if idle and not isinstance(outcome, Lost | SessionClosed):
+                continue
             if isinstance(outcome, Told):
                 self._take(outcome, now, effects)
                 if isinstance(outcome, Lost | SessionClosed):

@@ -8,8 +8,9 @@ from typing import Self
 from holdfast.actors.lock.message import LockStatus
 from holdfast.cluster.aio.loop import drive
 from holdfast.cluster.aio.owner import owner_of_task
-from holdfast.cluster.handle import Handle, wait_ms_of
+from holdfast.cluster.handle import Handle
 from holdfast.cluster.settings import Read, age_ms_of
+from holdfast.cluster.terms import wait_ms_of
 
 
 class Lock(Handle):

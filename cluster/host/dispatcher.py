@@ -198,10 +198,9 @@ class Dispatcher:
             stage.counters["host.inbox_full"] += 1
             if reply is not None:
                 reply.fail(OverloadedError(f"{INBOX_MAX} events wait on node {self.node}"))
-        elif reply is None:
-            stage.post(cell, stage.here, message)
         else:
-            stage.post(cell, stage.asks.open(reply, cell.address), message)
+            asker = stage.here if reply is None else stage.asks.open(reply, cell.address)
+            stage.post(cell, asker, message)
 
     def _take_from_pykka(self, cell: Cell, message: Any, reply: Reply | None) -> None:
         """Serve Pykka's own messages: stop, and a proxy's look at attributes."""
@@ -251,16 +250,17 @@ class Dispatcher:
         self._gateway.take(FRAMES_MAX)
         self._stage.ring_alarms()
         self._stage.work(TURN_MAX)
-        wrote = False
+        wrote = bool(self._stage.records)
         while self._stage.records:  # A role that is spawned by what was held may persist, too.
-            wrote = True
             self._gateway.flush()  # What waits for no record leaves now: peers work meanwhile.
+            self._stage.asks.wake()
             self._write()
             self._stage.release_held()
         if wrote:  # What was held may be all that somebody waits for: it leaves at once.
             self._gateway.flush()
             self._stage.work(TURN_MAX)
         self._gateway.flush()
+        self._stage.asks.wake()  # After the frames: who is woken wants this processor.
         if wrote and self._journal is not None:
             self._journal.trim()  # Last, so that nobody waits for it who need not.
 

@@ -21,6 +21,8 @@ FRAME_ENVELOPES_MAX = 256
 VIEW = 0
 """The number of the membership in force; it never changes yet."""
 
+_DEPARTING = Departing()
+
 
 class Gateway:
     """Stamps and sends what the roles left for other nodes, and lets in what arrived.
@@ -37,6 +39,7 @@ class Gateway:
         self._stage = stage
         self._bridge = bridge
         self._members = members
+        self._clock = address_of(stage.node, "clock")
 
     def take(self, most: int) -> None:
         """Deliver up to ``most`` frames and all news of links."""
@@ -44,10 +47,10 @@ class Gateway:
             if isinstance(event, LinkRefused):
                 logger.error("node {}: link to {}: {}", self._stage.node, event.node, event.detail)
             self._stage.tell_all(event)
-        for arrival in self._bridge.receive(most):
-            if arrival.link in self._members:
-                self._clock_handles(Arrived(stamp=arrival.frame.stamp))
-            for envelope in arrival.frame.envelopes:
+        for link, frame in self._bridge.receive(most):
+            if link in self._members:
+                self._clock_handles(Arrived(stamp=frame.stamp))
+            for envelope in frame.envelopes:
                 self._stage.arrive(envelope)
 
     def flush(self) -> None:
@@ -56,6 +59,9 @@ class Gateway:
             return
         outboxes, self._stage.outboxes = self._stage.outboxes, {}
         for link, envelopes in outboxes.items():
+            if len(envelopes) <= FRAME_ENVELOPES_MAX:
+                self._send(link, envelopes)
+                continue
             for start in range(0, len(envelopes), FRAME_ENVELOPES_MAX):
                 self._send(link, envelopes[start : start + FRAME_ENVELOPES_MAX])
 
@@ -73,14 +79,16 @@ class Gateway:
 
     def _stamp(self) -> int:
         """Let the clock tick for a frame that leaves, and return its time."""
-        clock = self._clock_handles(Departing())
+        clock = self._clock_handles(_DEPARTING)
         return clock.time if clock is not None else 0
 
     def _clock_handles(self, event: Departing | Arrived) -> Clock | None:
-        cell = self._stage.cells.get(address_of(self._stage.node, "clock"))
+        cell = self._stage.cells.get(self._clock)
         if cell is None:
             return None
         clock = cell.role
         assert isinstance(clock, Clock)
-        self._stage.perform(clock.address, clock.handle(self._stage.here, event, self._stage.now()))
+        effects = clock.handle(self._stage.here, event, self._stage.now())
+        if effects:
+            self._stage.perform(clock.address, effects)
         return clock

@@ -72,16 +72,14 @@ class Reply(pykka.Future[Any]):
         if self._get_hook is not None:
             return super().get(timeout=timeout)
         if not self._is_set:
-            self._wait(timeout)
+            if timeout is None:
+                self._answered.acquire()
+            elif not self._answered.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX)):
+                raise pykka.Timeout(f"{timeout} seconds")
+            self._answered.release()
         if self._error is not None:
             raise self._error
         return self._value
-
-    def _wait(self, timeout: float | None) -> None:
-        limit = -1.0 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
-        if not self._answered.acquire(timeout=limit):
-            raise pykka.Timeout(f"{timeout} seconds")
-        self._answered.release()
 
     def set(self, value: Any = None) -> None:
         """Give the answer.
@@ -90,7 +88,8 @@ class Reply(pykka.Future[Any]):
             queue.Full: there is one.
 
         """
-        self._finish(value, None)
+        self.settle(value, None)
+        self.wake()
 
     def set_exception(self, exc_info: Any = None) -> None:
         """Give an exception as the answer; None for the one that is being handled.
@@ -100,11 +99,13 @@ class Reply(pykka.Future[Any]):
 
         """
         _, error, _ = sys.exc_info() if exc_info is None else exc_info
-        self._finish(None, error)
+        self.settle(None, error)
+        self.wake()
 
     def fail(self, error: BaseException) -> None:
         """Give ``error`` as the answer."""
-        self._finish(None, error)
+        self.settle(None, error)
+        self.wake()
 
     def set_get_hook(self, func: Any) -> None:
         """Have ``func(timeout)`` make the answer when it is asked for (Pykka).
@@ -117,16 +118,27 @@ class Reply(pykka.Future[Any]):
             raise queue.Full
         super().set_get_hook(func)
 
-    def _finish(self, value: Any, error: BaseException | None) -> None:
+    def settle(self, value: Any, error: BaseException | None) -> None:
+        """Give the answer, but leave those asleep who wait for it: `wake` must follow.
+
+        Raises:
+            queue.Full: there is one.
+
+        """
         if self._is_set or self._get_hook is not None:
             raise queue.Full
-        if self._then is not None:
-            self._then(value, error)
+        then, self._then = self._then, None  # Whoever made the answer is often in it: no cycle.
+        if then is not None:
+            then(value, error)
         self._value = value
         self._error = error
         self._is_set = True
+
+    def wake(self) -> None:
+        """Wake those who wait for the answer that was given to `settle`."""
         self._answered.release()
-        self._call_back()
+        if self._callbacks:
+            self._call_back()
 
     def _call_back(self) -> None:
         """Call each callback once, whether the answer or the callback came first."""

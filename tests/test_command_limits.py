@@ -1,0 +1,69 @@
+"""The limits of commands: the quick judgement of plain ones never differs from the long one."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock import command as commands
+from holdfast.actors.lock.command import (
+    INT_MAX,
+    LABEL_BYTES_MAX,
+    AcquireLock,
+    CancelWait,
+    Command,
+    ReleaseLock,
+    check_command,
+)
+from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, WAIT_MS_MAX
+
+LOCKS = ("", "a", "line\nbreak", "größe", "é" * 128, "é" * 129, "a" * LOCK_NAME_BYTES_MAX)
+OWNERS = ("", "me", "tab\t", "o" * OWNER_BYTES_MAX, "o" * (OWNER_BYTES_MAX + 1))
+LABELS = ("", "host:1", "\x7f", "l" * LABEL_BYTES_MAX, "l" * (LABEL_BYTES_MAX + 1))
+NUMBERS = (-1, 0, 1, INT_MAX, INT_MAX + 1)
+WAITS = (None, -1, 0, WAIT_MS_MAX, WAIT_MS_MAX + 1)
+
+
+def acquires() -> list[Command]:
+    texts = product(LOCKS, OWNERS, LABELS)
+    named = [(lock, owner, label, 1, None, 0) for lock, owner, label in texts]
+    numbered = [("a", "me", "x", *numbers) for numbers in product(NUMBERS, WAITS, NUMBERS)]
+    return [
+        AcquireLock(
+            session="s.1",
+            lock=lock,
+            owner=owner,
+            label=label,
+            request=request,
+            wait_ms=wait_ms,
+            limit=limit,
+        )
+        for lock, owner, label, request, wait_ms, limit in [*named, *numbered]
+    ]
+
+
+def others() -> list[Command]:
+    made: list[Command] = []
+    for lock, owner, request in product(LOCKS, OWNERS, NUMBERS):
+        made.append(CancelWait(session="s.1", lock=lock, owner=owner, request=request))
+        made.append(ReleaseLock(session="s.1", lock=lock, owner=owner, request=request, fence=1))
+    return made
+
+
+def refusal_of(command: Command) -> str:
+    try:
+        check_command(command)
+    except InvalidRequestError as error:
+        return str(error)
+    return ""
+
+
+def test_the_quick_judgement_never_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [*acquires(), *others()]
+    quick = [refusal_of(command) for command in made]
+    monkeypatch.setattr(commands, "_is_plain", lambda _: False)
+
+    assert quick == [refusal_of(command) for command in made]
+    assert 50 < sum(not text for text in quick) < len(quick) - 50

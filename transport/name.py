@@ -1,0 +1,72 @@
+"""The names that travel: of clusters, of nodes and clients, of roles; what is allowed in them."""
+
+from __future__ import annotations
+
+from holdfast.transport.cbor import shown
+
+CLUSTER_BYTES_MAX = 128
+"""A cluster's id is a name an operator types."""
+
+NODE_BYTES_MAX = 128
+"""With ``#`` and a boot id it must fit a ZeroMQ routing id, which has 255 bytes."""
+
+ROLE_BYTES_MAX = 128
+"""A role's name, with the counter and boot id that make it unique."""
+
+ANY_NODE = "*"
+"""As the node of ``to``: whichever node reads this. For clients, who know only a TCP address."""
+
+
+NAMES_KEPT = 16_384
+"""Addresses in use that are not checked anew: those of more clients than a node remembers."""
+
+
+def check_name(what: str, name: str, limit: int) -> None:
+    """Refuse a name that is empty, longer than ``limit`` bytes or not printable.
+
+    Raises:
+        ValueError: naming ``what``, the value and the limit.
+
+    """
+    size = len(name.encode(errors="replace"))
+    if not 1 <= size <= limit:
+        raise ValueError(f"{what} {shown(name)} has {size} bytes, 1 to {limit} are allowed")
+    if not name.isprintable():
+        raise ValueError(f"{what} {shown(name)} has characters that do not print")
+
+
+def check_cluster(cluster: str) -> None:
+    """Refuse a cluster id that is empty, above `CLUSTER_BYTES_MAX` or not printable.
+
+    Raises:
+        ValueError: naming the value and the limit.
+
+    """
+    check_name("cluster id", cluster, CLUSTER_BYTES_MAX)
+
+
+def check_node(node: str) -> None:
+    """Refuse a node id that cannot be part of an address and of a routing id.
+
+    Raises:
+        ValueError: empty, above `NODE_BYTES_MAX`, not printable, ``*``, or with ``/`` or ``#``.
+
+    """
+    check_name("node id", node, NODE_BYTES_MAX)
+    if node == ANY_NODE or "/" in node or "#" in node:
+        raise ValueError(f"node id {shown(node)} may not be '*', nor have '/' or '#'")
+
+
+def check_address(address: str) -> None:
+    """Refuse what is no ``node/role``.
+
+    Raises:
+        ValueError: not exactly one ``/``, or a part that is empty, above `NODE_BYTES_MAX`
+            or `ROLE_BYTES_MAX`, or not printable.
+
+    """
+    node, slash, role = address.partition("/")
+    if not slash or "/" in role:
+        raise ValueError(f"address {shown(address)} is not of the form node/role")
+    check_name("node id", node, NODE_BYTES_MAX)
+    check_name("role", role, ROLE_BYTES_MAX)
