@@ -51,6 +51,6 @@ def marked_pairs(job: Job, begin: Callable[[], None]) -> dict[str, int]:
             lock.release()
             pairs.append((called, held, now_ns()))
         session = client.session
-    seen = {"session": session, "pairs": pairs, "marks": marks.marks}
+    seen = {"session": session, "pairs": pairs, "marks": list(marks.marks)}
     Path(job.marks).write_text(json.dumps(seen), encoding="utf-8")
     return {"times": len(pairs)}

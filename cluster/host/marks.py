@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from holdfast.cluster.recipe import Cast
 from holdfast.cluster.storage.journal import Journal
 
 MARKS_MAX = 1_000_000
-"""Of one node, some 150 bytes each: what is beyond is not marked."""
+"""Of one node, some 200 bytes each: more than that, and the oldest are forgotten."""
 
 L = TypeVar("L", bound=Links)
 
@@ -48,13 +49,14 @@ class Marks:
     """The marks of one node, or of one client, in the order in which they ended."""
 
     def __init__(self) -> None:
-        self.marks: list[Mark] = []
+        self.marks: deque[tuple[str, int, int, str]] = deque(maxlen=MARKS_MAX)
+        """The fields of a `Mark` each."""
 
     def links(self, links: L) -> L:
         """Have the sockets watched; return them."""
         self._watch(links, "poll")
         self._watch(links, "ring")
-        self._watch(links, "send", lambda given, _: str(given[0]))
+        self._watch(links, "send", _receiver)
         self._watch(links, "receive", _senders)
         return links
 
@@ -71,39 +73,44 @@ class Marks:
 
     def write(self, path: Path) -> None:
         """Write all marks into ``path``, for `read_marks`."""
-        path.write_text(json.dumps(self.marks), encoding="utf-8")
-
-    def _set(self, what: str, begin_ns: int, detail: str = "") -> None:
-        if len(self.marks) < MARKS_MAX:
-            self.marks.append(Mark(what, begin_ns, now_ns(), detail))
+        path.write_text(json.dumps(list(self.marks)), encoding="utf-8")
 
     def _watch(
-        self,
-        thing: object,
-        method: str,
-        detail: Callable[[tuple[Any, ...], Any], str] = lambda _given, _result: "",
+        self, thing: object, method: str, detail: Callable[[Any, Any], str] | None = None
     ) -> None:
-        """Have ``method`` of this one ``thing`` mark each of its calls that returns."""
-        call = getattr(thing, method)
+        """Have ``method`` of this one ``thing`` mark each of its calls that returns.
+
+        ``detail`` is told the first argument and the result.
+        """
+        call, note = getattr(thing, method), self.marks.append
 
         def watched(*given: Any) -> Any:
             begin_ns = now_ns()
             result = call(*given)
-            self._set(method, begin_ns, detail(given, result))
+            note((method, begin_ns, now_ns(), ""))
             return result
 
-        setattr(thing, method, watched)
+        def watched_in_detail(*given: Any) -> Any:
+            begin_ns = now_ns()
+            result = call(*given)
+            end_ns = now_ns()
+            note((method, begin_ns, end_ns, detail(given[0], result) if detail else ""))
+            return result
+
+        setattr(thing, method, watched if detail is None else watched_in_detail)
 
     def _watched(self, spawn: Spawn) -> Spawn:
         """Return ``spawn`` with a class of roles each turn of which is marked."""
-        kind, name, marks = spawn.role, role_of(spawn.address), self
+        kind, name = spawn.role, role_of(spawn.address)
+        turn, note, again = kind.handle, self.marks.append, self._watched
 
         def handle(role: Role[Any], sender: Address, event: Event, now: Instant) -> Effects:
             begin_ns = now_ns()
-            effects = kind.handle(role, sender, event, now)
-            marks._set(name, begin_ns)
-            if any(isinstance(effect, Spawn) for effect in effects):
-                return [marks._watched(one) if isinstance(one, Spawn) else one for one in effects]
+            effects = turn(role, sender, event, now)
+            note((name, begin_ns, now_ns(), ""))
+            for effect in effects:
+                if type(effect) is Spawn:  # Whom it spawns is watched as well.
+                    return [again(one) if isinstance(one, Spawn) else one for one in effects]
             return effects
 
         return replace(spawn, role=type(kind.__name__, (kind,), {"handle": handle}))
@@ -114,6 +121,11 @@ def read_marks(path: Path) -> list[Mark]:
     return [Mark(*fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
 
 
-def _senders(given: tuple[Any, ...], arrivals: Any) -> str:
-    del given
+def _receiver(link: Any, sent: Any) -> str:
+    del sent
+    return str(link)
+
+
+def _senders(most: Any, arrivals: Any) -> str:
+    del most
     return " ".join(dict.fromkeys(arrival.link for arrival in arrivals))
