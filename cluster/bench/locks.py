@@ -14,9 +14,10 @@ from holdfast.cluster.bench.failover import failover
 from holdfast.cluster.bench.held import held_reading
 from holdfast.cluster.bench.job import Job, Kind
 from holdfast.cluster.bench.machine import Machine, this_machine
-from holdfast.cluster.bench.members import BenchFailedError, Members, described, master_of
+from holdfast.cluster.bench.members import Members
+from holdfast.cluster.bench.reads import reads
 from holdfast.cluster.bench.report import Reading
-from holdfast.cluster.bench.workers import started, together
+from holdfast.cluster.bench.workers import measured, per_s, started
 from holdfast.cluster.client import Client, connect
 
 PROCESSES = 2
@@ -25,12 +26,6 @@ THREADS = 64
 RIVALS = 4
 """Threads of each process, all on one lock."""
 TASKS = 256
-READERS = 16
-"""Threads of each process that ask for the status of one lock."""
-
-LOCAL_AGE_MS = 1_000
-"""How old a local read may be: what a caller gets who says nothing."""
-
 CONNECT_S = 30.0
 
 
@@ -154,6 +149,8 @@ class _Bench:
         self.members = members
         self.watcher = watcher
         self.say = say
+        self.pairs_per_s: float | None = None
+        """The throughput, once it is measured."""
         self.job = Job(
             kind=Kind.RATE,
             address=members.connect,
@@ -195,18 +192,18 @@ class _Bench:
             replace(self.job, at_once=THREADS, lock=f"own-{number}") for number in range(PROCESSES)
         ]
         note = f"{PROCESSES} processes x {THREADS} threads, a lock each"
-        rate = _per_s(self._measured(*jobs))
+        rate = self.pairs_per_s = per_s(self._measured(*jobs))
         return [Reading("pairs_per_s", "throughput", rate, "pairs/s", note)]
 
     def _handover(self) -> list[Reading]:
         job = replace(self.job, at_once=RIVALS, lock="one", shared=True)
         note = f"{PROCESSES} processes x {RIVALS} threads, one lock"
-        rate = _per_s(self._measured(*[job] * PROCESSES))
+        rate = per_s(self._measured(*[job] * PROCESSES))
         return [Reading("handovers_per_s", "hand-over", rate, "grants/s", note)]
 
     def _tasks(self) -> list[Reading]:
         job = replace(self.job, kind=Kind.TASKS, at_once=TASKS, lock="task")
-        rate = _per_s(self._measured(job))
+        rate = per_s(self._measured(job))
         self.say("measuring a bare ROUTER and DEALER")
         with ExitStack() as stack:
             echo = started(stack, Job(kind=Kind.ECHO), self.members.folder, "echo")
@@ -243,7 +240,7 @@ class _Bench:
                 "failover gap",
                 seen.gap_ms,
                 "ms",
-                f"median of {self.plan.kills} kills -9 of the master; {met}",
+                f"{self.plan.kills} times kill -9 of the master, median; {met}",
                 seen.gaps_ms,
             ),
             Reading(
@@ -257,44 +254,7 @@ class _Bench:
         ]
 
     def _reads(self) -> list[Reading]:
-        master = master_of(described(self.watcher))
-        readings: list[Reading] = []
-        kinds: list[tuple[str, str, list[str], int | None]] = [
-            ("reads_linearizable_per_s", "linearizable reads", [master], None),
-            ("reads_local_master_per_s", "local reads, master", [master], LOCAL_AGE_MS),
-        ]
-        followers = [node for node in self.members.names if node != master]
-        if followers:
-            local = ("reads_local_per_s", "local reads, follower", followers[:1], LOCAL_AGE_MS)
-            kinds.append(local)
-        with self.watcher.lock("seen"):
-            for key, what, nodes, age_ms in kinds:
-                self.say(f"measuring {what}")
-                address = ",".join(self.members.addresses[node] for node in nodes)
-                job = replace(
-                    self.job,
-                    kind=Kind.READ,
-                    address=address,
-                    at_once=READERS,
-                    lock="seen",
-                    shared=True,
-                    age_ms=age_ms,
-                )
-                rate = _per_s(self._measured(*[job] * PROCESSES))
-                note = f"{PROCESSES} processes x {READERS} threads, at {', '.join(nodes)}"
-                readings.append(Reading(key, what, rate, "reads/s", note))
-        return readings
+        return reads(self.members, self.watcher, self.job, self.pairs_per_s, self.say)
 
     def _measured(self, *jobs: Job) -> list[dict[str, float]]:
-        with ExitStack() as stack:
-            workers = [
-                started(stack, job, self.members.folder, f"{job.kind}-{number}")
-                for number, job in enumerate(jobs)
-            ]
-            return together(workers)
-
-
-def _per_s(measured: Sequence[dict[str, float]]) -> float:
-    if not all(one["times"] for one in measured):
-        raise BenchFailedError("a client process was not served even once: measure longer")
-    return sum(one["times"] / one["seconds"] for one in measured)
+        return measured(self.members.folder, jobs)

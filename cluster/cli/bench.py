@@ -99,7 +99,7 @@ def locks(
 
     A pair is an acquire and its release. Nodes listen on loopback and keep their journals in
     a temporary folder (TMPDIR says where); nothing is left of them afterwards, or on Ctrl-C.
-    Failover and reads are measured for paxos, failover on disk only.
+    Failover, reads and memory are measured for paxos, failover on disk only.
 
     For example:
 
