@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from holdfast.actors.message import REGISTRY, Message
@@ -29,6 +30,10 @@ __all__ = [
 KEPT_BYTES_MAX = 4096
 """A message keeps its encoding up to this size: most are sent and journaled within a turn."""
 
+DECODED_KEPT = 1024
+"""Messages up to that size that were decoded last: a command is read when it comes, and again
+when it is applied, some turns later. Messages never change, so that both may have the same."""
+
 
 def encode(message: Message) -> bytes:
     """Return ``message`` as ``[tag, field, ...]``, fields in the order declared.
@@ -43,7 +48,7 @@ def encode(message: Message) -> bytes:
         return message.encoded
     except AttributeError:
         pass
-    data = dump(pack(message))
+    data = dump(schema_of(type(message)).pack(message))
     if len(data) > FRAME_BYTES_MAX:
         name = type(message).__name__
         raise FrameTooLargeError(f"{name} takes {len(data)} bytes, at most {FRAME_BYTES_MAX}")
@@ -60,6 +65,13 @@ def decode(data: bytes) -> Message:
             unknown tag, or fields of the wrong number or type.
 
     """
+    if len(data) <= KEPT_BYTES_MAX:
+        return _decoded(data)
+    return unpack(array(load(data)))
+
+
+@lru_cache(maxsize=DECODED_KEPT)
+def _decoded(data: bytes) -> Message:
     return unpack(array(load(data)))
 
 
