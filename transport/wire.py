@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from holdfast.actors.message import REGISTRY, Message
@@ -29,10 +28,6 @@ __all__ = [
 
 KEPT_BYTES_MAX = 4096
 """A message keeps its encoding up to this size: most are sent and journaled within a turn."""
-
-DECODED_KEPT = 1024
-"""Messages up to that size that were decoded last: a command is read when it comes, and again
-when it is applied, some turns later. Messages never change, so that both may have the same."""
 
 
 def encode(message: Message) -> bytes:
@@ -65,13 +60,6 @@ def decode(data: bytes) -> Message:
             unknown tag, or fields of the wrong number or type.
 
     """
-    if len(data) <= KEPT_BYTES_MAX:
-        return _decoded(data)
-    return unpack(array(load(data)))
-
-
-@lru_cache(maxsize=DECODED_KEPT)
-def _decoded(data: bytes) -> Message:
     return unpack(array(load(data)))
 
 

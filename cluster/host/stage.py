@@ -37,7 +37,7 @@ from holdfast.actors.message import (
     role_of,
 )
 from holdfast.actors.role import Role
-from holdfast.cluster.host.asks import Asks
+from holdfast.cluster.host.asks import WAKING_MS, Asks
 from holdfast.cluster.host.cell import Cell
 from holdfast.cluster.recipe import Cast
 from holdfast.transport.frame import Envelope
@@ -201,9 +201,9 @@ class Stage:
         if self.ready:
             return 0
         if not self._wakes:
-            return None
-        ahead = self._wakes[0][0] - self.now()
-        return max(0, -(-ahead // NS_PER_MS))
+            return WAKING_MS if self.asks.waking else None
+        ahead = max(0, -(-(self._wakes[0][0] - self.now()) // NS_PER_MS))
+        return min(ahead, WAKING_MS) if self.asks.waking else ahead
 
     def release_held(self) -> None:
         """Perform what waited for the disk; every record of the turn is durable now."""
