@@ -74,9 +74,11 @@ def parse_addresses(addresses: str) -> tuple[str, ...]:
     """Return the nodes' addresses in ``addresses``, in order.
 
     Raises:
-        ConfigError: one is not ``tcp://host:port``, stands twice, or they are too many.
+        ConfigError: one is not ``tcp://host:port``, stands twice, or they are too many; or
+            it is no text at all, but a list, say.
 
     """
+    _check_is_text(addresses)
     endpoints = tuple(part.strip() for part in addresses.split(","))
     for endpoint in endpoints:
         match = re.fullmatch(r"tcp://([^\s:/\[\]]+|\[[0-9a-fA-F:.%\w]+\]):(\d{1,5})", endpoint)
@@ -90,6 +92,14 @@ def parse_addresses(addresses: str) -> tuple[str, ...]:
     if len(endpoints) > GATES_MAX:
         raise ConfigError(f"addresses: {len(endpoints)} given, at most {GATES_MAX} are allowed")
     return endpoints
+
+
+def _check_is_text(addresses: object) -> None:
+    if not isinstance(addresses, str):
+        raise ConfigError(
+            f"addresses: {addresses!r} must be one text; several addresses are separated by "
+            'commas in it: "tcp://host-1:4040,tcp://host-2:4040"'
+        )
 
 
 def check_text(field: str, text: str, kind: type[ConfigError | InvalidRequestError]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -212,3 +213,13 @@ def test_addresses_are_separated_by_commas_and_may_be_ipv6() -> None:
 def test_a_cluster_or_timeout_out_of_range_is_refused(cluster: str, timeout: float) -> None:
     with pytest.raises(ConfigError, match=re.compile("cluster|timeout")):
         connect("tcp://127.0.0.1:4040", cluster=cluster, timeout=timeout)
+
+
+def test_what_is_of_another_type_than_it_should_be_is_refused_before_anything_is_asked(
+    cluster: Cluster,
+) -> None:
+    client, wrong = cluster.connect(), cast("Any", True)
+    with pytest.raises(TypeError, match=r"Acquire\.limit: True is no int"):
+        client.lock("x", limit=wrong)
+    with pytest.raises(TypeError, match=r"Inspect\.lock: True is no str"):
+        client.status(wrong)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from typing import Any
 
 import pytest
 
+import holdfast
+import holdfast.aio
 from holdfast.actors.error import ConfigError, InvalidRequestError
 from holdfast.actors.lock.name import OWNER_BYTES_MAX, check_owner
 from holdfast.cluster.aio.owner import owner_of_task
@@ -114,3 +117,13 @@ def test_a_label_that_does_not_print_or_fit_is_refused(text: str) -> None:
 def test_a_timeout_out_of_range_is_a_value_error(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout is"):
         wait_ms_of(timeout)
+
+
+@pytest.mark.parametrize("connect", [holdfast.connect, holdfast.aio.connect])
+@pytest.mark.parametrize("addresses", [["tcp://a:1", "tcp://b:1"], ("tcp://a:1",), b"tcp://a:1"])
+def test_addresses_are_one_text_and_whoever_gives_a_list_is_told_how_to_write_it(
+    connect: Any, addresses: object
+) -> None:
+    with pytest.raises(ConfigError, match="separated by commas") as caught:
+        connect(addresses)
+    assert '"tcp://host-1:4040,tcp://host-2:4040"' in str(caught.value)

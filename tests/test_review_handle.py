@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Iterator
 
@@ -126,3 +127,32 @@ def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(desk: Desk) ->
     assert (desk.abandoned, grips.find("x", "ann")) == ([reply], None)
     assert not task.done()
     herald.stop(PATIENCE_S)
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_so_is_what_was_granted_just_before_the_loop_was_closed(desk: Desk, later: bool) -> None:
+    grips = Grips(lambda: Instant(0), ThreadHerald())
+    desk.mute = True
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, __: None)
+
+    async def begin() -> list[asyncio.Task[int | None]]:
+        locks = [aio.Lock(Line(desk), grips, Terms(name, owner="ann")) for name in "xy"]
+        tasks = [asyncio.create_task(lock.acquire()) for lock in locks]
+        await asyncio.sleep(0)
+        return tasks
+
+    tasks = loop.run_until_complete(begin())
+    first, second = desk.waiting
+    first.set(Granted(lock="x", fence=1))
+    loop.close()
+    if later:
+        second.set(Granted(lock="y", fence=2))  # Who is told last finds the loop closed.
+    else:
+        tasks.clear()
+        del first, second, loop
+        desk.waiting.clear()
+        gc.collect()
+    cancelled = {cancel.lock for cancel in desk.told if isinstance(cancel, Cancel)}
+    assert cancelled == {"x", "y"}
+    assert (grips.find("x", "ann"), grips.find("y", "ann")) == (None, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.actors.client.holding import HOLDS_MAX
 from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.pending import Claim, Question
+from holdfast.actors.client.pending import Claim, Question, claim_named
 from holdfast.actors.client.wording import No, lost, problem_of, wrong_cluster
 from holdfast.actors.lock.message import Acquire, Describe, Inspect, Reason, Release
 from holdfast.actors.lock.session_message import Evict, ListLocks
@@ -38,7 +38,7 @@ def why_not(ledger: Ledger, question: Question, now: Instant) -> No | None:
 
 
 def _why_not_acquire(ledger: Ledger, acquire: Acquire) -> No | None:
-    claim = Claim(acquire.lock, acquire.owner)
+    claim = claim_named(acquire.lock, acquire.owner)
     if claim in ledger.outstanding.waits:
         text = f"lock {claim.lock!r}: owner {claim.owner!r} waits for it already"
         return No(Reason.ALREADY_HELD, text)
@@ -55,7 +55,7 @@ def _why_not_acquire(ledger: Ledger, acquire: Acquire) -> No | None:
 
 
 def _why_not_release(ledger: Ledger, release: Release) -> No | None:
-    claim = Claim(release.lock, release.owner)
+    claim = claim_named(release.lock, release.owner)
     loss = ledger.memory.tell(claim, release.fence)
     if loss is not None:
         return lost(claim, release.fence, loss)

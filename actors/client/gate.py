@@ -45,7 +45,7 @@ class Gate:
     def heard(self, now: Instant) -> bool:
         """Note a sign of life; return whether the gate had been given up."""
         self.heard_at, self.owing_since = now, None
-        if self.usable:
+        if not self.down and not self.refused:
             return False
         self.down, self.refused = False, ""
         return True

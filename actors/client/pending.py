@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.actors.client.pacing import RETRY_MS
@@ -28,6 +29,9 @@ class Debt(NamedTuple):
     gate: Address
     claim: Claim
 
+
+CLAIMS_MAX = 4_096
+"""Claims that are kept at hand: most locks are asked for again and again."""
 
 Question = Acquire | Release | Inspect | Describe | ListLocks | Evict
 
@@ -69,17 +73,16 @@ class Withdrawal:
     step_ms: int = RETRY_MS
 
 
-def left_ms(pending: Pending, now: Instant) -> int | None:
-    """Return what is left of the limit of ``pending``; None if it has none."""
-    if pending.ends_at is None:
-        return None
-    return ms_between(now, pending.ends_at)
+@lru_cache(maxsize=CLAIMS_MAX)
+def claim_named(lock: str, owner: str) -> Claim:
+    """Return the claim of ``owner`` to ``lock``, mostly one that was made before."""
+    return Claim(lock, owner)
 
 
 def claim_of(question: Question) -> Claim | None:
     """Return what ``question`` wants done within a session, None if it needs none."""
     if isinstance(question, Acquire | Release):
-        return Claim(question.lock, question.owner)
+        return claim_named(question.lock, question.owner)
     return None
 
 
@@ -95,7 +98,7 @@ def as_said(pending: Pending, session: str, now: Instant) -> Question:
                 session=session,
                 owner=asked.owner,
                 request=pending.number,
-                wait_ms=left_ms(pending, now),
+                wait_ms=None if pending.ends_at is None else ms_between(now, pending.ends_at),
                 limit=asked.limit,
                 label=asked.label,
             )

@@ -11,7 +11,7 @@ from holdfast.actors.client.loss import judge_belief
 from holdfast.actors.client.message import Close, Survey, Tick
 from holdfast.actors.client.outstanding import Outstanding
 from holdfast.actors.client.pacing import RandomSource, later
-from holdfast.actors.client.pending import Claim
+from holdfast.actors.client.pending import Claim, claim_named
 from holdfast.actors.client.survey import Round
 from holdfast.actors.client.tenure import Tenure
 from holdfast.actors.client.voice import greet, open_session
@@ -52,6 +52,8 @@ TTL_MS = 15_000
 
 TICK_MS = 100
 """The grain of the session's own clock (ms): what is due may come so much later."""
+
+_TICK_NS = TICK_MS * NS_PER_MS
 
 FromUser = Acquire | Release | Cancel | Inspect | Describe | ListLocks | Evict
 FromGate = Answer | Cancelled | Alive | Opened | Ended | HoldLost
@@ -132,10 +134,14 @@ class ClientSession(Role[Said | Tick]):
             effects = [*lost, *effects]
         if self.closing.due_at is not None:
             effects += self.closing.finish(ledger, now)
-        return effects + self._rearm(TICK_MS, now) if ledger.busy() else effects
+        if (self.wake_at is None or self.wake_at > now + _TICK_NS) and ledger.busy():
+            effects += self._rearm(TICK_MS, now)
+        return effects
 
     def _decide(self, sender: Address, event: Said, now: Instant) -> list[Effect]:
         match event:
+            case Granted() | Released():
+                return answer.on_answer(self.ledger, sender, event, now)
             case Acquire() | Release() | Cancel() | Inspect() | Describe() | ListLocks() | Evict():
                 if not sender.startswith(self._home):
                     return [Observe("client.stranger_dropped")]
@@ -157,8 +163,6 @@ class ClientSession(Role[Said | Tick]):
 
     def _on_gate(self, sender: Address, event: FromGate, now: Instant) -> list[Effect]:
         match event:
-            case Granted() | Released():
-                return answer.on_answer(self.ledger, sender, event, now)
             case Cancelled():
                 return answer.on_cancelled(self.ledger, sender, event, now)
             case Alive():
@@ -194,7 +198,7 @@ class ClientSession(Role[Said | Tick]):
         return effects if ledger.tenure.ready else [*open_session(ledger, now), *effects]
 
     def _on_release(self, user: Address, release: Release, now: Instant) -> list[Effect]:
-        claim = Claim(release.lock, release.owner)
+        claim = claim_named(release.lock, release.owner)
         ledger, outstanding = self.ledger, self.ledger.outstanding
         ledger.tenure.need(now)
         for number in outstanding.releases.get(claim, ()):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from holdfast.cluster.herald import call_guarded
 from holdfast.cluster.hold import Callback, Notice
-from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.operation import Operation, Wait
 
 T = TypeVar("T")
@@ -24,9 +25,15 @@ async def drive(operation: Operation[T]) -> T:
     """
     try:
         wait = next(operation)
+        bell = _bell_of(asyncio.get_running_loop())
         while True:
             try:
-                answer = await _answer(wait, operation)
+                if wait.limit_s is None:
+                    await bell.until_done(wait, operation)
+                else:
+                    async with asyncio.timeout(wait.limit_s):
+                        await bell.until_done(wait, operation)
+                answer = wait.reply.get(timeout=0)
             except BaseException as error:  # noqa: BLE001  # The operation decides.
                 wait = operation.throw(error)
             else:
@@ -38,34 +45,66 @@ async def drive(operation: Operation[T]) -> T:
         operation.close()  # An interrupt between two lines of this function ends it, too.
 
 
-async def _answer(wait: Wait, operation: Operation[Any]) -> Any:
-    async with asyncio.timeout(wait.limit_s):
-        await _until_done(wait.reply, operation)
-    return wait.reply.get(timeout=0)
+class Waiter(NamedTuple):
+    """A task that waits for an answer, and the operation it carries out."""
+
+    done: asyncio.Future[None]
+    operation: Operation[Any]
 
 
-async def _until_done(reply: Reply, operation: Operation[Any]) -> None:
-    """Return once ``reply`` has its answer, which another thread gives.
+class Bell:
+    """Tells a loop of answers, which other threads give: of all that came before it listens, once.
 
-    If the loop is closed by then its tasks never run again: ``operation`` is ended there and
-    then, so that it undoes what it began, and nothing is held by a task that is no more.
+    To wake a loop costs a thread some ten times what the answer itself does.
     """
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
 
-    def finish() -> None:
-        if not done.done():
-            done.set_result(None)
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._answered: deque[Waiter] = deque()
+        self._rung = False
 
-    def wake() -> None:
+    def until_done(self, wait: Wait, operation: Operation[Any]) -> asyncio.Future[None]:
+        """Return what is done once the answer that ``operation`` waits for is there.
+
+        If the loop is closed by then its tasks never run again: ``operation`` is ended there and
+        then, so that it undoes what it began, and nothing is held by a task that is no more.
+        """
+        waiter = Waiter(self._loop.create_future(), operation)
+        wait.reply.add_done_callback(lambda: self._ring(waiter))
+        return waiter.done
+
+    def _ring(self, waiter: Waiter) -> None:
+        """Have the loop told that ``waiter`` has its answer; on the thread that gave it."""
+        self._answered.append(waiter)
+        if self._rung and not self._loop.is_closed():
+            return  # The loop unsets it first and looks then.
+        self._rung = True
         try:
-            loop.call_soon_threadsafe(finish)
+            self._loop.call_soon_threadsafe(self._tell)
         except RuntimeError:  # The loop was closed.
-            with suppress(ValueError):  # It is being ended where its task is destroyed.
-                operation.close()
+            while self._answered:
+                with suppress(IndexError, ValueError):  # It is being ended where its task is
+                    self._answered.popleft().operation.close()  # destroyed, or by another thread.
 
-    reply.add_done_callback(wake)
-    await done
+    def _tell(self) -> None:
+        self._rung = False
+        while self._answered:
+            done = self._answered.popleft().done
+            if not done.done():
+                done.set_result(None)
+
+
+_bells: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Bell]] = WeakKeyDictionary()
+"""Tasks that wait keep their bell. Kept here, it would keep the tasks of a loop that was closed."""
+
+
+def _bell_of(loop: asyncio.AbstractEventLoop) -> Bell:
+    known = _bells.get(loop)
+    bell = None if known is None else known()
+    if bell is None:
+        bell = Bell(loop)
+        _bells[loop] = ref(bell)
+    return bell
 
 
 class LoopHerald:

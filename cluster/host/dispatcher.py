@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from holdfast.actors.error import OverloadedError
 from holdfast.actors.lock.message import Abandon, Cancel, Release
 from holdfast.actors.message import Address, Event, Instant, address_of
 from holdfast.actors.role import Role
+from holdfast.cluster.host.arrivals import Arrivals
 from holdfast.cluster.host.cell import Cell
 from holdfast.cluster.host.gateway import Gateway
 from holdfast.cluster.host.links import Links
@@ -77,8 +78,7 @@ class Dispatcher:
         self._bridge = bridge
         self._gateway = Gateway(self._stage, bridge, members)
         self._journal = journal
-        self._arrivals: deque[Callable[[], None]] = deque()
-        self._asleep = False
+        self._arrivals = Arrivals(self._stage.asks, bridge.ring)
         self._stopping = False
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{node}", daemon=True)
@@ -170,22 +170,10 @@ class Dispatcher:
 
     def _enter(self, arrival: Callable[[], None]) -> bool:
         """Have ``arrival`` run on the dispatcher's thread; False when it has stopped."""
-        self._arrivals.append(arrival)
-        if self._asleep:  # Only the dispatcher clears it: an interrupted ring is rung again.
-            self._bridge.ring()
+        self._arrivals.put(arrival)
         # Whoever closes drains after it set this: what came before is run, what comes
         # after takes itself back, unless it was run all the same.
-        return not (self._closed and self._take_back(arrival))
-
-    def _take_back(self, arrival: Callable[[], None]) -> bool:
-        while True:
-            try:
-                self._arrivals.remove(arrival)
-            except ValueError:
-                return False
-            except IndexError:  # Another thread changed the queue while we looked.
-                continue
-            return True
+        return not (self._closed and self._arrivals.take_back(arrival))
 
     def _take(self, cell: Cell, message: Any, reply: Reply | None) -> None:
         stage = self._stage
@@ -244,9 +232,7 @@ class Dispatcher:
             self._close()
 
     def _turn(self) -> None:
-        arrivals = self._arrivals
-        for _ in range(len(arrivals)):
-            arrivals.popleft()()
+        self._arrivals.run()
         self._gateway.take(FRAMES_MAX)
         self._stage.ring_alarms()
         self._stage.work(TURN_MAX)
@@ -279,10 +265,10 @@ class Dispatcher:
         idle_ms = self._stage.idle_ms()
         if idle_ms == 0 or self._arrivals or self._stage.records:
             return
-        self._asleep = True
+        self._arrivals.asleep = True
         if not self._arrivals and not self._stopping:
             self._bridge.poll(idle_ms)
-        self._asleep = False
+        self._arrivals.asleep = False
 
     def _close(self) -> None:
         """Leave nothing behind: no question, role, socket, file or thread."""
@@ -296,6 +282,6 @@ class Dispatcher:
             last.callback(self._stage.asks.fail, f"node {self.node} has stopped")
             while self._arrivals:  # Every question gets its address, to be failed below.
                 with contextlib.suppress(RoleFailedError, IndexError):  # Logged; taken back.
-                    self._arrivals.popleft()()
+                    self._arrivals.run_one()
             for cell in list(self._stage.cells.values()):
                 self._stage.retire(cell)

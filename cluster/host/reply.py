@@ -41,6 +41,8 @@ class Reply(pykka.Future[Any]):
         self._callbacks: deque[Callable[[], None]] = deque()
         self._answered = threading.Lock()
         self._answered.acquire()
+        self._awaited = False
+        self._next: Callable[[], None] | None = None
         self._is_set = False
         self._value: Any = None
         self._error: BaseException | None = None
@@ -53,7 +55,7 @@ class Reply(pykka.Future[Any]):
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called once there is an answer; at once if there is one.
 
-        It runs on the thread that answers, or on this one, must be quick and not raise.
+        It runs on the thread that answers or wakes, or on this one, must be quick and not raise.
         """
         self._callbacks.append(callback)
         if self._is_set:
@@ -72,14 +74,24 @@ class Reply(pykka.Future[Any]):
         if self._get_hook is not None:
             return super().get(timeout=timeout)
         if not self._is_set:
+            self._wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _wait(self, timeout: float | None) -> None:
+        self._awaited = True
+        try:
             if timeout is None:
                 self._answered.acquire()
             elif not self._answered.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX)):
                 raise pykka.Timeout(f"{timeout} seconds")
             self._answered.release()
-        if self._error is not None:
-            raise self._error
-        return self._value
+        finally:
+            # In this order: whoever wakes us says what is next, and only then asks if we wait.
+            self._awaited = False
+            if self._next is not None:
+                self._next()
 
     def set(self, value: Any = None) -> None:
         """Give the answer.
@@ -134,11 +146,22 @@ class Reply(pykka.Future[Any]):
         self._error = error
         self._is_set = True
 
-    def wake(self) -> None:
-        """Wake those who wait for the answer that was given to `settle`."""
+    def wake(self, following: Callable[[], None] | None = None) -> bool:
+        """Wake those who wait for the answer that was given to `settle`.
+
+        Args:
+            following: called by each of them once it is awake, on its own thread.
+
+        Returns:
+            Whether one of them certainly will.
+
+        """
+        self._next = following
+        awaited = self._awaited
         self._answered.release()
         if self._callbacks:
             self._call_back()
+        return awaited
 
     def _call_back(self) -> None:
         """Call each callback once, whether the answer or the callback came first."""

@@ -37,7 +37,7 @@ from holdfast.actors.message import (
     role_of,
 )
 from holdfast.actors.role import Role
-from holdfast.cluster.host.asks import Asks
+from holdfast.cluster.host.asks import WAKING_MS, Asks
 from holdfast.cluster.host.cell import Cell
 from holdfast.cluster.recipe import Cast
 from holdfast.transport.frame import Envelope
@@ -139,13 +139,14 @@ class Stage:
 
     def arrive(self, envelope: Envelope) -> None:
         """Take a message that came over the network; what finds nobody is counted."""
-        cell = self.cells.get(envelope.to)
+        to, sender, message = envelope
+        cell = self.cells.get(to)
         if cell is None:
             self.counters["host.nobody_there"] += 1
-        elif self.is_full():
+        elif len(self.ready) >= INBOX_MAX:
             self.counters["host.inbox_full"] += 1
         else:
-            self.post(cell, envelope.sender, envelope.message)
+            self.ready.append((cell, sender, message))
 
     def tell_all(self, event: Local) -> None:
         """Post ``event`` from the host to every role that accepts its kind."""
@@ -200,9 +201,9 @@ class Stage:
         if self.ready:
             return 0
         if not self._wakes:
-            return None
-        ahead = self._wakes[0][0] - self.now()
-        return max(0, -(-ahead // NS_PER_MS))
+            return WAKING_MS if self.asks.waking else None
+        ahead = max(0, -(-(self._wakes[0][0] - self.now()) // NS_PER_MS))
+        return min(ahead, WAKING_MS) if self.asks.waking else ahead
 
     def release_held(self) -> None:
         """Perform what waited for the disk; every record of the turn is durable now."""

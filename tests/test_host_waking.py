@@ -1,0 +1,221 @@
+"""Who is woken when: after the frames left, one thread by the other, and nobody is forgotten."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pykka
+import pytest
+
+from holdfast.actors.effect import Effect, Effects, Send, Spawn
+from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
+from holdfast.actors.lock.message import Acquire, Granted, Release, Released
+from holdfast.actors.message import Address, Instant, address_of
+from holdfast.actors.role import Role
+from holdfast.cluster.host.arrivals import Arrivals
+from holdfast.cluster.host.asks import Asks
+from holdfast.cluster.host.dispatcher import Dispatcher
+from holdfast.cluster.host.reply import Reply
+from holdfast.cluster.recipe import Cast
+from holdfast.transport.bridge import Arrival
+from holdfast.transport.frame import Frame
+
+LONG_S = 30.0
+ROLE = address_of("n1", "crowd")
+AWAY = address_of("n2", "crowd")
+
+
+class Crowd(Role[Acquire | Release]):
+    """Answers all who asked at once, when as many ask as the lock's name says, and tells n2."""
+
+    def __init__(self, address: Address, host: Any) -> None:
+        super().__init__(address, host)
+        self.waiting: list[Address] = []
+
+    def handle(self, sender: Address, event: Acquire | Release, now: Instant) -> Effects:
+        del now
+        if isinstance(event, Release):
+            return [Send(sender, Released(lock=event.lock))]
+        self.waiting.append(sender)
+        if len(self.waiting) < int(event.lock):
+            return []
+        waiting, self.waiting = self.waiting, []
+        granted = Granted(lock=event.lock, fence=len(waiting))
+        answers: list[Effect] = [Send(user, granted) for user in waiting]
+        return [*answers, Send(AWAY, granted)]
+
+
+class Wire:
+    """Links that remember when something was sent (Links)."""
+
+    cluster = "c"
+
+    def __init__(self, order: list[str]) -> None:
+        self._order = order
+        self._rung = threading.Event()
+
+    def poll(self, timeout_ms: int | None) -> None:
+        self._rung.wait(None if timeout_ms is None else timeout_ms / 1000)
+        self._rung.clear()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    def receive(self, most: int) -> list[Arrival]:
+        del most
+        return []
+
+    def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
+        return []
+
+    def send(self, link: str, frame: Frame) -> None:
+        del frame
+        self._order.append(link)
+
+    def close(self) -> None:
+        pass
+
+
+class Careless(Reply):
+    """Of somebody who promises to wake the next, and does not."""
+
+    def wake(self, following: Callable[[], None] | None = None) -> bool:
+        del following
+        super().wake()
+        return True
+
+
+def crowd(order: list[str]) -> Dispatcher:
+    host = Dispatcher("n1", Wire(order))
+    host.start(Cast((Spawn(ROLE, Crowd),)))
+    return host
+
+
+def opened(asks: Asks, number: int, kind: type[Reply] = Reply) -> list[tuple[Address, Reply]]:
+    replies = [kind() for _ in range(number)]
+    return [(asks.open(reply, ROLE), reply) for reply in replies]
+
+
+def waits(reply: Reply) -> bool:
+    return bool(vars(reply)["_awaited"])
+
+
+def test_who_is_answered_is_woken_when_the_frames_of_the_turn_have_left() -> None:
+    order: list[str] = []
+    host = crowd(order)
+    woken = threading.Event()
+    reply = Reply(lambda _, __: order.append("answered"))
+    reply.add_done_callback(lambda: order.append("woken"))
+    reply.add_done_callback(woken.set)
+    host.ref(ROLE).submit(Acquire(lock="1"), reply)
+    assert woken.wait(LONG_S)
+    assert order == ["answered", "n2", "woken"]
+    assert host.stop(LONG_S)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 50])
+def test_all_threads_that_are_answered_in_one_turn_go_on(threads: int) -> None:
+    host = crowd([])
+    role = host.ref(ROLE)
+
+    def work() -> list[int]:
+        fences: list[int] = []
+        for _ in range(20):
+            fences.append(role.ask(Acquire(lock=str(threads)), timeout=LONG_S).fence)
+            role.ask(Release(lock="x", fence=1), timeout=LONG_S)
+        return fences
+
+    with ThreadPoolExecutor(threads) as pool:
+        done = [pool.submit(work) for _ in range(threads)]
+        assert [each.result(LONG_S) for each in done] == [[threads] * 20] * threads
+    assert host.stop(LONG_S)
+
+
+def test_a_thread_that_is_woken_wakes_the_next_before_it_goes_on() -> None:
+    asks = Asks("n1")
+    (first, one), (second, two) = opened(asks, 2)
+    may_end = threading.Event()
+
+    def work() -> bool:
+        one.get(timeout=LONG_S)
+        return may_end.wait(LONG_S)
+
+    with ThreadPoolExecutor(2) as pool:
+        slow, quick = pool.submit(work), pool.submit(two.get, timeout=LONG_S)
+        while not (waits(one) and waits(two)):
+            threading.Event().wait(0.001)
+        asks.answer(first, Granted(lock="x", fence=1))
+        asks.answer(second, Granted(lock="x", fence=2))
+        asks.wake()
+        assert quick.result(LONG_S).fence == 2
+        assert not slow.done()
+        may_end.set()
+        assert slow.result(LONG_S)
+    assert not asks.waking
+
+
+def test_answers_nobody_waits_for_hold_nobody_up() -> None:
+    asks = Asks("n1")
+    ended: list[bool] = []
+    asks.all_awake = lambda: ended.append(asks.waking)
+    waiting = opened(asks, 4)
+    with ThreadPoolExecutor(1) as pool:
+        last = pool.submit(waiting[-1][1].get, timeout=LONG_S)
+        while not waits(waiting[-1][1]):
+            threading.Event().wait(0.001)
+        with pytest.raises(pykka.Timeout):  # Waited once, and gave up.
+            waiting[1][1].get(timeout=0)
+        for address, _ in waiting:
+            asks.answer(address, Granted(lock="x", fence=7))
+        asks.wake()
+        assert last.result(LONG_S).fence == 7
+    assert [reply.get(timeout=0).fence for _, reply in waiting] == [7] * 4
+    assert ended == [False]
+
+
+def test_if_a_link_of_the_chain_breaks_the_dispatcher_goes_on_with_it_soon() -> None:
+    host = crowd([])
+    role = host.ref(ROLE)
+    careless = [Careless() for _ in range(3)]
+    for reply in careless:
+        role.submit(Acquire(lock="4"), reply)
+    assert role.ask(Acquire(lock="4"), timeout=LONG_S).fence == 4
+    assert [reply.get(timeout=0).fence for reply in careless] == [4] * 3
+    assert host.stop(LONG_S)
+
+
+def test_those_who_were_answered_are_woken_when_the_node_stops() -> None:
+    asks = Asks("n1")
+    waiting = [*opened(asks, 2, Careless), *opened(asks, 1)]
+    called: list[int] = []
+    for number, (address, reply) in enumerate(waiting):
+        reply.add_done_callback(partial(called.append, number))
+        asks.answer(address, Granted(lock="x", fence=1))
+    asks.fail("the node has stopped")
+    assert called == [0, 1, 2]
+
+
+def test_the_dispatcher_is_not_woken_for_a_question_until_all_are_awake() -> None:
+    asks = Asks("n1")
+    rings: list[int] = []
+    arrivals = Arrivals(asks, lambda: rings.append(len(arrivals)))
+    arrivals.put(lambda: None)
+    assert rings == []  # It is awake, and will look.
+    arrivals.asleep = True
+    arrivals.put(lambda: None)
+    assert rings == [2]
+    (address, _), (last, _) = opened(asks, 2, Careless)
+    asks.answer(address, Granted(lock="x", fence=1))
+    asks.answer(last, Granted(lock="x", fence=2))
+    for _ in range(2):
+        asks.wake()
+        arrivals.put(lambda: None)
+        assert rings == [2]  # One is still to be woken, or to come, and is going to ask, too.
+    asks.wake()  # It does not come: the dispatcher sees to that, and everybody else's last does.
+    assert rings == [2, 4]
+    arrivals.put(lambda: None)
+    assert rings == [2, 4, 5]
