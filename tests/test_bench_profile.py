@@ -131,7 +131,15 @@ def test_steps_are_means_of_the_middle_half_and_add_up() -> None:
     assert named[4, "master", "quorum"] == pytest.approx(0.010)
     assert named[4, "master", "apply"] == pytest.approx(0.020)
     assert named[4, "master", "reply"] == pytest.approx(0.009)
+    assert [step.step for step in steps if step.visit == 3][:2] == ["wire", "dispatch"]
     assert named[5, CLIENT, "client wake-up"] == pytest.approx(0.010)
+
+
+def test_where_nobody_is_master_places_and_roles_have_their_own_names() -> None:
+    pairs = [(at + CALL, at + BACK, at + 5_000 + BACK) for at in range(0, 400_000, 10_000)]
+    steps, _, _ = steps_of(logs(80), pairs, "")
+    assert list(dict.fromkeys(step.place for step in steps)) == [CLIENT, "n1", "n2"]
+    assert {"proxy", "replica", "commander"} <= {step.step for step in steps}
 
 
 def test_a_few_pairs_say_nothing() -> None:

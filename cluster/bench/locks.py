@@ -78,7 +78,8 @@ class Plan:
         """Return what is measured, for a title."""
         kept = {"paxos": "fsync", "central": "journal"}.get(self.protocol, "")
         kept = kept if self.durable or not kept else "memory"
-        return ", ".join(part for part in (self.protocol, f"{self.nodes} nodes", kept) if part)
+        nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
+        return ", ".join(part for part in (self.protocol, nodes, kept) if part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,19 +129,20 @@ def profile_table(found: Profile) -> Table:
     table.add_column("step")
     for column in ("acquire", "release", "pair", "share"):
         table.add_column(column, justify="right")
-    before = 0
+    before = (0, "")
     for step in found.steps:
-        if step.visit != before:
+        here = (step.visit, step.place)
+        if here != before:
             table.add_section()
         table.add_row(
-            step.place if step.visit != before else "",
+            step.place if here != before else "",
             step.step,
             f"{step.acquire_us:.1f}",
             f"{step.release_us:.1f}",
             f"{step.pair_us:.1f}",
             f"{step.pair_us / found.sum_us:.1%}",
         )
-        before = step.visit
+        before = here
     table.add_section()
     acquire, release = (
         sum(getattr(step, part) for step in found.steps) for part in ("acquire_us", "release_us")

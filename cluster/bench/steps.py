@@ -71,7 +71,7 @@ def steps_of(
         logs: of the client and of each node, by name.
         pairs: of each pair when acquire was called, when it returned and release was called,
             and when that returned (ns).
-        master: which node to call so; the others are acceptors.
+        master: which node to call so; the others are acceptors. Empty: each by its name.
 
     Raises:
         BenchFailedError: fewer than `PAIRS_MIN` can be followed.
@@ -97,7 +97,9 @@ def steps_of(
 
 def _means(pairs: Sequence[list[dict[Key, int]]], least_us: float) -> tuple[Step, ...]:
     """Return the mean of each row over ``pairs``; those below ``least_us`` go into dispatch."""
-    keys = dict.fromkeys(key for rows in pairs for row in rows for key in row)
+    # In the order of the pairs that have most of them: who is early on the wire misses that.
+    fullest = sorted(pairs, key=lambda rows: -sum(len(row) for row in rows))
+    keys = dict.fromkeys(key for rows in fullest for row in rows for key in row)
     means = {
         key: tuple(_mean_us([rows[part].get(key, 0) for rows in pairs]) for part in (0, 1))
         for key in keys
@@ -107,8 +109,9 @@ def _means(pairs: Sequence[list[dict[Key, int]]], least_us: float) -> tuple[Step
         if sum(means[visit, place, step]) < least_us and step != "dispatch" and rest in means:
             small = means.pop((visit, place, step))
             means[rest] = (means[rest][0] + small[0], means[rest][1] + small[1])
-    # A stable order: within a visit as they came.
-    return tuple(Step(*key, *means[key]) for key in sorted(means, key=lambda key: key[0]))
+    places = list(dict.fromkeys(place for _, place, _ in keys))
+    ordered = sorted(means, key=lambda key: (key[0], places.index(key[1])))
+    return tuple(Step(*key, *means[key]) for key in ordered)
 
 
 def _rows(way: Sequence[Span], master: str) -> dict[Key, int]:
@@ -120,10 +123,18 @@ def _rows(way: Sequence[Span], master: str) -> dict[Key, int]:
         if span.place != place:
             visit, place = visit + 1, span.place
             stays[place] += 1
-        where = place if place == CLIENT else "master" if place == master else "acceptor"
-        turns = FOLLOW if where == "acceptor" else FIRST if stays[place] == 1 else LATER
+        where, turns = _whereabouts(place, master, stays[place])
         rows[visit, where, _step(span, turns)] += span.ns
     return rows
+
+
+def _whereabouts(place: str, master: str, stay: int) -> tuple[str, dict[str, str]]:
+    """Return what a place is called, and the turns of its roles; where nobody is master, so."""
+    if place == CLIENT or not master:
+        return place, {}
+    if place != master:
+        return "acceptor", FOLLOW
+    return "master", FIRST if stay == 1 else LATER
 
 
 def _step(span: Span, turns: Mapping[str, str]) -> str:
