@@ -16,6 +16,10 @@ OUR_COLOUR, THEIR_COLOUR = "#0072b2", "#999999"
 """Blue and grey differ in lightness, too: for every eye, and in print."""
 
 
+YARDSTICKS = ("bare",)
+"""No peers, but what wire and disk take: drawn as a hollow point."""
+
+
 class Chart(NamedTuple):
     """A figure of a workload, whose name is also the file's."""
 
@@ -107,6 +111,7 @@ def _draw(
         axes.errorbar(
             middle, row, xerr=[[lines[0][row]], [lines[1][row]]], fmt="o", markersize=6,
             capsize=4, color=OUR_COLOUR if name == OURS else "#555555",
+            markerfacecolor="white" if name in YARDSTICKS else None,
         )  # fmt: skip
         axes.annotate(
             f"{middle:,.3g}" if middle < 100 else f"{middle:,.0f}",
