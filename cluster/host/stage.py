@@ -139,13 +139,14 @@ class Stage:
 
     def arrive(self, envelope: Envelope) -> None:
         """Take a message that came over the network; what finds nobody is counted."""
-        cell = self.cells.get(envelope.to)
+        to, sender, message = envelope
+        cell = self.cells.get(to)
         if cell is None:
             self.counters["host.nobody_there"] += 1
         elif len(self.ready) >= INBOX_MAX:
             self.counters["host.inbox_full"] += 1
         else:
-            self.ready.append((cell, envelope.sender, envelope.message))
+            self.ready.append((cell, sender, message))
 
     def tell_all(self, event: Local) -> None:
         """Post ``event`` from the host to every role that accepts its kind."""
