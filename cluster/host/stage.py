@@ -45,7 +45,6 @@ from holdfast.transport.frame import Envelope
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that goes on while the machine sleeps, so that a lease cannot outlive a nap."""
 
-
 INBOX_MAX = 10_000
 """Events that may wait on a node for more to be let in from outside: roles share one thread,
 so what waits for one waits for all. A release or a cancel of a thread is let in all the same: who
