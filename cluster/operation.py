@@ -39,8 +39,11 @@ def drive(operation: Operation[T]) -> T:
     try:
         wait = next(operation)
         while True:
+            reply, limit_s = wait
             try:
-                answer = _answer(wait)
+                answer = reply.get(timeout=limit_s)
+            except pykka.Timeout:
+                wait = operation.throw(TimeoutError(f"no answer within {limit_s} s"))
             except BaseException as error:  # noqa: BLE001  # The operation decides.
                 wait = operation.throw(error)
             else:
@@ -50,10 +53,3 @@ def drive(operation: Operation[T]) -> T:
         return value
     finally:
         operation.close()  # An interrupt between two lines of this function ends it, too.
-
-
-def _answer(wait: Wait) -> Any:
-    try:
-        return wait.reply.get(timeout=wait.limit_s)
-    except pykka.Timeout:
-        raise TimeoutError(f"no answer within {wait.limit_s} s") from None

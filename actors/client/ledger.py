@@ -76,8 +76,7 @@ class Ledger:
         tenure = self.tenure
         if sent_at is None or not tenure.kept:
             return []
-        tenure.confirm(sent_at)
-        return [] if tenure.has_nothing_new(now) else self.tell_watcher(now)
+        return self.tell_watcher(now) if tenure.confirm(sent_at, now) else []
 
     def tell_watcher(self, now: Instant) -> list[Effect]:
         """Say what there is to say of the session's life."""

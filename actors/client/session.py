@@ -195,7 +195,7 @@ class ClientSession(Role[Said | Tick]):
                 limit_ms = ANSWER_MS
         gate = ledger.gates.choose()
         effects = ledger.outstanding.ask(user, event, gate.address, now, limit_ms=limit_ms)
-        return effects if ledger.tenure.ready else [*open_session(ledger, now), *effects]
+        return effects or open_session(ledger, now)  # What waits for a session is not said yet.
 
     def _on_release(self, user: Address, release: Release, now: Instant) -> list[Effect]:
         claim = claim_named(release.lock, release.owner)

@@ -155,12 +155,22 @@ class Tenure:
         self.sent.clear()
         return True
 
-    def confirm(self, sent_at: Instant) -> None:
-        """Note that the cluster heard what was said at ``sent_at``."""
-        assert self.kept
+    def confirm(self, sent_at: Instant, now: Instant) -> bool:
+        """Note that the cluster heard what was said at ``sent_at``.
+
+        Return whether there may be `news`: this happens with each answer, and mostly is none.
+        """
+        assert self.stage is _OPEN
         if sent_at > self.confirmed_at:
             self.confirmed_at = sent_at
             self.until = Instant(sent_at + self.trusted_ns)
+        told, length = self.told_until, self.lived_ms * NS_PER_MS
+        return (
+            self.suspected
+            or self.until - told >= length // (2 * KEEPS_PER_TTL)
+            or told - now <= length // SUSPECT_PART
+            or now - self.confirmed_at >= self.lived_ms // SUSPECT_PART * NS_PER_MS
+        )
 
     def passed(self, now: Instant) -> bool:
         """Whether the session may have ended by now."""
@@ -173,16 +183,6 @@ class Tenure:
         self.suspected = False
         self.sent.clear()
         return assigned
-
-    def has_nothing_new(self, now: Instant) -> bool:
-        """Whether `news` would certainly be empty: asked for each confirmation."""
-        told, length = self.told_until, self.lived_ms * NS_PER_MS
-        return (
-            not self.suspected
-            and self.until - told < length // (2 * KEEPS_PER_TTL)
-            and told - now > length // SUSPECT_PART
-            and now - self.confirmed_at < self.lived_ms // SUSPECT_PART * NS_PER_MS
-        )
 
     def news(self, now: Instant, *, holding: bool) -> list[Trusted | Suspected]:
         """Return what the watcher is to hear now. Small progress is not worth a word."""

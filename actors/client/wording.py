@@ -65,7 +65,8 @@ def problem_of(question: Question) -> No | None:
         match question:
             case Acquire():
                 _check_names(question.lock, question.owner)
-                check_wait(question.wait_ms)
+                if question.wait_ms is not None:
+                    check_wait(question.wait_ms)
             case Release():
                 _check_names(question.lock, question.owner)
             case Inspect() | Evict():
