@@ -33,6 +33,7 @@ from holdfast.cluster.grips import Grips
 from holdfast.cluster.guarantee import Guarantee, demand
 from holdfast.cluster.herald import Herald
 from holdfast.cluster.host.dispatcher import Dispatcher
+from holdfast.cluster.host.marks import Marks
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.line import Line
 from holdfast.cluster.operation import Operation, Wait
@@ -59,10 +60,12 @@ PAGE = 1_000
 class Connection:
     """One client's node: a thread with a session role; see `Client` for what it offers.
 
+    With ``marks``, these note when it did what.
+
     Its methods that end in -ing are operations, for a face to wait for.
     """
 
-    def __init__(self, settings: Settings, herald: Herald) -> None:
+    def __init__(self, settings: Settings, herald: Herald, marks: Marks | None = None) -> None:
         self.session = f"client-{secrets.token_hex(8)}"
         self.protocol = ""
         self.endpoints = parse_addresses(settings.addresses)
@@ -80,10 +83,13 @@ class Connection:
             gates=True,
             count=lambda name, times: counters.update({name: times}),
         )
+        if marks is not None:
+            bridge = marks.links(bridge)
         try:
             self._dispatcher = Dispatcher(self.session, bridge, counters=counters)
             self.grips = Grips(self._dispatcher.now, herald)
-            self._dispatcher.start(self._cast(settings, tuple(links)))
+            cast = self._cast(settings, tuple(links))
+            self._dispatcher.start(cast if marks is None else marks.cast(cast))
         except BaseException:
             bridge.close()
             raise

@@ -20,6 +20,7 @@ from holdfast.actors.message import Message, address_of
 from holdfast.actors.paxos.event import Resign
 from holdfast.cluster.config import Config
 from holdfast.cluster.host.dispatcher import Dispatcher
+from holdfast.cluster.host.marks import Marks
 from holdfast.cluster.host.ref import RoleRef
 from holdfast.cluster.recipe import Seat, keeps_journal, recipe_of
 from holdfast.cluster.storage.identity import STREAM, claim
@@ -63,8 +64,10 @@ class Node:
         self._dispatcher = dispatcher
 
     @classmethod
-    def start(cls, config: Config, node_id: str) -> Self:
+    def start(cls, config: Config, node_id: str, *, marks: Marks | None = None) -> Self:
         """Bind the sockets of ``node_id``, read its journal, and begin to serve.
+
+        With ``marks``, these note when the node did what.
 
         Raises:
             ConfigError: the config knows no such node, or needs what it does not give, or
@@ -82,14 +85,16 @@ class Node:
             raise ConfigError(f"nodes: there is no node {node_id!r}; the config has {known}")
         journal = _open_journal(config, node_id)
         try:
-            return cls._start(config, node_id, journal)
+            return cls._start(config, node_id, journal, marks)
         except BaseException:
             if journal is not None:
                 journal.close()
             raise
 
     @classmethod
-    def _start(cls, config: Config, node_id: str, journal: Journal | None) -> Self:
+    def _start(
+        cls, config: Config, node_id: str, journal: Journal | None, marks: Marks | None
+    ) -> Self:
         boot = secrets.randbits(63)
         peers = {node: at for node, at in config.nodes.items() if node != node_id}
         seat = Seat(
@@ -111,6 +116,8 @@ class Node:
             peers=peers,
             count=lambda name, times: counters.update({name: times}),
         )
+        if marks is not None:
+            bridge, journal, cast = marks.links(bridge), marks.journal(journal), marks.cast(cast)
         try:
             dispatcher = Dispatcher(
                 node_id,

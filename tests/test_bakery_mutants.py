@@ -115,10 +115,10 @@ MUTANTS: dict[str, Mutant] = {
         (Patch(Table, "counters_of", forgotten),), (0, 1), "fences"
     ),
     "no hand-over barrier": Mutant(
-        (Patch(Import, "complete", property(complete)),), (28,), "mutual exclusion"
+        (Patch(Import, "complete", property(complete)),), (29,), "mutual exclusion"
     ),
     "two leaders lost at once are not waited out": Mutant(
-        (Patch(Campaign, "left_ms", no_time),), (25, 28), "mutual exclusion"
+        (Patch(Campaign, "left_ms", no_time),), (25, 29), "mutual exclusion"
     ),
     "a leader returns with an empty table": Mutant(
         (
@@ -126,7 +126,7 @@ MUTANTS: dict[str, Mutant] = {
             Patch(Chosen, "__eq__", same_node),
             Patch(Chosen, "__hash__", by_node),
         ),
-        (22, 25),
+        (25, 29),
         "fences",
     ),
 }

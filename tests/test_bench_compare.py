@@ -96,6 +96,26 @@ def test_a_missed_bar_fails_the_run_and_says_which(tmp_path: Path) -> None:
     assert ended.returncode == 1
 
 
+def test_profiles_of_versions_are_kept_with_the_figures(tmp_path: Path) -> None:
+    path = saved(tmp_path, holdfast=figures(100, 6000, 800, 0.1))
+    profile = tmp_path / "before.txt"
+    found = {"sum_us": 5.0, "by_step": {"wire": 3.0, "sync": 2.0}, "pairs": 9}
+    profile.write_text(f"measuring\n{json.dumps(found)}\n", encoding="utf-8")
+    run("--again", str(path), "--profiles", str(profile), "--json", str(path))
+    run("--again", str(path), "--json", str(path))
+    kept = json.loads(path.read_text(encoding="utf-8"))["profiles"]
+    assert kept == [{"name": "before", "sum_us": 5.0, "by_step": {"wire": 3.0, "sync": 2.0}}]
+
+
+def test_what_is_no_profile_is_refused_in_words(tmp_path: Path) -> None:
+    profile = tmp_path / "other.txt"
+    profile.write_text('{"figures": {}}', encoding="utf-8")
+    ended = run("--again", str(tmp_path / "none.json"), "--profiles", str(profile))
+    assert "other.txt: no profile on its last line" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == 2
+
+
 def test_two_holders_at_once_fail_the_run(tmp_path: Path) -> None:
     ours = figures(100, 6000, 800, 0.1)
     ours["handover"] = [{"handovers_per_s": 800, "overlaps": 1}]
@@ -113,7 +133,7 @@ def test_what_is_not_installed_is_skipped_with_a_word(tmp_path: Path) -> None:
 
 def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
     ended = run("--peers", "memcached")
-    assert "no such peer: memcached; there are holdfast, redlock" in ended.stderr
+    assert "no such peer: memcached; there are holdfast, bare, redlock" in ended.stderr
     assert ended.returncode == 2
 
 

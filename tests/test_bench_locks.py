@@ -9,15 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.actors.lock.message import NodeStatus
 from holdfast.cluster.bench.failover import longest_gap_ms
+from holdfast.cluster.bench.held import Held, resident_bytes
 from holdfast.cluster.bench.job import Job, Kind, read_job
 from holdfast.cluster.bench.load import quantiles_us
 from holdfast.cluster.bench.locks import Part, Plan
 from holdfast.cluster.bench.machine import this_machine
-from holdfast.cluster.bench.members import configuration, master_of
+from holdfast.cluster.bench.members import BenchFailedError, configuration, master_of
 from holdfast.cluster.bench.report import Reading, readings_table
 from holdfast.cluster.config import parse
 
@@ -125,7 +127,22 @@ def test_failover_is_measured_where_a_member_may_come_back() -> None:
     assert not Plan(durable=False).has(Part.FAILOVER)
     assert not Plan(protocol="central").has(Part.FAILOVER)
     assert Plan(durable=False).has(Part.READS)
+    assert Plan(durable=False).has(Part.HELD)
+    assert not Plan(protocol="lamport").has(Part.HELD)
     assert all(Plan(protocol="lamport").has(part) for part in (Part.PAIR, Part.TASKS))
+
+
+def test_memory_is_what_the_system_says_is_resident() -> None:
+    mine = resident_bytes(os.getpid())
+    assert abs(mine - psutil.Process().memory_info().rss) < mine / 2
+    with pytest.raises(BenchFailedError, match="memory of process"):
+        resident_bytes(2**30)
+
+
+def test_all_that_a_node_grew_by_counts_for_its_locks() -> None:
+    found = Held(10, 1.0, {"n1": 1_000_000, "n2": 1_000_000}, {"n1": 3_000_000, "n2": 1_000_500})
+    assert found.bytes_a_lock == {"n1": 200_000, "n2": 50}
+    assert found.in_words() == "10 held; the largest, n1, from 1 to 3 MB resident"
 
 
 def test_a_table_shows_the_spread_of_rounds() -> None:
@@ -140,7 +157,7 @@ def test_a_table_shows_the_spread_of_rounds() -> None:
 
 
 def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
-    with bench("--seconds", "0.3", "--kills", "1", "--json") as running:
+    with bench("--seconds", "0.3", "--kills", "1", "--held", "2000", "--json") as running:
         said, told = running.communicate(timeout=LONG_S)
     assert running.returncode == 0, told
     assert not processes_left_of(running.pid)
@@ -157,7 +174,9 @@ def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
         "failover_gap_ms",
         "reads_linearizable_per_s",
         "reads_local_per_s",
+        "held_bytes_per_lock",
     }
+    assert len(report["rounds"]["held_bytes_per_lock"]) == 3
     assert figures["pair_p50_us"] <= figures["pair_p99_us"]
     assert len(report["rounds"]["failover_gap_ms"]) == 1
     assert report["machine"]["cores"] >= 1

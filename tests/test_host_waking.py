@@ -89,6 +89,18 @@ class Careless(Reply):
         return True
 
 
+class Interrupted(Reply):
+    """Of somebody who was to be woken when a signal's handler raised, on the thread that wakes."""
+
+    interrupts = 1
+
+    def wake(self, following: Callable[[], None] | None = None) -> bool:
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+        return super().wake(following)
+
+
 def crowd(order: list[str]) -> Dispatcher:
     host = Dispatcher("n1", Wire(order))
     host.start(Cast((Spawn(ROLE, Crowd),)))
@@ -186,6 +198,37 @@ def test_if_a_link_of_the_chain_breaks_the_dispatcher_goes_on_with_it_soon() -> 
     assert role.ask(Acquire(lock="4"), timeout=LONG_S).fence == 4
     assert [reply.get(timeout=0).fence for reply in careless] == [4] * 3
     assert host.stop(LONG_S)
+
+
+def test_whoever_was_to_be_woken_when_a_signal_came_is_woken_by_the_dispatcher() -> None:
+    asks = Asks("n1")
+    asked = [*opened(asks, 1, Interrupted), *opened(asks, 2)]
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(reply.get, timeout=LONG_S) for _, reply in asked]
+        while not all(waits(reply) for _, reply in asked):
+            threading.Event().wait(0.001)
+        for address, _ in asked:
+            asks.answer(address, Granted(lock="x", fence=1))
+        with pytest.raises(KeyboardInterrupt):
+            asks.wake()
+        assert asks.waking
+        asks.wake()
+        assert [each.result(LONG_S).fence for each in waiting] == [1, 1, 1]
+    assert not asks.waking
+
+
+def test_to_wake_those_who_are_awake_does_no_harm() -> None:
+    reply = Reply()
+    reply.settle(7, None)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(reply.get, timeout=LONG_S) for _ in range(4)]
+        for _ in range(3):
+            reply.wake()
+        assert [each.result(LONG_S) for each in waiting] == [7] * 4
+    called: list[int] = []
+    reply.add_done_callback(partial(called.append, 1))
+    assert not reply.wake()
+    assert (reply.get(timeout=0), called) == (7, [1])
 
 
 def test_those_who_were_answered_are_woken_when_the_node_stops() -> None:

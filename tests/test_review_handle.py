@@ -156,3 +156,34 @@ def test_so_is_what_was_granted_just_before_the_loop_was_closed(desk: Desk, late
     cancelled = {cancel.lock for cancel in desk.told if isinstance(cancel, Cancel)}
     assert cancelled == {"x", "y"}
     assert (grips.find("x", "ann"), grips.find("y", "ann")) == (None, None)
+
+
+def test_a_loop_whose_thread_was_interrupted_is_told_of_the_next_answer(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    herald = ThreadHerald()
+    grips = Grips(lambda: Instant(0), herald)
+    bobs, anns = (aio.Lock(Line(desk), grips, Terms("x", owner=who)) for who in ("bob", "ann"))
+
+    async def contend() -> int | None:
+        desk.mute = True
+        waiting = asyncio.create_task(bobs.acquire())
+        await asyncio.sleep(0)
+        desk.mute = False
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "call_soon_threadsafe", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                await anns.acquire()
+        desk.waiting[0].set(Granted(lock="x", fence=7))
+        return await asyncio.wait_for(waiting, PATIENCE_S)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt  # As the handler of a signal may, at any time.
+
+    loop = asyncio.new_event_loop()
+    try:
+        assert loop.run_until_complete(contend()) == 7
+    finally:
+        loop.close()
+        herald.stop(PATIENCE_S)
+    assert grips.find("x", "ann") is None

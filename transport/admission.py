@@ -160,7 +160,9 @@ class Admission:
         if not self.gates:
             return frame
         cluster, view, stamp, envelopes = frame
-        unaliased = [Envelope(_unaliased(e.to, link), e.sender, e.message) for e in envelopes]
+        unaliased = [
+            Envelope(_unaliased(to, link), sender, message) for to, sender, message in envelopes
+        ]
         return Frame(cluster, view, stamp, tuple(unaliased))
 
     def refusal(self, link: str, mismatch: Mismatch, detail: str) -> Frame:

@@ -222,12 +222,9 @@ class Bridge:
         """
         raw = encode_frame(self._admission.outgoing(link, frame))
         peer = self._links.get(link)
-        if peer is not None:
-            self._send_to_peer(peer, raw)
-        else:
+        if peer is None:
             self._send_to_client(link, raw)
-
-    def _send_to_peer(self, peer: Link, raw: bytes) -> None:
+            return
         self._poller.used(peer.dealer)
         try:
             send_part(peer.dealer, raw, NOBLOCK)

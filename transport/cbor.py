@@ -9,6 +9,7 @@ and floats, fails the check against the declared types (``transport/schema.py``)
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import cbor2
@@ -40,13 +41,12 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
 
 
-def dump(value: Any) -> bytes:
-    """Return ``value``, made of lists and plain values, as CBOR.
+dump: Callable[[Any], bytes] = cbor2.dumps
+"""Return a value made of lists and plain values as CBOR.
 
-    Without maps and floats cbor2's encoding is the canonical one: shortest heads, definite
-    lengths (RFC 8949, section 4.2.1), so that equal messages are equal bytes.
-    """
-    return cbor2.dumps(value)
+Without maps and floats cbor2's encoding is the canonical one: shortest heads, definite
+lengths (RFC 8949, section 4.2.1), so that equal messages are equal bytes.
+"""
 
 
 def load(data: bytes) -> Any:

@@ -43,7 +43,7 @@ def encode(message: Message) -> bytes:
         return message.encoded
     except AttributeError:
         pass
-    data = dump(pack(message))
+    data = dump(schema_of(type(message)).pack(message))
     if len(data) > FRAME_BYTES_MAX:
         name = type(message).__name__
         raise FrameTooLargeError(f"{name} takes {len(data)} bytes, at most {FRAME_BYTES_MAX}")

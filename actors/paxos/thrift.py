@@ -17,7 +17,7 @@ from holdfast.actors.message import Address
 from holdfast.actors.paxos.config import View
 from holdfast.actors.paxos.message import Batch
 
-EXPLORE = 256
+EXPLORE = 32
 """Every so many slots everybody is asked, to find out who is quickest now."""
 
 

@@ -85,6 +85,9 @@ class Bell:
             while self._answered:
                 with suppress(IndexError, ValueError):  # It is being ended where its task is
                     self._answered.popleft().operation.close()  # destroyed, or by another thread.
+        except BaseException:
+            self._rung = False  # An interrupt on the loop's own thread must not leave it deaf.
+            raise
 
     def _tell(self) -> None:
         self._rung = False

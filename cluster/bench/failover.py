@@ -73,7 +73,7 @@ def failover(members: Members, watcher: Client, kills: int, say: Callable[[str],
             client.tell()
         killed_ms: list[int] = []
         for number in range(kills):
-            say(f"failover, kill {number + 1} of {kills}")
+            say(f"measuring failover, kill {number + 1} of {kills}")
             killed_ms.append(_kill_master(members, watcher))
         members.wait_until_ready(watcher)
         ended_ms = _now_ms()

@@ -13,12 +13,16 @@ class Kind(StrEnum):
 
     PAIR = "pair"
     """One thread takes and gives back one lock; how long each pair took."""
+    PROFILE = "profile"
+    """The same, with marks of when the client did what."""
     RATE = "rate"
     """Threads take and give back locks; how many pairs in a time."""
     TASKS = "tasks"
     """The same with asyncio tasks."""
     WATCH = "watch"
     """The same with threads, until told to end; when there were grants."""
+    HOLD = "hold"
+    """Tasks take locks and keep them, some more each time it is told to."""
     READ = "read"
     """Threads ask for the status of locks; how many answers in a time."""
     ECHO = "echo"
@@ -41,6 +45,8 @@ class Job:
         lock: the name of the lock, or how the names of the locks begin.
         shared: whether all are after the one lock, not each after a lock of its own.
         age_ms: how old an answer to a read may be (ms); None for a linearizable read.
+        marks: the file into which marks are written.
+        locks: how many to take each time it is told to.
 
     """
 
@@ -53,6 +59,8 @@ class Job:
     lock: str = "bench"
     shared: bool = False
     age_ms: int | None = None
+    marks: str = ""
+    locks: int = 0
 
     def lock_of(self, number: int) -> str:
         """Return which lock thread or task ``number`` is after."""

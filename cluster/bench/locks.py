@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cluster.bench.failover import failover
+from holdfast.cluster.bench.held import held_reading
 from holdfast.cluster.bench.job import Job, Kind
 from holdfast.cluster.bench.machine import Machine, this_machine
-from holdfast.cluster.bench.members import BenchFailedError, Members, described, master_of
+from holdfast.cluster.bench.members import Members
+from holdfast.cluster.bench.reads import reads
 from holdfast.cluster.bench.report import Reading
-from holdfast.cluster.bench.workers import started, together
+from holdfast.cluster.bench.workers import measured, per_s, started
 from holdfast.cluster.client import Client, connect
 
 PROCESSES = 2
@@ -24,12 +26,6 @@ THREADS = 64
 RIVALS = 4
 """Threads of each process, all on one lock."""
 TASKS = 256
-READERS = 16
-"""Threads of each process that ask for the status of one lock."""
-
-LOCAL_AGE_MS = 1_000
-"""How old a local read may be: what a caller gets who says nothing."""
-
 CONNECT_S = 30.0
 
 
@@ -42,10 +38,11 @@ class Part(StrEnum):
     TASKS = "tasks"
     FAILOVER = "failover"
     READS = "reads"
+    HELD = "held"
 
 
-ONLY_PAXOS = frozenset({Part.FAILOVER, Part.READS})
-"""Elsewhere nobody takes over, and reads are of one kind."""
+ONLY_PAXOS = frozenset({Part.FAILOVER, Part.READS, Part.HELD})
+"""Elsewhere nobody takes over, reads are of one kind, and no table is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +55,7 @@ class Plan:
         durable: whether nodes keep on disk what they promised, where that is a choice.
         seconds: how long each measurement takes, above 0; as much as a fifth more to warm up.
         kills: of the master, 1 or more.
+        held: how many locks are held when memory is measured, 100 or more.
         parts: which measurements, in this order.
 
     """
@@ -67,6 +65,7 @@ class Plan:
     durable: bool = True
     seconds: float = 5.0
     kills: int = 5
+    held: int = 100_000
     parts: tuple[Part, ...] = tuple(Part)
 
     def has(self, part: Part) -> bool:
@@ -79,7 +78,8 @@ class Plan:
         """Return what is measured, for a title."""
         kept = {"paxos": "fsync", "central": "journal"}.get(self.protocol, "")
         kept = kept if self.durable or not kept else "memory"
-        return ", ".join(part for part in (self.protocol, f"{self.nodes} nodes", kept) if part)
+        nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
+        return ", ".join(part for part in (self.protocol, nodes, kept) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +105,39 @@ def measure(plan: Plan, say: Callable[[str], None]) -> Report:
 
     Args:
         plan: what to measure.
-        say: called with what is measured next.
+        say: called with what is done next.
 
     Raises:
         BenchFailedError: a process failed, or was not served at all; the text says more.
         holdfast.ConfigError: the protocol cannot run so.
 
     """
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name, ExitStack() as stack:
-        folder = Path(name)
-        machine = this_machine(folder)
-        say(f"starting {plan.nodes} nodes")
-        members = stack.enter_context(
-            Members(folder, plan.protocol, plan.nodes, durable=plan.durable)
-        )
+    parts = [part for part in plan.parts if plan.has(part)]
+    readings: list[Reading] = []
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+        machine = this_machine(Path(name))
+        shared = [part for part in parts if part is not Part.HELD]
+        if shared:
+            readings += _in_one_cluster(plan, shared, Path(name), say)
+        if Part.HELD in parts:  # Nodes of its own: all that they ever did is memory.
+            folder = Path(name, "held")
+            folder.mkdir()
+            readings.append(held_reading(folder, plan.held, plan.nodes, plan.durable, say))
+    return Report(plan, machine, tuple(readings))
+
+
+def _in_one_cluster(
+    plan: Plan, parts: Sequence[Part], folder: Path, say: Callable[[str], None]
+) -> list[Reading]:
+    say(f"starting {plan.nodes} nodes")
+    with ExitStack() as stack:
+        members = Members(folder, plan.protocol, plan.nodes, durable=plan.durable)
+        stack.enter_context(members)
         watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
         stack.enter_context(watcher)
         members.wait_until_ready(watcher)
         bench = _Bench(plan, members, watcher, say)
-        readings: list[Reading] = []
-        for part in plan.parts:
-            if plan.has(part):
-                readings += bench.run(part)
-        return Report(plan, machine, tuple(readings))
+        return [reading for part in parts for reading in bench.run(part)]
 
 
 class _Bench:
@@ -140,6 +150,8 @@ class _Bench:
         self.members = members
         self.watcher = watcher
         self.say = say
+        self.pairs_per_s: float | None = None
+        """The throughput, once it is measured."""
         self.job = Job(
             kind=Kind.RATE,
             address=members.connect,
@@ -151,7 +163,7 @@ class _Bench:
     def run(self, part: Part) -> list[Reading]:
         """Measure one part, on a cluster whose nodes are all ready."""
         self.members.wait_until_ready(self.watcher)
-        self.say(part.value)
+        self.say(f"measuring {part.value}")
         match part:
             case Part.PAIR:
                 return self._pair()
@@ -165,6 +177,8 @@ class _Bench:
                 return self._failover()
             case Part.READS:
                 return self._reads()
+            case Part.HELD:
+                raise AssertionError("on nodes of its own")
 
     def _pair(self) -> list[Reading]:
         (took,) = self._measured(replace(self.job, kind=Kind.PAIR))
@@ -179,19 +193,19 @@ class _Bench:
             replace(self.job, at_once=THREADS, lock=f"own-{number}") for number in range(PROCESSES)
         ]
         note = f"{PROCESSES} processes x {THREADS} threads, a lock each"
-        rate = _per_s(self._measured(*jobs))
+        rate = self.pairs_per_s = per_s(self._measured(*jobs))
         return [Reading("pairs_per_s", "throughput", rate, "pairs/s", note)]
 
     def _handover(self) -> list[Reading]:
         job = replace(self.job, at_once=RIVALS, lock="one", shared=True)
         note = f"{PROCESSES} processes x {RIVALS} threads, one lock"
-        rate = _per_s(self._measured(*[job] * PROCESSES))
+        rate = per_s(self._measured(*[job] * PROCESSES))
         return [Reading("handovers_per_s", "hand-over", rate, "grants/s", note)]
 
     def _tasks(self) -> list[Reading]:
         job = replace(self.job, kind=Kind.TASKS, at_once=TASKS, lock="task")
-        rate = _per_s(self._measured(job))
-        self.say("a bare ROUTER and DEALER")
+        rate = per_s(self._measured(job))
+        self.say("measuring a bare ROUTER and DEALER")
         with ExitStack() as stack:
             echo = started(stack, Job(kind=Kind.ECHO), self.members.folder, "echo")
             echo.wait_until_ready()
@@ -227,7 +241,7 @@ class _Bench:
                 "failover gap",
                 seen.gap_ms,
                 "ms",
-                f"median of {self.plan.kills} kills -9 of the master; {met}",
+                f"{self.plan.kills} times kill -9 of the master, median; {met}",
                 seen.gaps_ms,
             ),
             Reading(
@@ -241,44 +255,7 @@ class _Bench:
         ]
 
     def _reads(self) -> list[Reading]:
-        master = master_of(described(self.watcher))
-        readings: list[Reading] = []
-        kinds: list[tuple[str, str, list[str], int | None]] = [
-            ("reads_linearizable_per_s", "linearizable reads", [master], None),
-            ("reads_local_master_per_s", "local reads, master", [master], LOCAL_AGE_MS),
-        ]
-        followers = [node for node in self.members.names if node != master]
-        if followers:
-            local = ("reads_local_per_s", "local reads, follower", followers[:1], LOCAL_AGE_MS)
-            kinds.append(local)
-        with self.watcher.lock("seen"):
-            for key, what, nodes, age_ms in kinds:
-                self.say(what)
-                address = ",".join(self.members.addresses[node] for node in nodes)
-                job = replace(
-                    self.job,
-                    kind=Kind.READ,
-                    address=address,
-                    at_once=READERS,
-                    lock="seen",
-                    shared=True,
-                    age_ms=age_ms,
-                )
-                rate = _per_s(self._measured(*[job] * PROCESSES))
-                note = f"{PROCESSES} processes x {READERS} threads, at {', '.join(nodes)}"
-                readings.append(Reading(key, what, rate, "reads/s", note))
-        return readings
+        return reads(self.members, self.watcher, self.job, self.pairs_per_s, self.say)
 
     def _measured(self, *jobs: Job) -> list[dict[str, float]]:
-        with ExitStack() as stack:
-            workers = [
-                started(stack, job, self.members.folder, f"{job.kind}-{number}")
-                for number, job in enumerate(jobs)
-            ]
-            return together(workers)
-
-
-def _per_s(measured: Sequence[dict[str, float]]) -> float:
-    if not all(one["times"] for one in measured):
-        raise BenchFailedError("a client process was not served even once: measure longer")
-    return sum(one["times"] / one["seconds"] for one in measured)
+        return measured(self.members.folder, jobs)

@@ -43,6 +43,7 @@ class Members:
         nodes: how many, 1 or more: n1, n2 and so on.
         durable: whether what was promised survives kill -9 (on disk), where the protocol
             leaves the choice: `paxos` and `central`.
+        marks: whether nodes write, when they end, when they did what (`marks_of`).
 
     Raises:
         holdfast.ConfigError: there is no such protocol, or it cannot run so.
@@ -51,8 +52,11 @@ class Members:
 
     cluster = "bench"
 
-    def __init__(self, folder: Path, protocol: str, nodes: int, *, durable: bool) -> None:
+    def __init__(
+        self, folder: Path, protocol: str, nodes: int, *, durable: bool, marks: bool = False
+    ) -> None:
         self.folder = folder
+        self._marks = marks
         names = [f"n{number + 1}" for number in range(nodes)]
         ports = free_ports(nodes)
         self.addresses = {
@@ -88,6 +92,8 @@ class Members:
     def start(self, node: str) -> None:
         """Start the process of ``node``; it goes on with what its former life left on disk."""
         command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
+        if self._marks:
+            command += ["--marks", str(self.marks_of(node))]
         with self._log_of(node).open("ab") as log, uninterrupted():
             self.processes[node] = subprocess.Popen(
                 [*command, "--config", str(self.folder / "cluster.toml")],
@@ -95,6 +101,10 @@ class Members:
                 stdout=log,
                 stderr=log,
             )
+
+    def marks_of(self, node: str) -> Path:
+        """Return where ``node`` writes its marks."""
+        return self.folder / f"{node}.marks"
 
     def kill(self, node: str) -> float:
         """Kill ``node`` with SIGKILL; return when, on the monotonic clock (s)."""

@@ -113,7 +113,7 @@ def readings_table(title: str, readings: Sequence[Reading]) -> Table:
     table.add_column("how", overflow="fold")
     for reading in readings:
         figure = _digits(reading.value)
-        if reading.rounds:
+        if len(reading.rounds) > 1:
             figure += f" ({_digits(min(reading.rounds))} to {_digits(max(reading.rounds))})"
         table.add_row(reading.what, figure, reading.unit, reading.note)
     return table

@@ -28,6 +28,14 @@ def main() -> None:
             from holdfast.cluster.bench.tasks import tasks  # noqa: PLC0415 (not for the others)
 
             _say(asyncio.run(tasks(job, _begin)))
+        case Kind.HOLD:
+            from holdfast.cluster.bench.held import hold  # noqa: PLC0415 (as above)
+
+            _say(asyncio.run(hold(job, _say, sys.stdin.readline)))
+        case Kind.PROFILE:
+            from holdfast.cluster.bench.marked import marked_pairs  # noqa: PLC0415 (as above)
+
+            _say(marked_pairs(job, _begin))
         case Kind.PAIR | Kind.RATE | Kind.READ | Kind.WATCH:
             _say(_with_threads(job))
 

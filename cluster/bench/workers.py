@@ -132,3 +132,29 @@ def together(workers: Sequence[Worker]) -> list[dict[str, Any]]:
     for worker in workers:
         worker.tell()
     return [worker.result() for worker in workers]
+
+
+def measured(folder: Path, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Return what processes measured that did ``jobs`` together, their logs in ``folder``.
+
+    Raises:
+        BenchFailedError: one of them failed.
+
+    """
+    with ExitStack() as stack:
+        workers = [
+            started(stack, job, folder, f"{job.kind}-{number}") for number, job in enumerate(jobs)
+        ]
+        return together(workers)
+
+
+def per_s(measured: Sequence[dict[str, float]]) -> float:
+    """Return how often all processes together did it in a second.
+
+    Raises:
+        BenchFailedError: one of them was not served at all.
+
+    """
+    if not all(one["times"] for one in measured):
+        raise BenchFailedError("a client process was not served even once: measure longer")
+    return sum(one["times"] / one["seconds"] for one in measured)

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from holdfast.cluster.bench import locks as lock_bench
 from holdfast.cluster.bench.bakery import compare, steps_table
+from holdfast.cluster.bench import profile as pair_profile
 from holdfast.cluster.bench.idle import share_of_a_core
 from holdfast.cluster.bench.locks import Part, Plan
 from holdfast.cluster.bench.report import readings_table, table_of
@@ -79,9 +80,18 @@ def locks(
         float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
     ] = 5.0,
     kills: Annotated[int, typer.Option(min=1, max=1000, help="Of the master, for failover.")] = 5,
+    held: Annotated[
+        int, typer.Option(min=100, max=200_000, help="Locks held when memory is measured.")
+    ] = 100_000,
     only: Annotated[
         list[Part] | None, typer.Option(help="Measure this alone; may be given several times.")
     ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Measure instead where the time of a lone client's pair goes."
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="End with one JSON object on the last line.")
     ] = False,
@@ -90,13 +100,15 @@ def locks(
 
     A pair is an acquire and its release. Nodes listen on loopback and keep their journals in
     a temporary folder (TMPDIR says where); nothing is left of them afterwards, or on Ctrl-C.
-    Failover and reads are measured for paxos, failover on disk only.
+    Failover, reads and memory are measured for paxos, failover on disk only.
 
     For example:
 
       [cyan]holdfast bench locks --seconds 10[/cyan]
 
       [cyan]holdfast bench locks --only failover --kills 10 --json[/cyan]
+
+      [cyan]holdfast bench locks --profile[/cyan]
 
     """
     plan = Plan(
@@ -105,9 +117,13 @@ def locks(
         durable=durability is Durability.FSYNC,
         seconds=seconds,
         kills=kills,
+        held=held,
         parts=tuple(part for part in Part if not only or part in only),
     )
     console = Console(stderr=as_json)
+    if profile:
+        _profile(plan, console, as_json)
+        return
     with _ends_on_sigterm(), _progress(console) as say:
         report = lock_bench.measure(plan, say)
     console.print(readings_table(f"holdfast bench locks, {plan.in_words()}", report.readings))
@@ -143,14 +159,32 @@ def bakery(
         raise typer.Exit(1)
 
 
+def _profile(plan: Plan, console: Console, as_json: bool) -> None:
+    with _ends_on_sigterm(), _progress(console) as say:
+        found = pair_profile.profile(
+            plan.protocol,
+            plan.nodes,
+            durable=plan.durable,
+            seconds=plan.seconds,
+            title=f"holdfast bench locks --profile, {plan.in_words()}",
+            say=say,
+        )
+    console.print(pair_profile.profile_table(found))
+    console.print(pair_profile.steps_table(found))
+    console.print(found.in_words(), soft_wrap=True)
+    console.print(found.machine.in_words(), soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(found.as_plain()))
+
+
 @contextlib.contextmanager
 def _progress(console: Console) -> Generator[Callable[[str], None]]:
     """Show what is measured: on a terminal in place, in a log as lines."""
     if not console.is_terminal:
-        yield lambda what: console.print(f"measuring {what}", soft_wrap=True)
+        yield lambda what: console.print(what, soft_wrap=True)
         return
     with console.status("measuring") as status:
-        yield lambda what: status.update(f"measuring {what}")
+        yield status.update
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from holdfast.cluster.guarantee import PROMISES
 
 if TYPE_CHECKING:
     from holdfast.cluster.config import Config
+    from holdfast.cluster.host.marks import Marks
     from holdfast.cluster.node import Node
 
 EXIT_BUG = 70
@@ -46,6 +47,12 @@ def serve(
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log one JSON object a line.")
     ] = False,
+    marks: Annotated[
+        Path | None,
+        typer.Option(
+            help="When stopped, write there when it did what: for `bench locks --profile`."
+        ),
+    ] = None,
 ) -> None:
     """Run [bold]one node[/bold] until SIGTERM or Ctrl-C.
 
@@ -68,7 +75,8 @@ def serve(
         raise ConfigError(f'--id: "{node_id}" is no node of {config}, which knows {known}')
     log.set_up(settings.log_level, serialize=log_json)
     with _stops_on_signals() as stops:
-        node = _start(settings, node_id)
+        marked = None if marks is None else _marks()
+        node = _start(settings, node_id, marked)
         _spare_the_collector()
         watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
         watcher.start()
@@ -77,6 +85,8 @@ def serve(
         logger.bind(node=node_id).info("stops: {}", why)
         stopped = node.stop()
         watcher.join()
+    if marks is not None and marked is not None:
+        marked.write(marks)
     if node.failure is not None:
         typer.echo(f"{node_id} stopped after a fatal error: {node.failure!r}", err=True)
         raise typer.Exit(EXIT_BUG)
@@ -85,14 +95,20 @@ def serve(
     typer.echo(f"{node_id} stopped")
 
 
-def _start(config: Config, node_id: str) -> Node:
+def _marks() -> Marks:
+    from holdfast.cluster.host.marks import Marks  # noqa: PLC0415 (not for --help)
+
+    return Marks()
+
+
+def _start(config: Config, node_id: str, marks: Marks | None) -> Node:
     import pykka  # noqa: PLC0415 (as the next)
     import zmq  # noqa: PLC0415 (sockets: not for --help)
 
     from holdfast.cluster.node import Node  # noqa: PLC0415
 
     try:
-        return Node.start(config, node_id)
+        return Node.start(config, node_id, marks=marks)
     except pykka.ActorDeadError as error:  # It failed before anybody could wait for it.
         typer.echo(f"{node_id} stopped after a fatal error: {error.__cause__!r}", err=True)
         raise typer.Exit(EXIT_BUG) from error

@@ -69,16 +69,25 @@ class Asks:
             self._wake_next()
 
     def _wake_next(self) -> None:
-        """Wake the next, on any thread; and those after it until one will do so in its turn."""
+        """Wake the next, on any thread; and those after it until one will do so in its turn.
+
+        It is crossed off only when it was woken: an interrupt may come between any two steps of
+        a user's thread, and whoever was crossed off and not woken would sleep for ever.
+        """
         while True:
             try:
-                reply = self._settled.popleft()
+                reply = self._settled[0]
             except IndexError:
                 self.waking = False
                 self.all_awake()
                 return
             self.waking = True
-            if reply.wake(self._wake_next):
+            passed_on = reply.wake(self._wake_next)
+            try:
+                self._settled.remove(reply)
+            except (ValueError, IndexError):  # Another thread woke it, too.
+                continue
+            if passed_on:
                 return
 
     def abandon(self, reply: Reply) -> None:

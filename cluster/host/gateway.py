@@ -47,11 +47,12 @@ class Gateway:
             if isinstance(event, LinkRefused):
                 logger.error("node {}: link to {}: {}", self._stage.node, event.node, event.detail)
             self._stage.tell_all(event)
+        arrive = self._stage.arrive
         for link, frame in self._bridge.receive(most):
             if link in self._members:
-                self._clock_handles(Arrived(stamp=frame.stamp))
+                self._clock_after(Arrived(stamp=frame.stamp))
             for envelope in frame.envelopes:
-                self._stage.arrive(envelope)
+                arrive(envelope)
 
     def flush(self) -> None:
         """Send what waits for each peer: one frame, more only if it is too large for one."""
@@ -66,9 +67,9 @@ class Gateway:
                 self._send(link, envelopes[start : start + FRAME_ENVELOPES_MAX])
 
     def _send(self, link: str, envelopes: list[Envelope]) -> None:
-        frame = Frame(self._bridge.cluster, VIEW, self._stamp(), tuple(envelopes))
+        stamp = self._clock_after(_DEPARTING)
         try:
-            self._bridge.send(link, frame)
+            self._bridge.send(link, Frame(self._bridge.cluster, VIEW, stamp, tuple(envelopes)))
         except FrameTooLargeError:
             if len(envelopes) == 1:
                 self._stage.counters["host.message_too_large"] += 1
@@ -77,18 +78,15 @@ class Gateway:
             self._send(link, envelopes[:half])
             self._send(link, envelopes[half:])
 
-    def _stamp(self) -> int:
-        """Let the clock tick for a frame that leaves, and return its time."""
-        clock = self._clock_handles(_DEPARTING)
-        return clock.time if clock is not None else 0
-
-    def _clock_handles(self, event: Departing | Arrived) -> Clock | None:
-        cell = self._stage.cells.get(self._clock)
+    def _clock_after(self, event: Departing | Arrived) -> int:
+        """Let the clock handle ``event``, and return its time then; 0 on a node without one."""
+        stage = self._stage
+        cell = stage.cells.get(self._clock)
         if cell is None:
-            return None
+            return 0
         clock = cell.role
         assert isinstance(clock, Clock)
-        effects = clock.handle(self._stage.here, event, self._stage.now())
+        effects = clock.handle(stage.here, event, stage.now())
         if effects:
-            self._stage.perform(clock.address, effects)
-        return clock
+            stage.perform(self._clock, effects)
+        return clock.time

@@ -86,7 +86,10 @@ class Reply(pykka.Future[Any]):
                 self._answered.acquire()
             elif not self._answered.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX)):
                 raise pykka.Timeout(f"{timeout} seconds")
-            self._answered.release()
+            try:
+                self._answered.release()
+            except RuntimeError:
+                return  # We were woken twice: it is open for all.
         finally:
             # In this order: whoever wakes us says what is next, and only then asks if we wait.
             self._awaited = False
@@ -147,7 +150,7 @@ class Reply(pykka.Future[Any]):
         self._is_set = True
 
     def wake(self, following: Callable[[], None] | None = None) -> bool:
-        """Wake those who wait for the answer that was given to `settle`.
+        """Wake those who wait for the answer that was given to `settle`. Twice does no harm.
 
         Args:
             following: called by each of them once it is awake, on its own thread.
@@ -158,7 +161,10 @@ class Reply(pykka.Future[Any]):
         """
         self._next = following
         awaited = self._awaited
-        self._answered.release()
+        try:
+            self._answered.release()
+        except RuntimeError:  # Woken before, and interrupted then, perhaps.
+            awaited = False
         if self._callbacks:
             self._call_back()
         return awaited

@@ -45,7 +45,6 @@ from holdfast.transport.frame import Envelope
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that goes on while the machine sleeps, so that a lease cannot outlive a nap."""
 
-
 INBOX_MAX = 10_000
 """Events that may wait on a node for more to be let in from outside: roles share one thread,
 so what waits for one waits for all. A release or a cancel of a thread is let in all the same: who
@@ -139,13 +138,14 @@ class Stage:
 
     def arrive(self, envelope: Envelope) -> None:
         """Take a message that came over the network; what finds nobody is counted."""
-        cell = self.cells.get(envelope.to)
+        to, sender, message = envelope
+        cell = self.cells.get(to)
         if cell is None:
             self.counters["host.nobody_there"] += 1
         elif len(self.ready) >= INBOX_MAX:
             self.counters["host.inbox_full"] += 1
         else:
-            self.ready.append((cell, envelope.sender, envelope.message))
+            self.ready.append((cell, sender, message))
 
     def tell_all(self, event: Local) -> None:
         """Post ``event`` from the host to every role that accepts its kind."""

@@ -3,6 +3,7 @@
     python tests/bench/compare.py --peers redlock,redis,etcd,zookeeper,pysyncobj --kills 10
     python tests/bench/compare.py --json run.json --plot docs/performance
     python tests/bench/compare.py --again run.json --plot docs/performance   # draws it anew
+    python tests/bench/compare.py --again run.json --profiles old.txt new.txt --plot charts
 
 Every peer is started on loopback with its data in a temporary folder, measured, and stopped,
 before the next one's turn; a round is a turn for each. What is not installed is skipped with
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import compare_plot
+import compare_steps
 import compare_wire
 from compare_bars import OURS, bars_table, figures_table, judge, overlaps_of, wire_table
 from compare_runs import (
@@ -43,7 +45,7 @@ from holdfast import HoldfastError
 
 TASKS = 256
 WIRE_S = 1.0
-UNKNOWN_PEER, INTERRUPTED = 2, 130
+WRONG_USE, INTERRUPTED = 2, 130
 FAILURES = (ServersFailedError, ClientFailedError, HoldfastError, OSError)
 
 
@@ -196,6 +198,9 @@ def show(results: dict[str, Any], path: Path | None, charts: Path | None) -> boo
         (charts / "figures.md").write_text(f"# Figures of one run\n\n{text}\n", encoding="utf-8")
         word = compare_plot.missing()
         written = [] if word else compare_plot.plot(results, charts)
+        if results.get("profiles") and not word:
+            compare_steps.plot_steps(results["profiles"], charts / "steps.png")
+            written.append(charts / "steps.png")
         say(f"no charts: {word}" if word else f"charts: {', '.join(map(str, written))}")
     good = all(judged["verdict"] != "FAIL" for judged in results["bars"])
     return good and not results["failed"] and not overlaps_of(results, OURS)
@@ -237,6 +242,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="for the servers' data; on a real disk")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write tables and charts there")
+    parser.add_argument(
+        "--profiles", type=Path, nargs="+", metavar="FILE", default=[],
+        help="draw these as well: output of `holdfast bench locks --profile --json`, one a version",
+    )  # fmt: skip
     parser.add_argument("--again", type=Path, metavar="FILE", help="show an earlier run's figures")
     return parser.parse_args()
 
@@ -244,15 +253,23 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Run the comparison; 0 if no bar failed and nothing else, 1 if it did."""
     given = arguments()
+    try:
+        profiles = compare_steps.read_profiles(given.profiles)
+    except (OSError, ValueError) as error:
+        say(f"--profiles: {error}")
+        return WRONG_USE
     if given.again is not None:
-        return 0 if show(json.loads(given.again.read_text("utf-8")), given.json, given.plot) else 1
+        results = json.loads(given.again.read_text("utf-8"))
+        results["profiles"] = profiles or results.get("profiles", [])
+        return 0 if show(results, given.json, given.plot) else 1
     wanted = [OURS, *(name for name in given.peers.split(",") if name and name != OURS)]
     if unknown := [name for name in wanted if name not in PEERS]:
         say(f"no such peer: {', '.join(unknown)}; there are {', '.join(PEERS)}")
-        return UNKNOWN_PEER
+        return WRONG_USE
     words = {name: PEERS[name][0]().missing() for name in wanted}
     there = [name for name in wanted if words[name] is None]
     comparison = Comparison(there, given.seconds, given.folder, Interrupts())
+    comparison.results["profiles"] = profiles
     comparison.results["skipped"] = {name: word for name, word in words.items() if word}
     interrupted = False
     try:

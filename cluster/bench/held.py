@@ -1,0 +1,174 @@
+"""How much memory a node needs for locks that are held, and do nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from holdfast import aio
+from holdfast.cluster.bench.job import Job, Kind
+from holdfast.cluster.bench.load import CONNECT_S
+from holdfast.cluster.bench.members import BenchFailedError, Members
+from holdfast.cluster.bench.report import Reading
+from holdfast.cluster.bench.workers import started
+from holdfast.cluster.client import Client, connect
+
+PROCESSES = 2
+"""A session may hold 100,000 locks, and one client takes them at half the speed of two."""
+
+TASKS = 128
+"""Of each process: acquires under way."""
+
+PARTS = 10
+"""After each part of the locks it is said how far it is."""
+
+SETTLE_S = 2.0
+"""So that nodes have written what they write behind; a snapshot takes memory for a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What held locks took.
+
+    Attributes:
+        locks: how many were held.
+        seconds: how long it took to acquire them.
+        before: resident memory of each node before the first (bytes), by node.
+        after: the same with all of them held.
+
+    """
+
+    locks: int
+    seconds: float
+    before: dict[str, int]
+    after: dict[str, int]
+
+    @property
+    def bytes_a_lock(self) -> dict[str, float]:
+        """By node. All that grew is counted, though some of it does not depend on locks."""
+        return {node: (self.after[node] - size) / self.locks for node, size in self.before.items()}
+
+    def in_words(self) -> str:
+        """Return how it came about."""
+        node = max(self.bytes_a_lock, key=lambda one: self.bytes_a_lock[one])
+        before, after = (f"{size[node] / 1e6:.0f}" for size in (self.before, self.after))
+        return f"{self.locks:,} held; the largest, {node}, from {before} to {after} MB resident"
+
+
+def held_reading(
+    folder: Path, locks: int, nodes: int, durable: bool, say: Callable[[str], None]
+) -> Reading:
+    """Start nodes in ``folder``, have ``locks`` locks held, and return the bytes of one.
+
+    Raises:
+        BenchFailedError: a node or a client ended.
+
+    """
+    say(f"starting {nodes} nodes")
+    with Members(folder, "paxos", nodes, durable=durable) as members:
+        found = held(members, locks, say)
+    each = tuple(round(size, 1) for size in found.bytes_a_lock.values())
+    key, what = "held_bytes_per_lock", "memory of a held lock"
+    return Reading(key, what, max(each), "bytes", found.in_words(), each)
+
+
+def held(members: Members, locks: int, say: Callable[[str], None]) -> Held:
+    """Have clients take ``locks`` locks and keep them; return what that took at each node.
+
+    Args:
+        members: fresh nodes, which nobody else uses.
+        locks: how many, `PROCESSES` x `PARTS` or more; a part of them more or less.
+        say: called with how far it is.
+
+    Raises:
+        BenchFailedError: a node or a client ended.
+
+    """
+    with connect(members.connect, cluster=members.cluster, timeout=CONNECT_S) as watcher:
+        return _held(members, locks, say, watcher)
+
+
+def _held(members: Members, locks: int, say: Callable[[str], None], watcher: Client) -> Held:
+    members.wait_until_ready(watcher)
+    most = -(-locks // (PROCESSES * PARTS))
+    job = Job(
+        kind=Kind.HOLD,
+        address=members.connect,
+        cluster=members.cluster,
+        at_once=TASKS,
+        locks=most,
+        seconds=CONNECT_S,
+    )
+    with ExitStack() as stack:
+        workers = [
+            started(stack, replace(job, lock=f"held-{n}"), members.folder, f"hold-{n}")
+            for n in range(PROCESSES)
+        ]
+        for worker in workers:
+            worker.wait_until_ready()
+        before = {node: resident_bytes(members.processes[node].pid) for node in members.names}
+        began, total = time.monotonic(), 0
+        for _ in range(PARTS):
+            say(f"measuring held locks, {total:,} of {most * PROCESSES * PARTS:,}")
+            for worker in workers:
+                worker.tell()
+            total += sum(worker.result()["times"] for worker in workers)
+        seconds = time.monotonic() - began
+        time.sleep(SETTLE_S)
+        members.wait_until_ready(watcher)
+        after = {node: resident_bytes(members.processes[node].pid) for node in members.names}
+    return Held(total, seconds, before, after)
+
+
+async def hold(
+    job: Job, say: Callable[[object], None], read_line: Callable[[], str]
+) -> dict[str, int]:
+    """Take ``job.locks`` locks more for each line that is read, and keep them all.
+
+    Args:
+        job: see there; ``at_once`` tasks.
+        say: called when all is ready, and with ``times`` after each line but the last.
+        read_line: returns the next line, empty at the end.
+
+    Returns:
+        ``times``: how many locks are held at the end.
+
+    """
+    fresh = count()
+    async with aio.connect(job.address, cluster=job.cluster, timeout=CONNECT_S) as client:
+
+        async def work(numbers: list[int]) -> None:
+            for number in numbers:
+                await client.lock(f"{job.lock}-{number}", owner="bench").acquire()
+
+        say({})
+        while await asyncio.to_thread(read_line):
+            numbers = [next(fresh) for _ in range(job.locks)]
+            async with asyncio.TaskGroup() as group:
+                for first in range(job.at_once):
+                    group.create_task(work(numbers[first :: job.at_once]))
+            say({"times": len(numbers)})
+    return {"times": next(fresh)}
+
+
+def resident_bytes(process: int) -> int:
+    """Return how much memory of a process is resident.
+
+    Raises:
+        BenchFailedError: there is no such process, or the system does not say it.
+
+    """
+    try:
+        status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except OSError as error:
+        raise BenchFailedError(f"memory of process {process}: {error}") from error
+    found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+    if found is None:
+        raise BenchFailedError(f"the system does not say how much memory process {process} has")
+    return int(found[1]) * 1024

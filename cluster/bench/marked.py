@@ -1,0 +1,56 @@
+"""A lone client that marks what it does, and the pairs that its thread makes meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.cluster.bench.job import Job
+from holdfast.cluster.bench.load import CONNECT_S, WARM_PAIRS
+from holdfast.cluster.client import Client
+from holdfast.cluster.connection import Connection
+from holdfast.cluster.herald import ThreadHerald
+from holdfast.cluster.host.marks import Marks, now_ns
+from holdfast.cluster.operation import drive
+from holdfast.cluster.settings import Settings
+
+TTL_S = 15.0
+
+PAIRS_MAX = 10_000
+"""More are not worth the memory of their marks."""
+
+
+def marked_pairs(job: Job, begin: Callable[[], None]) -> dict[str, int]:
+    """Take and give back one lock, alone; write the marks, and return how many pairs it were.
+
+    The file has ``session`` (how nodes call the client's link), ``pairs`` (of each when acquire
+    was called, when release was, and when that returned) and ``marks``. All times are ns of
+    the monotonic clock.
+
+    Args:
+        job: see there.
+        begin: says that all is ready, and returns when it is time.
+
+    """
+    marks = Marks()
+    settings = Settings(job.address, job.cluster, timeout=CONNECT_S, ttl=TTL_S, label=None)
+    connection = Connection(settings, ThreadHerald(), marks)
+    pairs: list[tuple[int, int, int]] = []
+    with Client(connection) as client:
+        drive(connection.greeting())
+        begin()
+        lock = client.lock(job.lock)
+        for _ in range(WARM_PAIRS):
+            lock.acquire()
+            lock.release()
+        ends = now_ns() + int(job.seconds * 1e9)
+        while (called := now_ns()) < ends and len(pairs) < PAIRS_MAX:
+            lock.acquire()
+            held = now_ns()
+            lock.release()
+            pairs.append((called, held, now_ns()))
+        session = client.session
+    seen = {"session": session, "pairs": pairs, "marks": list(marks.marks)}
+    Path(job.marks).write_text(json.dumps(seen), encoding="utf-8")
+    return {"times": len(pairs)}

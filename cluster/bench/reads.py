@@ -1,0 +1,76 @@
+"""Reads of one held lock: how many in a second, at the master and at a follower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from holdfast.cluster.bench.job import Job, Kind
+from holdfast.cluster.bench.members import Members, described, master_of
+from holdfast.cluster.bench.report import Reading
+from holdfast.cluster.bench.workers import measured, per_s
+from holdfast.cluster.client import Client
+
+PROCESSES = 2
+READERS = 16
+"""Threads of each process that ask for the status of one lock."""
+
+LOCAL_AGE_MS = 1_000
+"""How old a local read may be: what a caller gets who says nothing."""
+
+
+def reads(
+    members: Members,
+    watcher: Client,
+    job: Job,
+    pairs_per_s: float | None,
+    say: Callable[[str], None],
+) -> list[Reading]:
+    """Measure linearizable reads at the master, then local ones there and at a follower.
+
+    Args:
+        members: nodes that are ready.
+        watcher: holds the lock.
+        job: says where, how long, and how long to warm up.
+        pairs_per_s: of many threads, for comparison; None if it was not measured.
+        say: called with what is done next.
+
+    Raises:
+        BenchFailedError: a client process failed, or was not served at all.
+
+    """
+    master = master_of(described(watcher))
+    others = [node for node in members.names if node != master]
+    kinds: list[tuple[str, str, str, int | None]] = [
+        ("reads_linearizable_per_s", "linearizable reads", master, None),
+        ("reads_local_master_per_s", "local reads, master", master, LOCAL_AGE_MS),
+    ]
+    if others:
+        kinds.append(("reads_local_per_s", "local reads, follower", others[0], LOCAL_AGE_MS))
+    rates: dict[str, float] = {}
+    readings: list[Reading] = []
+    with watcher.lock("seen"):
+        for key, what, node, age_ms in kinds:
+            say(f"measuring {what}")
+            one = replace(
+                job,
+                kind=Kind.READ,
+                address=members.addresses[node],
+                at_once=READERS,
+                lock="seen",
+                shared=True,
+                age_ms=age_ms,
+            )
+            rates[key] = per_s(measured(members.folder, [one] * PROCESSES))
+            note = f"{PROCESSES} processes x {READERS} threads, at {node}"
+            note += _beside(key, rates, pairs_per_s)
+            readings.append(Reading(key, what, rates[key], "reads/s", note))
+    return readings
+
+
+def _beside(key: str, rates: dict[str, float], pairs_per_s: float | None) -> str:
+    if key == "reads_linearizable_per_s" and pairs_per_s:
+        return f", {rates[key] / pairs_per_s:.1f}x the pairs of the throughput"
+    if key == "reads_local_per_s":
+        return f", {rates[key] / rates['reads_local_master_per_s']:.2f}x the master's"
+    return ""

@@ -1,0 +1,294 @@
+"""What a request costs a whole node, and whether that depends on how full and how old it is.
+
+    python tests/bench/node_scale.py                       # a table, and status 1 if it is not flat
+    python tests/bench/node_scale.py --only age --json     # one part; one JSON object
+    python tests/bench/node_scale.py --most 900000 --age 1000000    # takes some minutes and 3 GB
+
+All roles of a node that is its cluster's only member, as `serve` runs them: door, replica, leader,
+acceptor, table; no sockets, and records are encoded but not written. A request goes in as a
+message of a client's and comes out as its answer, one at a time. What is given is processor time.
+
+Each size has a process of its own, since Python's collector walks over all that a process has.
+Processes are measured in turns, several rounds each, and the best round counts. The largest of
+a million names is 900,000: the table refuses more than a million holds and waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import count
+from multiprocessing.connection import Connection
+from random import Random
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.actors.lock.message import Acquire, Granted, Release, Released
+from holdfast.actors.lock.session_message import Open, Opened
+from holdfast.actors.message import Address, Message, address_of
+from holdfast.cluster.cli.serve import GC_THRESHOLDS
+from holdfast.cluster.host.stage import Stage
+from holdfast.cluster.recipe import Seat, paxos
+from holdfast.transport.frame import Envelope
+from holdfast.transport.wire import encode
+
+SLOWER_MAX = 1.5
+"""A full or old node may be so many times slower than a nearly empty, young one."""
+
+COMMANDS = 2_000
+"""Requests of a round; as many before the first, unmeasured."""
+
+CLAIMS = 50_000
+"""Locks that one session holds, to fill a table; it may have 100,000."""
+
+TTL_MS = 3_600_000
+LONG_S = 30.0
+"""To find that it leads a node needs a second."""
+
+Run = Callable[[], None]
+"""Makes `COMMANDS` requests."""
+
+M = TypeVar("M", bound=Message)
+
+
+class Door:
+    """A node without sockets and disk, and the clients that ask it."""
+
+    def __init__(self) -> None:
+        self.stage = Stage("n1", lambda _cell: None, Counter())
+        self.proxy = address_of("n1", "proxy")
+        self.numbers = count(1)
+        self.sessions: list[str] = []
+        self.stage.open(paxos(Seat(node="n1", nodes=("n1",), boot=1, random=Random(1))))
+
+    def open(self, sessions: int) -> None:
+        """Open sessions, each of a client of its own."""
+        for number in range(sessions):
+            client = f"client-{number}"
+            opening = Open(session=client, ttl_ms=TTL_MS, request=next(self.numbers))
+            self.sessions.append(self.ask(client, opening, Opened).assigned)
+
+    def acquire(self, who: int, lock: str, owner: str = "") -> int:
+        """Have the session take ``lock``; return the fence."""
+        return self.ask(f"client-{who}", self._asking(who, lock, owner), Granted).fence
+
+    def wait(self, who: int, lock: str, owner: str) -> None:
+        """Have ``owner`` stand in line for ``lock``, which somebody holds."""
+        self.say(f"client-{who}", self._asking(who, lock, owner))
+        self.turn()
+
+    def release(self, who: int, lock: str, fence: int, owner: str = "") -> None:
+        """Have the session give ``lock`` back."""
+        release = Release(
+            lock=lock, fence=fence, session=self.sessions[who], owner=owner,
+            request=next(self.numbers),
+        )  # fmt: skip
+        self.ask(f"client-{who}", release, Released)
+
+    def _asking(self, who: int, lock: str, owner: str) -> Acquire:
+        number = next(self.numbers)
+        return Acquire(lock=lock, session=self.sessions[who], owner=owner, request=number)
+
+    def ask(self, client: str, message: Message, kind: type[M]) -> M:
+        """Return the answer of this kind; the client hears nothing else that counts."""
+        self.say(client, message)
+        ends = time.monotonic() + LONG_S
+        while True:
+            for envelope in self.turn().get(client, ()):
+                if isinstance(envelope.message, kind):
+                    return envelope.message
+            assert time.monotonic() < ends, f"no {kind.__name__} to {message}"
+            if idle_ms := self.stage.idle_ms():
+                time.sleep(idle_ms / 1000)
+
+    def say(self, client: str, message: Message) -> None:
+        """Let a message of a client's come in."""
+        sender: Address = address_of(client, "session")
+        self.stage.arrive(Envelope(self.proxy, sender, message))
+
+    def turn(self) -> dict[str, list[Envelope]]:
+        """Do what the dispatcher does in a turn; return what leaves, by client."""
+        stage = self.stage
+        stage.ring_alarms()
+        while stage.ready or stage.records:
+            stage.work(4_096)
+            for _, record in stage.records:
+                if record is not None:
+                    encode(record)
+            stage.release_held()
+        left, stage.outboxes = stage.outboxes, {}
+        return left
+
+
+def names(size: int) -> Run:
+    """Hold ``size`` locks; then take and free one lock after another, each under a new name."""
+    door = Door()
+    door.open(size // CLAIMS + 2)
+    for i in range(size):
+        door.acquire(1 + i // CLAIMS, f"held/{i}")
+    fresh = count()
+
+    def run() -> None:
+        for i in (next(fresh) for _ in range(COMMANDS // 2)):
+            door.release(0, f"name/{i}", door.acquire(0, f"name/{i}"))
+
+    return run
+
+
+def sessions(size: int) -> Run:
+    """Let ``size`` sessions take and free a lock of their own, in turns."""
+    door = Door()
+    door.open(size)
+    turns: Iterator[int] = (i % size for i in count())
+
+    def run() -> None:
+        for i in (next(turns) for _ in range(COMMANDS // 2)):
+            door.release(i, f"lock/{i}", door.acquire(i, f"lock/{i}"))
+
+    return run
+
+
+def waiters(size: int) -> Run:
+    """Pass one lock along a queue of ``size``, at the end of which each stands again."""
+    door = Door()
+    door.open(1)
+    fences = count(door.acquire(0, "lock", "thread-0"))
+    for i in range(1, size + 1):
+        door.wait(0, "lock", f"thread-{i}")
+    turns: Iterator[int] = (i % (size + 1) for i in count())
+
+    def run() -> None:
+        for i in (next(turns) for _ in range(COMMANDS // 2)):
+            door.release(0, "lock", next(fences), f"thread-{i}")
+            door.wait(0, "lock", f"thread-{i}")
+
+    return run
+
+
+def age(size: int) -> Run:
+    """Be ``size`` commands old, with a hundred names that come again and again."""
+    door = Door()
+    door.open(1)
+    turns: Iterator[int] = (i % 100 for i in count())
+
+    def pairs(times: int) -> None:
+        for i in (next(turns) for _ in range(times)):
+            door.release(0, f"lock/{i}", door.acquire(0, f"lock/{i}"))
+
+    pairs(size // 2)
+    return lambda: pairs(COMMANDS // 2)
+
+
+KINDS = {"names held": names, "sessions": sessions, "waiters": waiters, "commands before": age}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the report.
+
+    Attributes:
+        what: what there is so many of.
+        size: how many.
+        us: processor time of a request (us), the best round.
+        slower: how many times more than with the fewest.
+
+    """
+
+    what: str
+    size: int
+    us: float
+    slower: float
+
+
+def measure(what: str, sizes: tuple[int, ...], rounds: int) -> list[Line]:
+    """Return the lines of one kind, the smallest size first."""
+    spawning = multiprocessing.get_context("spawn")
+    pipes: list[Connection] = []
+    for size in sizes:
+        mine, its = spawning.Pipe()
+        spawning.Process(target=_serve, args=(its, what, size), daemon=True).start()
+        pipes.append(mine)
+    for pipe in pipes:
+        pipe.recv()
+    best = [float("inf")] * len(sizes)
+    for _ in range(rounds):
+        for i, pipe in enumerate(pipes):
+            pipe.send(True)
+            best[i] = min(best[i], pipe.recv())
+    for pipe in pipes:
+        pipe.send(False)
+    return [Line(what, size, us, us / best[0]) for size, us in zip(sizes, best, strict=True)]
+
+
+def _serve(pipe: Connection, what: str, size: int) -> None:
+    """Fill a node, then measure a round whenever told to (a process of its own)."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    run = KINDS[what](size)
+    run()
+    pipe.send(True)
+    while pipe.recv():
+        began = time.process_time()
+        run()
+        pipe.send(1e6 * (time.process_time() - began) / COMMANDS)
+
+
+def show(lines: list[Line]) -> Table:
+    """Return the report for people."""
+    table = Table("there are", "so many", title="A whole node, without sockets and disk")
+    for column in ("a request takes", "slower", "at most"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for line in lines:
+        met = line.slower <= SLOWER_MAX
+        table.add_row(
+            line.what,
+            f"{line.size:,}",
+            f"{line.us:.0f} us",
+            f"{line.slower:.2f}x",
+            f"{SLOWER_MAX}x",
+            "[green]flat[/]" if met else "[red]NOT FLAT[/]",
+        )
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rounds", type=int, default=7, help="of each size (default: 7)")
+    parser.add_argument("--only", choices=("names", "sessions", "waiters", "age"), action="append")
+    parser.add_argument("--most", type=int, default=100_000, help="names (default: 100,000)")
+    parser.add_argument("--age", type=int, default=100_000, help="commands (default: 100,000)")
+    given = parser.parse_args()
+    parts = {
+        "names": ("names held", (*(n for n in (1_000, 100_000) if n < given.most), given.most)),
+        "sessions": ("sessions", (10, 10_000)),
+        "waiters": ("waiters", (10, 10_000)),
+        "age": ("commands before", (1_000, given.age)),
+    }
+    lines = [
+        line
+        for part, (what, sizes) in parts.items()
+        if not given.only or part in given.only
+        for line in measure(what, sizes, given.rounds)
+    ]
+    ok = all(line.slower <= SLOWER_MAX for line in lines)
+    if given.json:
+        print(json.dumps({"ok": ok, "lines": [asdict(line) for line in lines]}))
+    else:
+        Console().print(show(lines))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

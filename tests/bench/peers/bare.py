@@ -1,0 +1,119 @@
+"""What the wire and the disk take: three bare processes of Python, ZeroMQ and CBOR.
+
+No lock service and no peer to beat: how near holdfast is to what its own parts allow.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import zmq
+
+from holdfast.cluster.ports import free_ports
+from peers.peer import Door, Handle, Peer, Spec
+from peers.servers import Servers
+
+MEMBER = Path(__file__).with_name("bare_member.py")
+PROBE_MS = 200
+"""How long a probe waits for its answer (ms)."""
+
+
+class Bare(Peer):
+    """A master and two followers; see ``bare_member.py``."""
+
+    name = "bare"
+
+    def __init__(self) -> None:
+        self._servers: Servers | None = None
+        self._port = 0
+
+    def version(self) -> str:
+        """Return what runs."""
+        return f"three bare processes, libzmq {zmq.zmq_version()}, no protocol around the path"
+
+    def start(self, folder: Path) -> None:
+        """Start the three; see `Peer.start`."""
+        self._servers = Servers(folder)
+        self._port, *others = free_ports(3)
+        followers = [str(port) for port in others]
+        python, member = sys.executable, str(MEMBER)
+        for index, port in enumerate(followers, start=1):
+            log = str(folder / f"log-{index}")
+            self._servers.start(index, [python, member, "follower", port, log])
+        log = str(folder / "log-0")
+        self._servers.start(0, [python, member, "master", str(self._port), log, *followers])
+        self._servers.wait_until(self._serves)
+
+    def spec(self) -> Spec:
+        """Return the master's port."""
+        return {"port": self._port}
+
+    def stop(self) -> None:
+        """End them."""
+        if self._servers is not None:
+            self._servers.stop()
+
+    def _serves(self) -> bool:
+        door = BareDoor(self._port)
+        try:
+            handle = door.handle("probe")
+            handle.say(take=True)
+            if not handle.socket.poll(PROBE_MS):
+                return False
+            handle.release()
+        finally:
+            door.close()
+        return True
+
+
+class BareHandle:
+    """One lock for one thread, with a socket of its own."""
+
+    def __init__(self, socket: Any, name: str) -> None:
+        self.socket = socket
+        self._name = name
+
+    def say(self, *, take: bool) -> None:
+        """Send a request."""
+        self.socket.send(cbor2.dumps([take, self._name]))
+
+    def acquire(self) -> None:
+        """Wait until the lock is held."""
+        self.say(take=True)
+        self.socket.recv()
+
+    def release(self) -> None:
+        """Give it back."""
+        self.say(take=False)
+        self.socket.recv()
+
+
+class BareDoor:
+    """One process's sockets."""
+
+    def __init__(self, port: int) -> None:
+        self._endpoint = f"tcp://127.0.0.1:{port}"
+        self._context: zmq.Context[Any] = zmq.Context()
+
+    def handle(self, name: str) -> BareHandle:
+        """Return a handle of the lock ``name``."""
+        socket: Any = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self._endpoint)
+        return BareHandle(socket, name)
+
+    def lock(self, name: str) -> Handle:
+        """Return a handle of the lock ``name``; see `Door`."""
+        return self.handle(name)
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        self._context.destroy(linger=0)
+
+
+def open_door(spec: Spec) -> Door:
+    """Return a connection."""
+    return BareDoor(int(spec["port"]))
