@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 
 from holdfast.cluster.bench import locks as lock_bench
-from holdfast.cluster.bench.bakery import compare, steps_table
 from holdfast.cluster.bench import profile as pair_profile
+from holdfast.cluster.bench.bakery import compare, steps_table
 from holdfast.cluster.bench.idle import share_of_a_core
 from holdfast.cluster.bench.locks import Part, Plan
 from holdfast.cluster.bench.report import readings_table, table_of
