@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cluster.host.reply import Reply
 
 if TYPE_CHECKING:
-    from holdfast.cluster.grips import Grips
+    from collections.abc import Callable
+
     from holdfast.cluster.hold import Grip, Listeners
 
 _tokens = itertools.count(1)
@@ -22,8 +23,14 @@ class Attempt(Reply):
     There, because a loss is told there too: no loss can slip between a grant and its grip.
     """
 
-    def __init__(self, grips: Grips, lock: str, owner: str, listeners: Listeners) -> None:
-        super().__init__(partial(grips.granted, self))
+    def __init__(
+        self,
+        granted: Callable[[Attempt, Any, BaseException | None], None],
+        lock: str,
+        owner: str,
+        listeners: Listeners,
+    ) -> None:
+        super().__init__(partial(granted, self))
         self.token = next(_tokens)
         self.lock = lock
         self.owner = owner

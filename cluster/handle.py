@@ -156,7 +156,7 @@ class Handle(ABC):
             self._line.check()
             if wait_ms is not None:
                 wait_ms = max(0, wait_ms - int((time.monotonic() - began) * 1000))
-        attempt = Attempt(self._grips, terms.name, owner, self._listeners)
+        attempt = Attempt(self._grips.granted, terms.name, owner, self._listeners)
         acquire = Acquire(
             lock=terms.name,
             owner=owner,
