@@ -134,7 +134,8 @@ class Courses:
         course.answered, course.votes = {}, {}
         if entry.phase is Phase.HOLDING and not course.held:
             table.unvote(entry, None)
-        ahead = table.ahead(entry, now)
+        # What may be held already is never in anybody's line: it is only said again.
+        ahead = None if course.held else table.ahead(entry, now)
         if ahead is not None:
             course.step = Step.WAITING
             if course.eager:
