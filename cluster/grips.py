@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from holdfast.actors.client.message import HoldsLost, Suspected, Trusted
+from holdfast.actors.client.message import HoldsLost, Leased, Suspected, Trusted
 from holdfast.actors.error import LockOwnershipLostError, NotHeldError
 from holdfast.actors.lock.message import Granted, Released
+from holdfast.actors.lock.session_message import Unlocking
 from holdfast.actors.message import Event, Instant
 from holdfast.cluster.herald import Herald
 from holdfast.cluster.hold import Callback, Grip, HoldState, Listeners, Notice
@@ -103,6 +104,8 @@ class Grips:
                         if grip is not None and grip.fence == fence:
                             grip.known = True
                             self._lose(grip, detail)
+                case Leased() | Unlocking():
+                    pass  # When a deadline has passed, `HoldsLost` says so.
                 case _:
                     raise AssertionError(f"no watcher is told {event}")
 

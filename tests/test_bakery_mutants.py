@@ -18,7 +18,7 @@ from holdfast.actors.bakery.leader import Leader
 from holdfast.actors.bakery.message import Chosen, Seating
 from holdfast.actors.bakery.office import Office
 from holdfast.actors.bakery.step_message import AddTicket, Collected, MaxTicket
-from holdfast.actors.bakery.table import NOTHING_DRAWN, Table
+from holdfast.actors.bakery.table import NOTHING_DRAWN, Counters, Entry, Table
 from holdfast.actors.bakery.ticket import Turn, Who
 from holdfast.actors.effect import Send
 from holdfast.actors.lock.message import Granted
@@ -70,6 +70,38 @@ def by_name(seating: Seating, members: Any) -> list[Chosen]:
     return [leader for leader in seating.leaders if leader.node in names]
 
 
+def nothing(table: Table, entry: Entry, now: Instant) -> None:
+    """See nothing in the way of a ticket."""
+
+
+def forgotten(table: Table, lock: str) -> Counters:
+    """Know of no number that was drawn before."""
+    del table, lock
+    return NOTHING_DRAWN
+
+
+def no_time(campaign: Campaign, now: Instant) -> int:
+    """Wait for no lease."""
+    del campaign, now
+    return 0
+
+
+def self_confident(office: Office, now: Instant) -> bool:
+    """Trust in oneself."""
+    del now
+    return office.serving
+
+
+def complete(arriving: Import) -> bool:
+    """Need no table of a former leader."""
+    del arriving
+    return True
+
+
+def by_node(chosen: Chosen) -> int:
+    return hash(chosen.node)
+
+
 def same_node(mine: Any, other: Any) -> bool:
     return bool(mine.node == other.node)
 
@@ -77,22 +109,22 @@ def same_node(mine: Any, other: Any) -> bool:
 MUTANTS: dict[str, Mutant] = {
     "the entering set is taken from one view": Mutant((), (0, 1), "", one_view),
     "a leader votes whatever is in the way": Mutant(
-        (Patch(Table, "ahead", lambda table, entry, now: None),), (0, 1), "mutual exclusion"
+        (Patch(Table, "ahead", nothing),), (0, 1), "mutual exclusion"
     ),
     "fences begin anew with each queue": Mutant(
-        (Patch(Table, "counters_of", lambda table, lock: NOTHING_DRAWN),), (0, 1), "fences"
+        (Patch(Table, "counters_of", forgotten),), (0, 1), "fences"
     ),
     "no hand-over barrier": Mutant(
-        (Patch(Import, "complete", property(lambda arriving: True)),), (28,), "mutual exclusion"
+        (Patch(Import, "complete", property(complete)),), (28,), "mutual exclusion"
     ),
     "two leaders lost at once are not waited out": Mutant(
-        (Patch(Campaign, "left_ms", lambda campaign, now: 0),), (25, 28), "mutual exclusion"
+        (Patch(Campaign, "left_ms", no_time),), (25, 28), "mutual exclusion"
     ),
     "a leader returns with an empty table": Mutant(
         (
             Patch(choice, "living", by_name),
             Patch(Chosen, "__eq__", same_node),
-            Patch(Chosen, "__hash__", lambda chosen: hash(chosen.node)),
+            Patch(Chosen, "__hash__", by_node),
         ),
         (22, 25),
         "fences",
@@ -124,7 +156,7 @@ def test_the_judges_see_what_is_planted(name: str, monkeypatch: pytest.MonkeyPat
 
 def test_a_minority_of_leaders_that_trusts_itself_grants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the trust of a majority of the members two sides hold the same lock."""
-    plant(monkeypatch, (Patch(Office, "trusted", lambda office, now: office.serving),))
+    plant(monkeypatch, (Patch(Office, "trusted", self_confident),))
     town = Town(5).start().ready()
     cut_off = town.serving()[:2]
     town.cut(cut_off)

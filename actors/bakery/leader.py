@@ -199,8 +199,8 @@ class Leader(Role[Heard]):
         """Wake when something is due, if anything is."""
         if self.ticking:
             return []
-        own = self.courses.agenda.by_key  # Perhaps of a ticket that another leader dropped.
-        busy = self.tickets.size or own or self.endings.by_number or self.succession.arriving
+        own = self.courses.agenda.by_key  # Of which the table may have forgotten some.
+        busy = own or self.tickets.size or self.endings.by_number or self.succession.arriving
         if not busy:
             return []
         self.ticking = True

@@ -177,10 +177,13 @@ def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant
 def _on_renewed(ledger: Ledger, pending: Pending, renewed: Renewed, now: Instant) -> list[Effect]:
     if not isinstance(pending.asked, Acquire):
         ledger.outstanding.drop(pending)
-        return [*lease.renewed(ledger, pending, renewed), *ledger.reply(pending, renewed)]
+        return lease.renewed(ledger, pending, renewed)
     granted = lease.granted_by(pending, renewed)
     if granted is None:
         return [Observe("client.unfit_answer_dropped")]
+    if lease.is_over(pending, renewed, now):  # It came so late that the lease ended meanwhile.
+        ledger.outstanding.renew(pending, now)
+        return [Observe("client.wait_renewed")]
     return _let_in(ledger, pending, granted, now)
 
 

@@ -70,20 +70,32 @@ def begin(ledger: Ledger, claim: Claim, pending: Pending, granted: Granted) -> l
     return _count(ledger, claim, said_at, granted.hold_ms, granted.grace_ms)
 
 
+def is_over(pending: Pending, renewed: Renewed, now: Instant) -> bool:
+    """Whether a lease that was renewed before anybody heard of its grant may be over already."""
+    said_at = pending.renewed_at
+    return said_at is None or now >= _until(said_at, renewed.hold_ms, renewed.grace_ms)
+
+
 def renewed(ledger: Ledger, pending: Pending, answer: Renewed) -> list[Effect]:
-    """Count from when a user's renewal was said."""
+    """Count from when a user's renewal was said, and tell it; unless the hold is lost by now."""
     claim = Claim(answer.lock, answer.owner)
     hold = ledger.holds.get(claim)
     if hold is None or hold.fence != answer.fence or pending.said_at is None:
-        return []
-    return _count(ledger, claim, pending.said_at, answer.hold_ms, answer.grace_ms)
+        detail = "its duration and its grace were over before the renewal was confirmed"
+        return ledger.reply_no(pending, lost(claim, answer.fence, detail))
+    counted = _count(ledger, claim, pending.said_at, answer.hold_ms, answer.grace_ms)
+    return [*counted, *ledger.reply(pending, answer)]
+
+
+def _until(said_at: Instant, hold_ms: int, grace_ms: int) -> Instant:
+    return Tenure.trusted_until(said_at, hold_ms + grace_ms)
 
 
 def _count(
     ledger: Ledger, claim: Claim, said_at: Instant, hold_ms: int, grace_ms: int
 ) -> list[Effect]:
     hold = ledger.holds[claim]
-    until = Tenure.trusted_until(said_at, hold_ms + grace_ms)
+    until = _until(said_at, hold_ms, grace_ms)
     hold.until = until if hold.until is None else max(until, hold.until)
     _arm(ledger)
     if ledger.watcher is None:
