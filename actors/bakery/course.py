@@ -187,8 +187,13 @@ class Courses:
 
     def win(self, course: Course, now: Instant) -> list[Effect]:
         """Let the client in, if a quorum voted in this round and this leader is trusted (B7)."""
+        entry = course.entry
         if course.step is not Step.ASKING or len(course.votes) < self.office.quorum:
             return []
+        if self.table.get(entry.ticket.lock, entry.key) is not entry:
+            return []  # Its own vote ended with its lease; it is told when it is due.
+        if entry.is_over(now):
+            return self.lose(course, now)
         if not self.office.trusted(now):
             return [Observe("bakery.untrusted")]
         course.step = Step.HELD
