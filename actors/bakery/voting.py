@@ -105,8 +105,19 @@ class Voting:
         last = self.table.counters_of(ticket.lock).fence
         if step.fence > last and entry.phase is not Phase.HOLDING and ahead is None:
             self.table.vote(entry, step.fence, now)
+        if entry.phase is Phase.HOLDING:
+            self._leave_to(entry)
         answer = self._collected(leader, step, entry, ahead)
         return [*answer, *self.courses.advance(ticket.lock, now)]
+
+    def _leave_to(self, entry: Entry) -> None:
+        """Take no more steps for a request that this leader has voted for as another's.
+
+        A round of its own would take that vote back, and perhaps the other has won with it.
+        """
+        course = self.courses.agenda.of(entry)
+        if course is not None and course.step is not Step.HELD:
+            self.courses.agenda.forget(entry)
 
     def _collected(
         self, leader: str, step: AddTicket, entry: Entry, ahead: Turn | None
@@ -162,6 +173,7 @@ class Voting:
             if entry.phase is not Phase.HOLDING:
                 self.table.vote(entry, step.fence, now)
             entry.until = later(now, ticket.lease_ms)
+            self._leave_to(entry)
         word = Extended(epoch=step.epoch, number=step.number, kept=kept)
         return self._answer(leader, word)
 

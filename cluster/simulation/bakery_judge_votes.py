@@ -207,10 +207,15 @@ class VotesJudge:
             known = life.entered.get((ticket.lock, key), {})
             if ticket.turn.leader == node and 1 + len(known) < quorum(len(role.office.leaders)):
                 self.blame("B6", f"{node} draws {ticket.turn}, and only {list(known)} answered")
+        before = life.standing.get(ticket.lock, {}).pop(key, None)
+        others = {leader.node for leader in role.office.leaders} - {node}
+        if before is not None and before.fence != add.fence and before.until > now:
+            if before.owner in others:
+                self.blame("B5", f"{node} takes {before} of {key} at {ticket.lock!r} back")
+        elif before is not None:
+            life.standing[ticket.lock][key] = before
         if add.fence:
             self._votes(node, life, node, add, now)
-        else:
-            life.standing.get(ticket.lock, {}).pop(key, None)
 
     def _votes(self, node: str, life: Life, owner: str, add: AddTicket, now: Instant) -> None:
         lock, key = add.ticket.lock, Key(add.ticket.who, add.ticket.request)
