@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdfast.actors.bakery.agenda import Step, locked
 from holdfast.actors.bakery.config import Terms, election_of, later
 from holdfast.actors.bakery.course import Courses
@@ -91,7 +93,12 @@ class Clerk:
             waits = course is not None and course.step is not Step.HELD
             dropped = self.courses.drop(course, now) if course is not None and waits else []
             return [*dropped, Send(door, Unlocked(number=asked.number, found=waits))]
-        for entry in self.tickets.of(asked.lock, asked.who):
+        known = self.tickets.of(asked.lock, asked.who)
+        for entry in known:
+            if asked.fence and entry.fence == asked.fence:
+                # Others have only a copy that waits, perhaps: they know it by its request.
+                asked = replace(asked, request=entry.ticket.request)
+        for entry in known:
             if is_named(entry, asked.request, asked.fence):
                 self.courses.agenda.forget(entry)
         found = self.tickets.drop(asked.lock, asked.who, asked.request, asked.fence)

@@ -238,7 +238,7 @@ class Table:
             self.done.popitem(last=False)
 
     def drop(self, lock: str, who: Who, request: int, fence: int) -> bool:
-        """End what ``request`` or ``fence`` names (the other is 0); return whether it was known."""
+        """End what ``request`` or ``fence`` names; return whether it was known."""
         named = [entry for entry in self.of(lock, who) if is_named(entry, request, fence)]
         ended, held = self.done.get((lock, who), (0, 0))
         for entry in named:
@@ -289,8 +289,11 @@ class Table:
 
 
 def is_named(entry: Entry, request: int, fence: int) -> bool:
-    """Return whether a drop of ``request``, or of ``fence`` (the other is 0), means ``entry``."""
-    return entry.fence == fence if fence else entry.ticket.request <= request
+    """Return whether a drop of ``request``, or of ``fence`` (each may be 0), means ``entry``.
+
+    With a request it means all earlier ones of the owner, too, who is sequential.
+    """
+    return entry.ticket.request <= request or (fence > 0 and entry.fence == fence)
 
 
 def _is_late(entry: Entry, ticket: Ticket, owner: str) -> bool:

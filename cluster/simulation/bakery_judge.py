@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from holdfast.actors.bakery.config import door_of, election_of, leader_of
 from holdfast.actors.effect import Effects
+from holdfast.cluster.recipe import Settings
 from holdfast.cluster.simulation.bakery_blame import Blame
 from holdfast.cluster.simulation.bakery_judge_election import ElectionJudge
 from holdfast.cluster.simulation.bakery_judge_leases import LeasesJudge
 from holdfast.cluster.simulation.bakery_judge_votes import VotesJudge
 from holdfast.cluster.simulation.promise import promise_of
-from holdfast.cluster.recipe import Settings
 from holdfast.cluster.simulation.trace import Delivered
 from holdfast.cluster.simulation.world import World
 

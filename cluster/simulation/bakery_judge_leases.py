@@ -19,7 +19,7 @@ from holdfast.cluster.simulation.trace import Delivered
 from holdfast.cluster.simulation.world import World
 
 PER_MILLE = 998
-"""How much of a lease has passed, at least, when clocks as far apart as declared say that it has."""
+"""How much of a lease has passed, at least, when two clocks as declared say that it has."""
 
 
 @dataclass(slots=True)

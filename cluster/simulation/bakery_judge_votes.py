@@ -51,9 +51,7 @@ class Life:
         default_factory=dict[tuple[str, Key, int], dict[str, None]]
     )
     """By request of its own and round: who voted, in this epoch."""
-    standing: dict[str, dict[Key, Standing]] = field(
-        default_factory=dict[str, dict[Key, Standing]]
-    )
+    standing: dict[str, dict[Key, Standing]] = field(default_factory=dict[str, dict[Key, Standing]])
     """By lock: its own votes."""
     dropped: dict[tuple[str, Who], int] = field(default_factory=dict[tuple[str, Who], int])
     """By owner: the last request that it dropped, as a client wanted."""
@@ -223,7 +221,9 @@ class VotesJudge:
         before = stands.get(key)
         for other, vote in stands.items():
             if other != key and vote.until > now and not add.taken:
-                self.blame("B5", f"{node} votes for {key} at {lock!r}, and {vote} of {other} stands")
+                self.blame(
+                    "B5", f"{node} votes for {key} at {lock!r}, and {vote} of {other} stands"
+                )
         until = later(now, add.ticket.lease_ms)
         if before is not None and before.fence == add.fence:
             until = before.until
