@@ -289,10 +289,7 @@ class Table:
 
 
 def is_named(entry: Entry, request: int, fence: int) -> bool:
-    """Return whether a drop of ``request``, or of ``fence`` (each may be 0), means ``entry``.
-
-    With a request it means all earlier ones of the owner, too, who is sequential.
-    """
+    """Return whether a drop of ``request``, or of ``fence`` (each may be 0), means ``entry``."""
     return entry.ticket.request <= request or (fence > 0 and entry.fence == fence)
 
 
