@@ -40,6 +40,8 @@ class Plan:
     """When clients die, the first, the second and so on; others come in their place."""
     strikes_every_ms: int = 0
     """Mean interval at which a client that holds a lock is cut off or paused (ms), 0 for never."""
+    hunts_every_ms: int = 0
+    """Mean interval at which leaders of `bakery` are struck in particular (ms), 0 for never."""
     misfortune: Misfortune = CALM
     audit: bool = True
     """Whether gates are asked to describe themselves when all is over."""
@@ -60,8 +62,11 @@ def draw_plan(seed: int, promise: Promise) -> Plan:
         chaos_ms=random.choice((2_000, 4_000, 8_000)),
         misfortune=draw_misfortune(random, promise.survives),
     )
-    return _with_sessions(plan, random, promise) if promise.sessions else plan
+    return _with_sessions(plan, random, promise, seed) if promise.sessions else plan
 
+
+HUNTS_EVERY_MS = (0, 0, 1_500, 4_000)
+"""Mean intervals between strikes at leaders, of which one is drawn (ms)."""
 
 DEATH_SHARE = 0.5
 """How often clients die at all; then up to all of them."""
@@ -73,7 +78,7 @@ TRUE_CLOCKS_SHARE = 0.7
 """How often clocks keep to what is declared of them, so that more than fences is judged."""
 
 
-def _with_sessions(plan: Plan, random: Random, promise: Promise) -> Plan:
+def _with_sessions(plan: Plan, random: Random, promise: Promise, seed: int) -> Plan:
     """Let some clients die, sessions be short, and clocks be true more often than not."""
     misfortune = plan.misfortune
     if random.random() < TRUE_CLOCKS_SHARE:
@@ -82,10 +87,12 @@ def _with_sessions(plan: Plan, random: Random, promise: Promise) -> Plan:
     ttl_ms = random.choice((500, 1_000, 3_000))
     if random.random() < OUTLASTING_SHARE:
         misfortune = replace(misfortune, cut_ms=2 * ttl_ms)
+    hunts = Random(f"{seed}/hunts").choice(HUNTS_EVERY_MS) if promise.leases else 0
     deaths = random.randint(0, plan.clients) if random.random() < DEATH_SHARE else 0
     return replace(
         plan,
         ttl_ms=ttl_ms,
+        hunts_every_ms=hunts,
         strikes_every_ms=random.choice((0, ttl_ms, 2 * ttl_ms)),
         deaths_ms=tuple(random.randrange(plan.chaos_ms) for _ in range(deaths)),
         misfortune=misfortune,
