@@ -15,7 +15,7 @@ from holdfast.cluster.simulation.world import World
 
 
 class ElectionJudge:
-    """Judges B1, B2 and B4 by what is said, and by what the disks hold.
+    """Judges B1, B2, B4 and, of lives, B3 by what is said, and by what the disks hold.
 
     Args:
         world: with the roles and the disks.
@@ -47,6 +47,7 @@ class ElectionJudge:
                 self._heard(node_of(delivered.sender), delivered.boot, event)
             case Serve() if delivered.to == leader_of(delivered.node):
                 self._serves(delivered.node, event)
+                self._is_the_chosen_one(delivered.node, event)
             case _:
                 pass
         boot = self.world.nodes[delivered.node].boot
@@ -92,6 +93,13 @@ class ElectionJudge:
         if len(know) < majority(len(self.world.members)):
             told = f"leases of {serve.bound_ms} ms in epoch {serve.epoch}"
             self.blame("B2", f"{node} is let serve, with {told}, and only {know} know, durably")
+
+    def _is_the_chosen_one(self, node: str, serve: Serve) -> None:
+        """Demand that who serves has lived since it was chosen: it would have no table else."""
+        role: Any = self.world.role_at(leader_of(node))
+        lives = [chosen.life for chosen in serve.leaders if chosen.node == node]
+        if role.office.serving and lives != [self.world.nodes[node].boot]:
+            self.blame("B3", f"{node} serves in epoch {serve.epoch}, and lives anew")
 
     def _knows(self, member: str, serve: Serve) -> bool:
         records = self.world.nodes[member].disk.records().get("election", ())
