@@ -68,7 +68,10 @@ class ElectionJudge:
         before, chosen = self.kept.get(node, (0, ()))
         if epoch < before:
             self.blame("B1", f"{node} promises epoch {epoch}, and had promised {before}")
-        if epoch == before and leaders != chosen:
+        # What is installed was promised by a majority: to promise it, too, decides nothing.
+        installed = role.pledges.seating
+        decided = (installed.epoch, installed.leaders) == (epoch, leaders)
+        if epoch == before and leaders != chosen and not decided:
             self.blame("B1", f"{node} promises {leaders} in {epoch}, and had promised {chosen}")
         self.given[node, boot, epoch] = leaders
         for lower in range(epoch - 1, -1, -1):

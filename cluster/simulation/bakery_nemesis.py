@@ -127,7 +127,7 @@ class LeaderNemesis:
         few += [name for name in clients if self._random.random() < 1 / 2]
         rest = [name for name in self.world.nodes if name not in few]
         links = [link for a in few for b in rest for link in ((a, b), (b, a))]
-        self._cut(links, self._about(1_500), holds=self._random.random() < 1 / 2)
+        self._cut(links, self._about(3_000), holds=self._random.random() < 1 / 2)
 
     def _cut(self, links: list[tuple[str, str]], length: int, *, holds: bool) -> None:
         ends = self.world.time + length
