@@ -205,7 +205,7 @@ MUTANTS = {
         "B5", 20, (Patch(Table, "ahead", first_in_line),), (Blow.SLOW,)
     ),
     "a vote is taken back": Mutant(
-        "B5", 40, (Patch(Voting, "_leave_to", always(None)),), (Blow.MINORITY,)
+        "B5", 40, (Patch(Voting, "_leave_to", always(None)),), (Blow.SLOW,)
     ),
     "votes count for anybody": Mutant("B6", 10, (from_anybody("on_collected"),)),
     "votes count in any round": Mutant("B6", 40, (of_any_round(),), (Blow.SLOW,)),

@@ -146,7 +146,7 @@ class Voting:
         if step.mine:
             for entry in self.table.of(step.lock, step.who):
                 if entry.ticket.request == step.request and entry.owner == leader:
-                    self.table.remove(entry)
+                    self._gave_up(entry)
             return self.courses.advance(step.lock, now)
         for entry in self.table.of(step.lock, step.who):
             if is_named(entry, step.request, step.fence):
@@ -155,6 +155,13 @@ class Voting:
         word = TicketDropped(epoch=step.epoch, number=step.number, found=found)
         answer = self._answer(leader, word) if step.number else []
         return [*answer, *self.courses.advance(step.lock, now)]
+
+    def _gave_up(self, entry: Entry) -> None:
+        """Forget a ticket that its owner gave up, unless this leader has the same request."""
+        if self.courses.agenda.of(entry) is None:
+            self.table.remove(entry)
+        else:
+            entry.owner, entry.until = self.office.node, None
 
     def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         ticket = step.ticket
