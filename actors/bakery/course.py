@@ -130,6 +130,7 @@ class Courses:
         if table.get(entry.ticket.lock, entry.key) is not entry:
             text = f"lock {entry.ticket.lock!r}: no quorum within a lease, or dropped elsewhere"
             return self.fail(course, Error.FAILED, text, now)
+        entry.owner = office.node  # Another may have had it; of one round only one is heeded.
         entry.round = max(entry.round, course.known) + 1
         course.answered, course.votes = {}, {}
         if entry.phase is Phase.HOLDING and not course.held:
@@ -190,7 +191,8 @@ class Courses:
         entry = course.entry
         if course.step is not Step.ASKING or len(course.votes) < self.office.quorum:
             return []
-        if self.table.get(entry.ticket.lock, entry.key) is not entry:
+        voted = entry.phase is Phase.HOLDING
+        if not voted or self.table.get(entry.ticket.lock, entry.key) is not entry:
             return []  # Its own vote ended with its lease; it is told when it is due.
         if entry.is_over(now):
             return self.lose(course, now)
