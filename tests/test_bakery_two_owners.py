@@ -12,12 +12,14 @@ from typing import Any
 
 from holdfast.actors.bakery.agenda import Course, Step
 from holdfast.actors.bakery.clerk import Clerk
-from holdfast.actors.bakery.config import Terms, door_of, later
+from holdfast.actors.bakery.config import Terms, door_of, election_of, later
 from holdfast.actors.bakery.course import Courses
 from holdfast.actors.bakery.door_message import Lock, Locked, Unlock
 from holdfast.actors.bakery.ending import Endings
 from holdfast.actors.bakery.event import Serve
-from holdfast.actors.bakery.message import Chosen
+from holdfast.actors.bakery.handover import Import
+from holdfast.actors.bakery.message import Chosen, Lead, Seating
+from holdfast.actors.bakery.message import Table as TablePart
 from holdfast.actors.bakery.office import Office
 from holdfast.actors.bakery.step_message import (
     AddTicket,
@@ -28,7 +30,7 @@ from holdfast.actors.bakery.step_message import (
 )
 from holdfast.actors.bakery.succession import Succession
 from holdfast.actors.bakery.table import Key, Phase, Table
-from holdfast.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from holdfast.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
 from holdfast.actors.bakery.voting import Voting
 from holdfast.actors.effect import Effect, Send
 from holdfast.actors.message import Instant
@@ -85,6 +87,10 @@ def add(who: Who = ANN, number: int = 7, *, fence: int = FENCE, round_: int = 9)
 def dropped(fence: int = 0, *, mine: bool) -> DropTicket:
     request = 0 if fence else 1
     return DropTicket(epoch=1, lock="x", who=ANN, request=request, fence=fence, number=1, mine=mine)
+
+
+def table_of(life: int, record: Record) -> TablePart:
+    return TablePart(epoch=2, life=life, part=0, parts=1, records=(record,))
 
 
 def waits_behind_ben(bench: Bench) -> Course:
@@ -208,3 +214,20 @@ def test_a_drop_that_names_the_request_ends_a_copy_that_waits() -> None:
     bench.hears(replace(dropped(FENCE, mine=False), request=1))
     assert bench.table.of("x", ANN) == []
     assert bench.table.is_done(ticket())
+
+
+def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
+    """In a hand-over the later one may come first; and where it waits the hold is voted for."""
+    bench = Bench()
+    later_one = ticket(number=8)._replace(request=2)
+    bench.hears(replace(add(fence=0), ticket=later_one))
+    answers = bench.hears(replace(add(), taken=True))
+    assert [word.voted for word in answers if isinstance(word, Collected)] == [True]
+    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    arriving = Import(lead, election_of("n1"), own=False)
+    tickets = Table()
+    waits, holds = Record(later_one, "n3", 0, 0), Record(ticket(), "n2", FENCE, 900)
+    assert arriving.on_table("n2", table_of(2, waits))
+    assert arriving.on_table("n3", table_of(3, holds))
+    arriving.merge(tickets, NOW)
+    assert tickets.of("x", ANN)[-1].fence == FENCE

@@ -115,7 +115,7 @@ class Courses:
             text = f"lock {entry.ticket.lock!r}: ticket numbers reached their limit {COUNTER_MAX}"
             return self.fail(course, Error.OVERFLOW, text, now)
         turn = entry.ticket.turn._replace(number=number)
-        self.table.put(entry.ticket._replace(turn=turn), self.office.node, now, None)
+        self.table.put(entry.ticket._replace(turn=turn), self.office.node, now, None, course.held)
         if course.held:
             return self._take_over(course, course.held, now)
         return self.ask(course, now)

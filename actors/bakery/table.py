@@ -135,13 +135,14 @@ class Table:
         queue = self.queues.get(lock)
         return queue.entries.get(key) if queue is not None else None
 
-    def put(self, ticket: Ticket, owner: str, now: Instant, until: Instant | None) -> Entry | None:
+    def put(
+        self, ticket: Ticket, owner: str, now: Instant, until: Instant | None, fence: int = 0
+    ) -> Entry | None:
         """Take in a ticket that enters, or has its number; None if it is over or outdated.
 
-        What waits of the same owner with an earlier request gives way: an owner is
-        sequential. What holds stays as it is.
+        What waits of its owner with an earlier request gives way; not what may hold (``fence``).
         """
-        if self.is_done(ticket) or self._is_outdated(ticket):
+        if self.is_done(ticket) or (self._is_outdated(ticket) and not fence):
             return None
         entry = self.get(ticket.lock, Key(ticket.who, ticket.request))
         if entry is None:

@@ -97,7 +97,8 @@ class Voting:
             if entry.fence != step.fence:
                 self.table.unvote(entry, until)  # Another round: that vote was given back.
         else:
-            entry = self.table.put(ticket, leader, now, until)
+            held = step.fence if step.taken else 0
+            entry = self.table.put(ticket, leader, now, until, held)
         if entry is None:
             return self._it_ended(leader, step)
         entry.round, entry.owner = step.round, leader
@@ -170,7 +171,7 @@ class Voting:
         entry = self.table.get(ticket.lock, Key(ticket.who, ticket.request))
         kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
         if entry is None or entry.phase is not Phase.HOLDING:
-            entry = self.table.put(ticket, leader, now, later(now, COPY_MS))
+            entry = self.table.put(ticket, leader, now, later(now, COPY_MS), step.fence)
             holding = self.table.queues[ticket.lock].holding if entry is not None else {}
             others = [key for key in holding if entry is not None and key != entry.key]
             last = self.table.counters_of(ticket.lock).fence
