@@ -93,18 +93,18 @@ class Clerk:
             waits = course is not None and course.step is not Step.HELD
             dropped = self.courses.drop(course, now) if course is not None and waits else []
             return [*dropped, Send(door, Unlocked(number=asked.number, found=waits))]
-        entries = self.tickets.of(asked.lock, asked.who)
+        known = self.tickets.of(asked.lock, asked.who)
         fence = asked.fence
-        held = next((entry for entry in entries if fence and entry.fence == fence), None)
+        held = next((entry for entry in known if fence and entry.fence == fence), None)
         if held is not None:
-            # A leader that did not vote for it knows its number alone, and must forget it, too.
-            asked = replace(asked, request=held.ticket.request, fence=0)
-        elif asked.fence:
-            for entry in entries:  # Its owner knows under which number it holds.
+            # Others have only a copy that waits, perhaps: they know it by its request.
+            asked = replace(asked, request=held.ticket.request)
+        elif fence:
+            for entry in known:  # Its owner knows under which number it holds.
                 if entry.owner in self.office.others and entry.owner in self.connected:
                     word = NotLeading(lock=asked.lock, who=asked.who, owner=entry.owner)
                     return [Send(door, word)]
-        for entry in entries:
+        for entry in known:
             if is_named(entry, asked.request, asked.fence):
                 self.courses.agenda.forget(entry)
         found = self.tickets.drop(asked.lock, asked.who, asked.request, asked.fence)

@@ -115,7 +115,8 @@ class Courses:
             text = f"lock {entry.ticket.lock!r}: ticket numbers reached their limit {COUNTER_MAX}"
             return self.fail(course, Error.OVERFLOW, text, now)
         turn = entry.ticket.turn._replace(number=number)
-        self.table.put(entry.ticket._replace(turn=turn), self.office.node, now, None)
+        ticket = entry.ticket._replace(turn=turn)
+        self.table.put(ticket, self.office.node, now, None, course.held)
         asked = self._take_over(course, course.held, now) if course.held else self.ask(course, now)
         # It enters no more: that may have been all that kept another of this leader's waiting.
         return [*asked, *self.advance(entry.ticket.lock, now)]
@@ -130,11 +131,13 @@ class Courses:
         if table.get(entry.ticket.lock, entry.key) is not entry:
             text = f"lock {entry.ticket.lock!r}: no quorum within a lease, or dropped elsewhere"
             return self.fail(course, Error.FAILED, text, now)
+        entry.owner = office.node  # Another may have had it; of one round only one is heeded.
         entry.round = max(entry.round, course.known) + 1
         course.answered, course.votes = {}, {}
         if entry.phase is Phase.HOLDING and not course.held:
             table.unvote(entry, None)
-        ahead = table.ahead(entry, now)
+        # What may be held already is never in anybody's line: it is only said again.
+        ahead = None if course.held else table.ahead(entry, now)
         if ahead is not None:
             course.step = Step.WAITING
             if course.eager:
@@ -186,8 +189,14 @@ class Courses:
 
     def win(self, course: Course, now: Instant) -> list[Effect]:
         """Let the client in, if a quorum voted in this round and this leader is trusted (B7)."""
+        entry = course.entry
         if course.step is not Step.ASKING or len(course.votes) < self.office.quorum:
             return []
+        voted = entry.phase is Phase.HOLDING
+        if not voted or self.table.get(entry.ticket.lock, entry.key) is not entry:
+            return []  # Its own vote ended with its lease; it is told when it is due.
+        if entry.is_over(now):
+            return self.lose(course, now)
         if not self.office.trusted(now):
             return [Observe("bakery.untrusted")]
         course.step = Step.HELD

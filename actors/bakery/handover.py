@@ -95,7 +95,7 @@ def _merge(tickets: Tickets, record: Record, now: Instant) -> None:
     entry = tickets.get(ticket.lock, Key(ticket.who, ticket.request))
     until = later(now, record.left_ms if record.fence else COPY_MS)
     if entry is None:
-        entry = tickets.put(ticket, record.owner, now, until)
+        entry = tickets.put(ticket, record.owner, now, until, record.fence)
     if entry is None or not record.fence:
         return
     if entry.phase is not Phase.HOLDING:

@@ -89,7 +89,8 @@ class Yield(Message):
 class DropTicket(Message):
     """Source: DROP_TICKET. Forget this request, whether it waits or holds.
 
-    It is named by its ``request``, or by the ``fence`` under which it holds (the other is 0).
+    It is named by its ``request``, or by the ``fence`` under which it holds, or by both; what
+    is not known is 0.
     """
 
     epoch: int

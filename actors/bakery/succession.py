@@ -45,6 +45,8 @@ class Succession:
             return [Observe("bakery.stranger_elects")]
         if self.office.me not in lead.leaders or lead.epoch < self.office.barred:
             return [Observe("bakery.lead_ignored")]
+        if self.office.serving and self.office.epoch == lead.epoch:
+            return [Observe("bakery.lead_ignored")]  # It is installed: nobody waits for this.
         if self.merged == lead.epoch:
             return [self._merged(sender, lead.epoch, now)]
         own = self.office.me in lead.former.leaders
@@ -109,9 +111,9 @@ class Succession:
         if self.office.epoch:
             return []
         for course in self.courses.agenda.by_key.values():
-            if course.step is Step.ASKING and not course.held:
-                course.step = Step.WAITING
-                if course.entry.phase is Phase.HOLDING:
+            if course.step is Step.ASKING:
+                course.step, course.votes, course.answered = Step.WAITING, {}, {}  # B6
+                if course.entry.phase is Phase.HOLDING and not course.held:
                     self.tickets.unvote(course.entry, None)
         self.endings.clear()
         if not served:
@@ -156,9 +158,12 @@ class Succession:
                 return []
             entry.owner = office.leaders[0].node
         if entry.owner != office.node:
+            self.courses.agenda.forget(entry)  # Whom this leader has voted for goes on with it.
             return []
         course = self.courses.agenda.of(entry)
         if course is not None:
+            if entry.phase is Phase.HOLDING and course.step is not Step.HELD:
+                course.held = entry.fence  # Another owner, who is gone, may have granted it.
             return self.courses.resume(course, now)
         if entry.phase is Phase.ENTERING:
             self.tickets.remove(entry)

@@ -135,13 +135,14 @@ class Table:
         queue = self.queues.get(lock)
         return queue.entries.get(key) if queue is not None else None
 
-    def put(self, ticket: Ticket, owner: str, now: Instant, until: Instant | None) -> Entry | None:
+    def put(
+        self, ticket: Ticket, owner: str, now: Instant, until: Instant | None, fence: int = 0
+    ) -> Entry | None:
         """Take in a ticket that enters, or has its number; None if it is over or outdated.
 
-        What waits of the same owner with an earlier request gives way: an owner is
-        sequential. What holds stays as it is.
+        What waits of its owner with an earlier request gives way; not what may hold (``fence``).
         """
-        if self.is_done(ticket) or self._is_outdated(ticket):
+        if self.is_done(ticket) or (self._is_outdated(ticket) and not fence):
             return None
         entry = self.get(ticket.lock, Key(ticket.who, ticket.request))
         if entry is None:
@@ -238,7 +239,7 @@ class Table:
             self.done.popitem(last=False)
 
     def drop(self, lock: str, who: Who, request: int, fence: int) -> bool:
-        """End what ``request`` or ``fence`` names (the other is 0); return whether it was known."""
+        """End what ``request`` or ``fence`` names; return whether it was known."""
         named = [entry for entry in self.of(lock, who) if is_named(entry, request, fence)]
         ended, held = self.done.get((lock, who), (0, 0))
         for entry in named:
@@ -289,8 +290,8 @@ class Table:
 
 
 def is_named(entry: Entry, request: int, fence: int) -> bool:
-    """Return whether a drop of ``request``, or of ``fence`` (the other is 0), means ``entry``."""
-    return entry.fence == fence if fence else entry.ticket.request <= request
+    """Return whether a drop of ``request``, or of ``fence`` (each may be 0), means ``entry``."""
+    return entry.ticket.request <= request or (fence > 0 and entry.fence == fence)
 
 
 def _is_late(entry: Entry, ticket: Ticket, owner: str) -> bool:

@@ -97,7 +97,8 @@ class Voting:
             if entry.fence != step.fence:
                 self.table.unvote(entry, until)  # Another round: that vote was given back.
         else:
-            entry = self.table.put(ticket, leader, now, until)
+            held = step.fence if step.taken else 0
+            entry = self.table.put(ticket, leader, now, until, held)
         if entry is None:
             return self._it_ended(leader, step)
         entry.round, entry.owner = step.round, leader
@@ -105,8 +106,19 @@ class Voting:
         last = self.table.counters_of(ticket.lock).fence
         if step.fence > last and entry.phase is not Phase.HOLDING and ahead is None:
             self.table.vote(entry, step.fence, now)
+        if entry.phase is Phase.HOLDING:
+            self._leave_to(entry)
         answer = self._collected(leader, step, entry, ahead)
         return [*answer, *self.courses.advance(ticket.lock, now)]
+
+    def _leave_to(self, entry: Entry) -> None:
+        """Take no more steps for a request that this leader has voted for as another's.
+
+        A round of its own would take that vote back, and perhaps the other has won with it.
+        """
+        course = self.courses.agenda.of(entry)
+        if course is not None and course.step is not Step.HELD:
+            self.courses.agenda.forget(entry)
 
     def _collected(
         self, leader: str, step: AddTicket, entry: Entry, ahead: Turn | None
@@ -135,7 +147,7 @@ class Voting:
         if step.mine:
             for entry in self.table.of(step.lock, step.who):
                 if entry.ticket.request == step.request and entry.owner == leader:
-                    self.table.remove(entry)
+                    self._gave_up(entry)
             return self.courses.advance(step.lock, now)
         for entry in self.table.of(step.lock, step.who):
             if is_named(entry, step.request, step.fence):
@@ -145,6 +157,13 @@ class Voting:
         answer = self._answer(leader, word) if step.number else []
         return [*answer, *self.courses.advance(step.lock, now)]
 
+    def _gave_up(self, entry: Entry) -> None:
+        """Forget a ticket that its owner gave up, unless this leader has the same request."""
+        if self.courses.agenda.of(entry) is None:
+            self.table.remove(entry)
+        else:
+            entry.owner, entry.until = self.office.node, None
+
     def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         ticket = step.ticket
         if not fits(ticket) or not ticket.turn.number or step.fence <= 0:
@@ -152,7 +171,7 @@ class Voting:
         entry = self.table.get(ticket.lock, Key(ticket.who, ticket.request))
         kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
         if entry is None or entry.phase is not Phase.HOLDING:
-            entry = self.table.put(ticket, leader, now, later(now, COPY_MS))
+            entry = self.table.put(ticket, leader, now, later(now, COPY_MS), step.fence)
             holding = self.table.queues[ticket.lock].holding if entry is not None else {}
             others = [key for key in holding if entry is not None and key != entry.key]
             last = self.table.counters_of(ticket.lock).fence
@@ -163,6 +182,7 @@ class Voting:
                 self.table.vote(entry, step.fence, now)
             until = later(now, ticket.lease_ms)
             entry.until = max(entry.until or until, until)
+            self._leave_to(entry)
         word = Extended(epoch=step.epoch, number=step.number, kept=kept)
         return self._answer(leader, word)
 

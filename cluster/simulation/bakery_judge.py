@@ -1,0 +1,54 @@
+"""The judge that knows everything about `bakery`: roles, disks, all that is said, and true time."""
+
+from __future__ import annotations
+
+from holdfast.actors.bakery.config import door_of, election_of, leader_of
+from holdfast.actors.effect import Effects
+from holdfast.cluster.recipe import Settings
+from holdfast.cluster.simulation.bakery_blame import Blame
+from holdfast.cluster.simulation.bakery_judge_election import ElectionJudge
+from holdfast.cluster.simulation.bakery_judge_leases import LeasesJudge
+from holdfast.cluster.simulation.bakery_judge_votes import VotesJudge
+from holdfast.cluster.simulation.promise import promise_of
+from holdfast.cluster.simulation.trace import Delivered
+from holdfast.cluster.simulation.world import World
+
+
+class BakeryJudge:
+    """Judges B1 to B11, each by itself: see ``actors/bakery/README.md``.
+
+    It believes nothing that a role counts: it counts what is delivered and said. It looks into
+    tables and offices only for what is in force.
+
+    Args:
+        world: where everything happens.
+        judged: which invariants, by number; None for all.
+
+    """
+
+    def __init__(self, world: World, judged: frozenset[str] | None = None) -> None:
+        self.world = world
+        blame = Blame(judged)
+        true = promise_of("bakery", Settings()).clocks_true(world.misfortune)
+        self.election = ElectionJudge(world, blame)
+        self.votes = VotesJudge(world, blame, self.election, clocks_true=true)
+        self.leases = LeasesJudge(world, blame, clocks_true=true)
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        """Judge one event, and what the role that handled it wants."""
+        node, to = delivered.node, delivered.to
+        if node not in self.world.members:
+            self.leases.at_client(delivered, effects)
+        elif to == leader_of(node):
+            self.election.handled(delivered, effects)
+            self.votes.handled(delivered, effects)
+            self.leases.at_leader(delivered, effects)
+        elif to == door_of(node):
+            self.leases.at_door(delivered, effects)
+        elif to == election_of(node):
+            self.election.handled(delivered, effects)
+
+    def crashed(self, node: str, boot: int) -> None:
+        """Take note that a node died."""
+        del boot
+        self.leases.crashed(node)

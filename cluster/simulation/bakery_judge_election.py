@@ -1,0 +1,129 @@
+"""The judge of elections in `bakery`: promises, seatings, and what majorities know durably."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.actors.bakery.config import leader_of, majority
+from holdfast.actors.bakery.event import Serve
+from holdfast.actors.bakery.message import Beat, Chosen, Export, Install, Promised, Seating, Table
+from holdfast.actors.effect import Effects, Send
+from holdfast.actors.message import NS_PER_MS, node_of
+from holdfast.cluster.simulation.bakery_blame import Blame
+from holdfast.cluster.simulation.trace import Delivered
+from holdfast.cluster.simulation.world import World
+
+
+class ElectionJudge:
+    """Judges B1, B2, B4 and, of lives, B3 by what is said, and by what the disks hold.
+
+    Args:
+        world: with the roles and the disks.
+        blame: is told what is wrong.
+
+    """
+
+    def __init__(self, world: World, blame: Blame) -> None:
+        self.world = world
+        self.blame = blame
+        self.seatings: dict[int, tuple[Chosen, ...]] = {}
+        """Who leads in an epoch, as far as anybody said that it is installed."""
+        self.given: dict[tuple[str, int, int], tuple[Chosen, ...]] = {}
+        """By member, life and epoch: whom it promised."""
+        self.kept: dict[str, tuple[int, tuple[Chosen, ...]]] = {}
+        """Of each member, the highest promise that somebody heard."""
+        self.left_at: dict[tuple[str, int], int] = {}
+        """By member and epoch: the true time at which it had promised more."""
+        self.exported: dict[tuple[str, int], int] = {}
+        """By leader and life: the highest epoch for which it gave its table away."""
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        """Judge what a coordinator or a leader heard and wants."""
+        event = delivered.event
+        match event:
+            case Beat():
+                self._seated(event.seating.epoch, event.seating.leaders)
+            case Promised():
+                self._heard(node_of(delivered.sender), delivered.boot, event)
+            case Serve() if delivered.to == leader_of(delivered.node):
+                self._serves(delivered.node, event)
+                self._is_the_chosen_one(delivered.node, event)
+            case _:
+                pass
+        boot = self.world.nodes[delivered.node].boot
+        for effect in effects:
+            if type(effect) is not Send:
+                continue
+            if type(effect.message) is Promised:
+                self._promises(delivered, boot, effect.message)
+            elif type(effect.message) is Table:
+                assert type(event) is Export
+                key = (delivered.node, boot)
+                self.exported[key] = max(self.exported.get(key, 0), event.epoch)
+
+    def _promises(self, delivered: Delivered, boot: int, promised: Promised) -> None:
+        node, epoch = delivered.node, promised.epoch
+        role: Any = self.world.role_at(delivered.to)
+        leaders = role.pledges.leaders if role.pledges.promised == epoch else ()
+        before, chosen = self.kept.get(node, (0, ()))
+        if epoch < before:
+            self.blame("B1", f"{node} promises epoch {epoch}, and had promised {before}")
+        # What is installed was promised by a majority: to promise it, too, decides nothing.
+        installed = role.pledges.seating
+        decided = (installed.epoch, installed.leaders) == (epoch, leaders)
+        if epoch == before and leaders != chosen and not decided:
+            self.blame("B1", f"{node} promises {leaders} in {epoch}, and had promised {chosen}")
+        self.given[node, boot, epoch] = leaders
+        for lower in range(epoch - 1, -1, -1):
+            if (node, lower) in self.left_at:
+                break
+            self.left_at[node, lower] = self.world.time
+
+    def _heard(self, node: str, boot: int, promised: Promised) -> None:
+        leaders = self.given.get((node, boot, promised.epoch), ())
+        before = self.kept.get(node, (0, ()))
+        if promised.epoch > before[0]:
+            self.kept[node] = (promised.epoch, leaders)
+
+    def _seated(self, epoch: int, leaders: tuple[Chosen, ...]) -> None:
+        known = self.seatings.setdefault(epoch, leaders)
+        if known != leaders:
+            self.blame("B1", f"epoch {epoch} is led by {leaders}, and by {known}")
+
+    def _serves(self, node: str, serve: Serve) -> None:
+        self._seated(serve.epoch, serve.leaders)
+        know = [name for name in self.world.members if self._knows(name, serve)]
+        if len(know) < majority(len(self.world.members)):
+            told = f"leases of {serve.bound_ms} ms in epoch {serve.epoch}"
+            self.blame("B2", f"{node} is let serve, with {told}, and only {know} know, durably")
+
+    def _is_the_chosen_one(self, node: str, serve: Serve) -> None:
+        """Demand that who serves has lived since it was chosen: it would have no table else."""
+        role: Any = self.world.role_at(leader_of(node))
+        lives = [chosen.life for chosen in serve.leaders if chosen.node == node]
+        if role.office.serving and lives != [self.world.nodes[node].boot]:
+            self.blame("B3", f"{node} serves in epoch {serve.epoch}, and lives anew")
+
+    def _knows(self, member: str, serve: Serve) -> bool:
+        records = self.world.nodes[member].disk.records().get("election", ())
+        known = [record.seating for record in records if isinstance(record, Install)]
+        best = max(known, key=_height, default=None)
+        return best is not None and _height(best) >= (serve.epoch, serve.bound_ms)
+
+    def heeds(self, node: str, epoch: int, what: str) -> None:
+        """Judge that a leader speaks in an epoch."""
+        boot = self.world.nodes[node].boot
+        barred = self.exported.get((node, boot), 0)
+        if epoch < barred:
+            self.blame("B4", f"{node} says {what} in epoch {epoch}, its table went to {barred}")
+
+    def may_be_trusted(self, epoch: int, trust_ms: int) -> bool:
+        """Return whether a majority had promised nothing above ``epoch`` so long ago."""
+        then = self.world.time - trust_ms * NS_PER_MS
+        members = self.world.members
+        late = [name for name in members if self.left_at.get((name, epoch), then) < then]
+        return len(members) - len(late) >= majority(len(members))
+
+
+def _height(seating: Seating) -> tuple[int, int]:
+    return (seating.epoch, seating.bound_ms)

@@ -1,0 +1,268 @@
+"""The judge of tickets in `bakery`: answers, votes, fences, and what was dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from holdfast.actors.bakery.config import TRUST_MS, later, leader_of, quorum
+from holdfast.actors.bakery.door_message import Locked, Unlock, UnlockAll
+from holdfast.actors.bakery.step_message import (
+    AddTicket,
+    Collected,
+    DropTicket,
+    Entering,
+    Extended,
+    MaxTicket,
+    Yield,
+)
+from holdfast.actors.bakery.table import Key, Phase
+from holdfast.actors.bakery.ticket import Turn, Who
+from holdfast.actors.effect import Effects, Send
+from holdfast.actors.message import Instant, Message, node_of
+from holdfast.cluster.simulation.bakery_blame import Blame
+from holdfast.cluster.simulation.bakery_judge_election import ElectionJudge
+from holdfast.cluster.simulation.trace import Delivered
+from holdfast.cluster.simulation.world import World
+
+SLACK_MS = 5
+"""By how much two clocks differ after the time of trust, and more."""
+
+
+class Standing(NamedTuple):
+    """A vote that was not given back."""
+
+    owner: str
+    fence: int
+    until: Instant
+    """When its lease is over, on the voter's clock."""
+
+
+@dataclass(slots=True)
+class Life:
+    """What one leader said and heard in one life."""
+
+    epoch: int = -1
+    entered: dict[tuple[str, Key], dict[str, None]] = field(
+        default_factory=dict[tuple[str, Key], dict[str, None]]
+    )
+    """By request of its own: who answered that it knows that it enters, in this epoch."""
+    votes: dict[tuple[str, Key, int], dict[str, None]] = field(
+        default_factory=dict[tuple[str, Key, int], dict[str, None]]
+    )
+    """By request of its own and round: who voted, in this epoch."""
+    standing: dict[str, dict[Key, Standing]] = field(default_factory=dict[str, dict[Key, Standing]])
+    """By lock: its own votes."""
+    dropped: dict[tuple[str, Who], int] = field(default_factory=dict[tuple[str, Who], int])
+    """By owner: the last request that it dropped, as a client wanted."""
+    locked: dict[tuple[str, Key, int], None] = field(
+        default_factory=dict[tuple[str, Key, int], None]
+    )
+
+
+class VotesJudge:
+    """Judges B5, B6, B7, B8 and B10.
+
+    Args:
+        world: with the roles.
+        blame: is told what is wrong.
+        election: knows who promised what when.
+        clocks_true: whether clocks keep to what is declared of them.
+
+    """
+
+    def __init__(
+        self, world: World, blame: Blame, election: ElectionJudge, *, clocks_true: bool
+    ) -> None:
+        self.world = world
+        self.blame = blame
+        self.election = election
+        self.clocks_true = clocks_true
+        self.lives: dict[tuple[str, int], Life] = {}
+        self.turns: set[tuple[str, Turn]] = set()
+        """All that were drawn."""
+        self.fences: dict[str, dict[int, Key]] = {}
+        """By lock: to which request a fence was granted."""
+        self.highest: dict[str, int] = {}
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        """Judge what a leader heard and wants."""
+        node = delivered.node
+        role: Any = self.world.role_at(delivered.to)
+        life = self.lives.setdefault((node, self.world.nodes[node].boot), Life())
+        now = self.world.nodes[node].now()
+        self._take_epoch(life, role)
+        self._hears(life, role, delivered)
+        for effect in effects:
+            if type(effect) is Send:
+                self._says(node, life, role, delivered, effect.message, now)
+
+    def _take_epoch(self, life: Life, role: Any) -> None:
+        """Count anew in a new epoch; only what stands in the table goes on."""
+        if role.office.epoch == life.epoch:
+            return
+        life.epoch = role.office.epoch
+        life.entered, life.votes, life.standing = {}, {}, {}
+        for entry in role.tickets.entries():
+            if entry.phase is Phase.HOLDING:
+                stands = life.standing.setdefault(entry.ticket.lock, {})
+                stands[entry.key] = Standing(entry.owner, entry.fence, entry.until)
+
+    def _hears(self, life: Life, role: Any, delivered: Delivered) -> None:
+        event, sender = delivered.event, node_of(delivered.sender)
+        if getattr(event, "epoch", life.epoch) != life.epoch:
+            return
+        match event:
+            case MaxTicket():
+                key = Key(event.who, event.request)
+                life.entered.setdefault((event.lock, key), {})[sender] = None
+            case Collected() if event.voted:
+                key = Key(event.who, event.request)
+                life.votes.setdefault((event.lock, key, event.round), {})[sender] = None
+            case Yield():
+                self._give_back(life, role, event, sender)
+            case DropTicket() if event.mine:
+                self._give_back(life, role, event, sender)
+            case UnlockAll() if role.office.serving:
+                self._drop_all(life, event.session)
+            case DropTicket():
+                self._drop(life, event)
+            case Unlock() if role.office.serving and not event.waiting:
+                self._drop(life, event)
+            case _:
+                pass
+
+    def _give_back(self, life: Life, role: Any, word: Yield | DropTicket, owner: str) -> None:
+        """Forget a vote as its owner says, or as one says who came after its owner."""
+        key, stands = Key(word.who, word.request), life.standing.get(word.lock, {})
+        others = {leader.node for leader in role.office.leaders} - {owner}
+        if key in stands and stands[key].owner not in others:
+            del stands[key]
+
+    def _drop_all(self, life: Life, session: str) -> None:
+        for stands in life.standing.values():
+            for key in [key for key in stands if key.who.session == session]:
+                del stands[key]
+
+    def _drop(self, life: Life, word: DropTicket | Unlock) -> None:
+        stands = life.standing.get(word.lock, {})
+        request = word.request
+        for key, vote in list(stands.items()):
+            if key.who == word.who and (key.request <= word.request or vote.fence == word.fence):
+                request = max(request, key.request)
+                del stands[key]
+        owner = (word.lock, word.who)
+        life.dropped[owner] = max(request, life.dropped.get(owner, 0))
+
+    def _says(
+        self,
+        node: str,
+        life: Life,
+        role: Any,
+        delivered: Delivered,
+        said: Message | Any,
+        now: Instant,
+    ) -> None:
+        event = delivered.event
+        match said:
+            case MaxTicket():
+                self.election.heeds(node, said.epoch, "MaxTicket")
+                self._takes_up(node, life, said.lock, Key(said.who, said.request))
+            case Collected():
+                self.election.heeds(node, said.epoch, "Collected")
+                self._takes_up(node, life, said.lock, Key(said.who, said.request))
+                if said.voted and isinstance(event, AddTicket):
+                    self._votes(node, life, node_of(delivered.sender), event, now)
+            case Extended():
+                self.election.heeds(node, said.epoch, "Extended")
+            case Entering():
+                ticket = said.ticket
+                self._takes_up(node, life, ticket.lock, Key(ticket.who, ticket.request))
+            case AddTicket():
+                self._asks(node, life, role, said, now)
+            case Yield():
+                self._give_back(life, role, said, node)
+            case DropTicket() if said.mine:
+                self._give_back(life, role, said, node)
+            case DropTicket():
+                self._drop(life, said)
+            case Locked():
+                self._grants(node, life, role, said)
+            case _:
+                pass
+
+    def _takes_up(self, node: str, life: Life, lock: str, key: Key) -> None:
+        if life.dropped.get((lock, key.who), 0) >= key.request:
+            self.blame("B10", f"{node} takes {key} for {lock!r} up, which it dropped")
+
+    def _asks(self, node: str, life: Life, role: Any, add: AddTicket, now: Instant) -> None:
+        """Judge a ticket's number, and the vote of its owner."""
+        ticket = add.ticket
+        key = Key(ticket.who, ticket.request)
+        self._takes_up(node, life, ticket.lock, key)
+        if (ticket.lock, ticket.turn) not in self.turns:
+            self.turns.add((ticket.lock, ticket.turn))
+            known = life.entered.get((ticket.lock, key), {})
+            if ticket.turn.leader == node and 1 + len(known) < quorum(len(role.office.leaders)):
+                self.blame("B6", f"{node} draws {ticket.turn}, and only {list(known)} answered")
+        before = life.standing.get(ticket.lock, {}).pop(key, None)
+        others = {leader.node for leader in role.office.leaders} - {node}
+        if before is not None and before.fence != add.fence and before.until > now:
+            if before.owner in others:
+                self.blame("B5", f"{node} takes {before} of {key} at {ticket.lock!r} back")
+        elif before is not None:
+            life.standing[ticket.lock][key] = before
+        if add.fence:
+            self._votes(node, life, node, add, now)
+
+    def _votes(self, node: str, life: Life, owner: str, add: AddTicket, now: Instant) -> None:
+        lock, key = add.ticket.lock, Key(add.ticket.who, add.ticket.request)
+        stands = life.standing.setdefault(lock, {})
+        before = stands.get(key)
+        for other, vote in stands.items():
+            if other != key and vote.until > now and not add.taken:
+                self.blame(
+                    "B5", f"{node} votes for {key} at {lock!r}, and {vote} of {other} stands"
+                )
+        until = later(now, add.ticket.lease_ms)
+        if before is not None and before.fence == add.fence:
+            until = before.until
+        stands[key] = Standing(owner, add.fence, until)
+
+    def _grants(self, node: str, life: Life, role: Any, locked: Locked) -> None:
+        lock, key, office = locked.lock, Key(locked.who, locked.request), role.office
+        self.election.heeds(node, office.epoch, "Locked")
+        if (lock, key, locked.fence) in life.locked:
+            return
+        life.locked[lock, key, locked.fence] = None
+        self._takes_up(node, life, lock, key)
+        entry = role.tickets.get(lock, key)
+        course = role.courses.agenda.find(lock, locked.who, locked.request)
+        if entry is None or entry.phase is not Phase.HOLDING:
+            self.blame("B7", f"{node} grants {locked}, and votes for it no more itself")
+            return
+        votes = life.votes.get((lock, key, entry.round), {})
+        counted = [name for name in course.votes if name != node and name not in votes]
+        if counted:
+            self.blame("B6", f"{node} grants {locked} with votes of {counted}, who gave none")
+        if 1 + len(votes) < quorum(len(office.leaders)):
+            self.blame("B7", f"{node} grants {locked} with the votes of {list(votes)} only")
+        trust_ms = TRUST_MS + SLACK_MS
+        if self.clocks_true and not self.election.may_be_trusted(office.epoch, trust_ms):
+            self.blame("B7", f"{node} grants {locked} in epoch {office.epoch}, which is over")
+        self._judge_fence(node, locked, key)
+
+    def _judge_fence(self, node: str, locked: Locked, key: Key) -> None:
+        known = self.fences.setdefault(locked.lock, {})
+        before = known.setdefault(locked.fence, key)
+        if before != key:
+            self.blame("B8", f"{node} grants {locked}, a fence that {before} had")
+        highest = self.highest.get(locked.lock, 0)
+        if locked.fence < highest and len(known) > 1 and before is key:
+            self.blame("B8", f"{node} grants {locked} after fence {highest}")
+        self.highest[locked.lock] = max(highest, locked.fence)
+
+
+def is_leader(delivered: Delivered) -> bool:
+    """Return whether a leader handled it."""
+    return delivered.to == leader_of(delivered.node)

@@ -1,0 +1,148 @@
+"""Who makes leaders of `bakery` suffer: lost one at a time and two at once, slow, or a minority."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from holdfast.actors.bakery.config import leader_of
+from holdfast.actors.bakery.door_message import Locked
+from holdfast.actors.effect import Effects, Send
+from holdfast.actors.message import NS_PER_MS
+from holdfast.cluster.simulation.network import Cut
+from holdfast.cluster.simulation.trace import Delivered
+from holdfast.cluster.simulation.world import World
+
+AFTER_GRANT_SHARE = 0.1
+"""How often a grant is followed by a blow at once: what it left at whom is in doubt then."""
+
+AFTER_GRANT_MS = 20
+"""How soon (ms)."""
+
+
+class Blow(Enum):
+    """What is done to leaders."""
+
+    ONE_LOST = "a leader is lost"
+    TWO_LOST = "two leaders are lost at once"
+    BOUNCE = "a leader is back before it is missed"
+    SLOW = "two leaders hear each other late"
+    MINORITY = "a minority of the members, with leaders and clients, is cut off"
+
+
+class LeaderNemesis:
+    """Strikes at those who lead, now and then, and right after grants. It judges nothing.
+
+    Args:
+        world: where they live.
+        blows: which; one of them is drawn each time.
+        every_ms: the mean interval of blows (ms).
+
+    """
+
+    def __init__(self, world: World, blows: tuple[Blow, ...], every_ms: int) -> None:
+        self.world = world
+        self.blows = blows
+        self.every_ms = every_ms
+        self._random = world.streams.fork("leaders")
+        self._pending = False
+
+    def begin(self) -> None:
+        """Start to strike, until misfortune is over."""
+        self.world.after(self._about(self.every_ms), self._now_and_then)
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        """Strike after some of the grants."""
+        if self._pending or delivered.to != leader_of(delivered.node):
+            return
+        granted = any(type(e) is Send and type(e.message) is Locked for e in effects)
+        if granted and self._random.random() < AFTER_GRANT_SHARE:
+            self._pending = True
+            self.world.after(self._random.randrange(AFTER_GRANT_MS * NS_PER_MS), self._strike)
+
+    def crashed(self, node: str, boot: int) -> None:
+        """Do nothing: it is dead already."""
+
+    def _now_and_then(self) -> None:
+        if not self.world.calm:
+            self._strike()
+            self.begin()
+
+    def _strike(self) -> None:
+        self._pending = False
+        leaders = self._leaders()
+        if self.world.calm or not leaders:
+            return
+        self._random.shuffle(leaders)
+        blow = self._random.choice(self.blows)
+        self.world.faults[blow.value] += 1
+        strikes: dict[Blow, Callable[[list[str]], None]] = {
+            Blow.ONE_LOST: self._lose_one,
+            Blow.TWO_LOST: self._lose_two,
+            Blow.BOUNCE: self._bounce,
+            Blow.SLOW: self._slow,
+            Blow.MINORITY: self._part,
+        }
+        strikes[blow](leaders)
+
+    def _leaders(self) -> list[str]:
+        """Return who serves, or believes that it does, sorted."""
+        found: list[str] = []
+        for name in self.world.members:
+            if self.world.nodes[name].up:
+                role: Any = self.world.role_at(leader_of(name))
+                if role.office.serving:
+                    found.append(name)
+        return found
+
+    def _lose_one(self, leaders: list[str]) -> None:
+        self._lose(leaders[0], self._about(500))
+
+    def _lose_two(self, leaders: list[str]) -> None:
+        for name in leaders[:2]:
+            self._lose(name, self._about(500))
+
+    def _bounce(self, leaders: list[str]) -> None:
+        self._lose(leaders[0], self._about(5))
+
+    def _lose(self, name: str, down: int) -> None:
+        self.world.crash(name)
+        self.world.after(down, self.world.power_on, name)
+
+    def _slow(self, leaders: list[str]) -> None:
+        """Hold back what two of them say to each other, for less than makes them unreachable."""
+        pair = leaders[:2]
+        links = [(a, b) for a in pair for b in pair if a != b]
+        self._cut(links, self._random.randint(1, 500) * NS_PER_MS, holds=True)
+
+    def _part(self, leaders: list[str]) -> None:
+        """Cut off one leader or two, as many as are no majority, and half of the clients."""
+        members = self.world.members
+        most = (len(members) - 1) // 2
+        if not most:
+            return
+        few = leaders[: self._random.randint(1, most)]
+        clients = [name for name in self.world.nodes if name not in members]
+        few += [name for name in clients if self._random.random() < 1 / 2]
+        rest = [name for name in self.world.nodes if name not in few]
+        links = [link for a in few for b in rest for link in ((a, b), (b, a))]
+        self._cut(links, self._about(3_000), holds=self._random.random() < 1 / 2)
+
+    def _cut(self, links: list[tuple[str, str]], length: int, *, holds: bool) -> None:
+        ends = self.world.time + length
+        told = ", ".join(f"{source} to {to}" for source, to in links)
+        until = "late" if holds else "lost"
+        self.world.mishap("-", f"{told}: everything is {until} until {ends // NS_PER_MS} ms")
+        self.world.network.cut(links, Cut(ends, holds=holds))
+        if not holds:
+            self.world.links.cut(links)
+            self.world.at(ends, self._mend)
+
+    def _mend(self) -> None:
+        if not self.world.calm:
+            self.world.links.mend()
+
+    def _about(self, ms: int) -> int:
+        """Return a random time with the mean ``ms`` (in ns)."""
+        return 1 + int(self._random.expovariate(1.0) * ms * NS_PER_MS)

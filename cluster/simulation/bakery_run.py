@@ -1,0 +1,100 @@
+"""One run of `bakery` under the misfortunes of its own, before a judge who knows everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from holdfast.actors.client.tenure import DRIFT_PPM
+from holdfast.actors.effect import Spawn
+from holdfast.cluster.recipe import Cast, Seat, Settings, bakery
+from holdfast.cluster.simulation.bakery_judge import BakeryJudge
+from holdfast.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
+from holdfast.cluster.simulation.ground import Judge
+from holdfast.cluster.simulation.misfortune import Misfortune
+from holdfast.cluster.simulation.plan import Plan
+from holdfast.cluster.simulation.promise import promise_of
+from holdfast.cluster.simulation.run import Report, run_seed
+from holdfast.cluster.simulation.world import World
+
+Change = Callable[[Spawn], Spawn]
+"""Seats another role in the place of a role of a member."""
+
+EVERY_MS = (150, 400, 1_000)
+
+
+def draw_bakery_plan(seed: int) -> Plan:
+    """Return the plan of ``seed``: three members or more, few locks, clocks as declared."""
+    random = Random(f"{seed}/bakery plan")
+    ttl_ms = random.choice((500, 1_000, 3_000))
+    chaos_ms = random.choice((2_000, 4_000, 8_000))
+    clients = random.randint(2, 4)
+    return Plan(
+        nodes=random.choice((3, 3, 4, 5, 5)),
+        clients=clients,
+        owners=random.choice((1, 1, 2)),
+        locks=random.choice((1, 1, 2)),
+        chaos_ms=chaos_ms,
+        ttl_ms=ttl_ms,
+        strikes_every_ms=random.choice((0, 0, 2 * ttl_ms)),
+        deaths_ms=tuple(
+            random.randrange(chaos_ms) for _ in range(random.choice((0, 0, 1, clients)))
+        ),
+        misfortune=Misfortune(
+            loss_per_mille=random.choice((0, 0, 10, 100)),
+            repeat_per_mille=random.choice((0, 0, 10, 300)),
+            delay_us=random.choice((200, 2_000, 10_000)),
+            reordering=random.random() < 1 / 2,
+            late_per_mille=random.choice((0, 0, 5, 20)),
+            late_ms=random.choice((500, 5_000)),
+            pause_every_ms=random.choice((0, 0, 1_000)),
+            pause_ms=random.choice((20, 200, 1_500)),
+            crash_in_sync_per_mille=random.choice((0, 0, 10)),
+            tail_lost=random.random() < 1 / 2,
+            sync_us=random.choice((100, 2_000, 20_000)),
+            drift_every_ms=random.choice((0, 300)),
+            drift_ppm=DRIFT_PPM,
+        ),
+    )
+
+
+def run_bakery_seed(
+    seed: int,
+    *,
+    plan: Plan | None = None,
+    blows: tuple[Blow, ...] = (),
+    change: Change = lambda spawn: spawn,
+    judged: frozenset[str] | None = None,
+) -> Report:
+    """Run one seed and judge it.
+
+    Args:
+        seed: fixes everything.
+        plan: what to run; drawn from the seed if None.
+        blows: what is done to leaders; some are drawn from the seed if there are none.
+        change: of the roles of members, such as one with a bug in it.
+        judged: which invariants of `bakery`, by number; None for all. Exclusion, fences and
+            progress are judged always.
+
+    """
+    random = Random(f"{seed}/blows")
+    drawn = tuple(blow for blow in Blow if random.random() < 1 / 2) or tuple(Blow)
+    every_ms = random.choice(EVERY_MS)
+
+    def recipe(seat: Seat) -> Cast:
+        cast = bakery(seat)
+        return replace(cast, roles=tuple(change(spawn) for spawn in cast.roles))
+
+    def judges(world: World) -> list[Judge]:
+        nemesis = LeaderNemesis(world, blows or drawn, every_ms)
+        nemesis.begin()
+        return [BakeryJudge(world, judged), nemesis]
+
+    return run_seed(
+        recipe,
+        seed,
+        plan=plan or draw_bakery_plan(seed),
+        promise=promise_of("bakery", Settings()),
+        judges=judges,
+    )

@@ -1,0 +1,281 @@
+"""Bugs planted in `bakery`, each to be seen by the judge named for it while all others look away.
+
+Only those who see what clients see, exclusion and fences, look on always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast.actors.bakery import choice, clerk, election
+from holdfast.actors.bakery.agenda import Course, Step, locked
+from holdfast.actors.bakery.campaign import Campaign
+from holdfast.actors.bakery.course import Courses
+from holdfast.actors.bakery.door_message import Locked
+from holdfast.actors.bakery.event import Member
+from holdfast.actors.bakery.handover import Import
+from holdfast.actors.bakery.message import Chosen, Seating
+from holdfast.actors.bakery.office import Office
+from holdfast.actors.bakery.pledge import Pledges
+from holdfast.actors.bakery.succession import Succession
+from holdfast.actors.bakery.table import NOTHING_DRAWN, Entry, Table
+from holdfast.actors.bakery.ticket import Ticket, Turn, pack_fence
+from holdfast.actors.bakery.voting import Voting
+from holdfast.actors.effect import Send
+from holdfast.actors.message import Instant
+from holdfast.cluster.simulation.bakery_nemesis import Blow
+from holdfast.cluster.simulation.bakery_run import run_bakery_seed
+
+SEEDS_SOUND = 24
+
+
+class Patch(NamedTuple):
+    """What is planted where."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+class Mutant(NamedTuple):
+    """A bug, which judge is to see it, in how many runs at most, and under which blows."""
+
+    judge: str
+    seeds: int
+    patches: tuple[Patch, ...]
+    blows: tuple[Blow, ...] = ()
+
+
+def always(value: object) -> Callable[..., Any]:
+    """Return what answers so, whatever it is asked."""
+
+    def answer(*_: object) -> object:
+        return value
+
+    return answer
+
+
+def first_in_line(table: Table, entry: Entry, now: Instant) -> Turn | None:
+    """Ask only who is first by turn, as the source does: whoever holds may be behind."""
+    queue = table.queues[entry.ticket.lock]
+    turns = [
+        other.ticket.turn
+        for other in queue.entries.values()
+        if other.key not in queue.entering and not other.is_over(now)
+    ]
+    first = min(turns)
+    return first if first < entry.ticket.turn else None
+
+
+def nobody_enters(table: Table, entry: Entry, now: Instant) -> Turn | None:
+    """Look at who waits only."""
+    queue = table.queues[entry.ticket.lock]
+    first = queue.line[0].turn if queue.line else entry.ticket.turn
+    return first if first < entry.ticket.turn else None
+
+
+def from_anybody(name: str) -> Patch:
+    """Take each answer for one of somebody else's."""
+    sound: Callable[..., Any] = getattr(Courses, name)
+
+    def count(courses: Courses, leader: str, said: Any, now: Instant) -> Any:
+        others = courses.office.others
+        return sound(courses, others[said.epoch % len(others)], said, now)
+
+    return Patch(Courses, name, count)
+
+
+def of_any_round() -> Patch:
+    """Take a vote of whichever round for one of the round under way."""
+    sound: Callable[..., Any] = Courses.on_collected
+
+    def count(courses: Courses, leader: str, said: Any, now: Instant) -> Any:
+        found = courses.agenda.find(said.lock, said.who, said.request)
+        round_now = found.entry.round if found is not None else said.round
+        return sound(courses, leader, replace(said, round=round_now), now)
+
+    return Patch(Courses, "on_collected", count)
+
+
+def of_any_request() -> Patch:
+    """Take an answer to one request for an answer to any other of the lock."""
+    sound: Callable[..., Any] = Courses.on_max
+
+    def count(courses: Courses, leader: str, said: Any, now: Instant) -> Any:
+        effects = list(sound(courses, leader, said, now))
+        for other in list(courses.agenda.by_key.values()):
+            ticket = other.entry.ticket
+            if ticket.lock == said.lock and other.step is Step.ENTERING:
+                instead = replace(said, who=ticket.who, request=ticket.request)
+                effects += sound(courses, leader, instead, now)
+        return effects
+
+    return Patch(Courses, "on_max", count)
+
+
+def by_name(seating: Seating, members: Sequence[Member]) -> list[Chosen]:
+    """Take a leader that lives anew for the one that was chosen."""
+    names = {member.node for member in members}
+    return [leader for leader in seating.leaders if leader.node in names]
+
+
+def own_fence(courses: Courses, entry: Entry) -> int:
+    del entry
+    return pack_fence(courses.office.epoch, courses.serial)
+
+
+def no_fence_noted() -> Patch:
+    sound: Callable[..., Any] = Table.note
+
+    def note(table: Table, lock: str, highest: int, fence: int = 0) -> None:
+        del fence
+        sound(table, lock, highest)
+
+    return Patch(Table, "note", note)
+
+
+def again_with_another_fence(entry: Entry) -> Send:
+    said = locked(entry)
+    assert isinstance(said.message, Locked)
+    return replace(said, message=replace(said.message, fence=entry.fence - 1))
+
+
+def trusts_itself(office: Office, now: Instant) -> bool:
+    del now
+    return office.serving
+
+
+def same_node(mine: Chosen, other: Chosen) -> bool:
+    return mine.node == other.node
+
+
+def hash_of_node(chosen: Chosen) -> int:
+    return hash(chosen.node)
+
+
+def recovers_nothing(pledges: type[Pledges], records: object) -> Pledges:
+    del records
+    return pledges()
+
+
+def half_of_the_duration(ticket: Ticket) -> int:
+    return ticket.hold_ms // 2
+
+
+def wins_alone() -> Patch:
+    sound: Callable[..., Any] = Courses.win
+
+    def win(courses: Courses, one: Course, now: Instant) -> Any:
+        quorum, courses.office.quorum = courses.office.quorum, 1
+        effects = sound(courses, one, now)
+        courses.office.quorum = quorum
+        return effects
+
+    return Patch(Courses, "win", win)
+
+
+TRUSTS_ITSELF = Patch(Office, "trusted", trusts_itself)
+SAME_NODE = (
+    Patch(choice, "living", by_name),
+    Patch(Chosen, "__eq__", same_node),
+    Patch(Chosen, "__hash__", hash_of_node),
+)
+MUTANTS = {
+    "epochs are not kept": Mutant(
+        "B1", 20, (Patch(Pledges, "recover", classmethod(recovers_nothing)),)
+    ),
+    "whatever is proposed is promised": Mutant(
+        "B1", 40, (Patch(Pledges, "may_promise", always(True)),)
+    ),
+    "one member knows the seating": Mutant("B2", 10, (Patch(election, "majority", always(1)),)),
+    "no hand-over barrier": Mutant("B3", 20, (Patch(Import, "complete", True),)),
+    "two leaders lost are not waited out": Mutant(
+        "B3", 20, (Patch(Campaign, "left_ms", always(0)),), (Blow.TWO_LOST,)
+    ),
+    "a leader returns with an empty table": Mutant("B3", 20, SAME_NODE, (Blow.BOUNCE,)),
+    "a table is given away, and goes on": Mutant(
+        "B4", 20, (Patch(Succession, "leave", always([])),)
+    ),
+    "a vote though somebody holds": Mutant("B5", 10, (Patch(Table, "ahead", nobody_enters),)),
+    "a vote for who is first, as in the source": Mutant(
+        "B5", 20, (Patch(Table, "ahead", first_in_line),), (Blow.SLOW,)
+    ),
+    "a vote is taken back": Mutant(
+        "B5", 40, (Patch(Voting, "_leave_to", always(None)),), (Blow.SLOW,)
+    ),
+    "votes count for anybody": Mutant("B6", 10, (from_anybody("on_collected"),)),
+    "votes count in any round": Mutant("B6", 40, (of_any_round(),), (Blow.SLOW,)),
+    "answers count for any request": Mutant("B6", 20, (of_any_request(),)),
+    "a quorum of one": Mutant("B7", 5, (wins_alone(),)),
+    "a minority goes on granting": Mutant("B7", 40, (TRUSTS_ITSELF,), (Blow.MINORITY,)),
+    "numbers begin anew": Mutant("B8", 10, (Patch(Table, "counters_of", always(NOTHING_DRAWN)),)),
+    "a fence of the leader's own": Mutant(
+        "B8", 10, (Patch(Courses, "_next_fence", own_fence), no_fence_noted())
+    ),
+    "leases are shorter at leaders": Mutant(
+        "B9", 20, (Patch(Ticket, "lease_ms", property(half_of_the_duration)),)
+    ),
+    "what was dropped is taken up again": Mutant(
+        "B10", 20, (Patch(Table, "is_done", always(False)),)
+    ),
+    "an answer said again is another": Mutant(
+        "B11", 20, (Patch(clerk, "locked", again_with_another_fence),)
+    ),
+}
+
+
+SEEN_BY_CLIENTS = {
+    "a vote for who is first, as in the source": 60,
+    "no hand-over barrier": 20,
+    "two leaders lost are not waited out": 20,
+    "a minority goes on granting": 40,
+    "a leader returns with an empty table": 10,
+    "leases are shorter at leaders": 20,
+    "epochs are not kept": 20,
+}
+"""Planted bugs by which two clients hold a lock, and in how many runs it is seen at most."""
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    for patch in MUTANTS[bug].patches:
+        monkeypatch.setattr(patch.owner, patch.name, patch.value)
+
+
+@pytest.mark.parametrize("bug", MUTANTS)
+def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    judge, seeds, _, blows = MUTANTS[bug]
+    plant(monkeypatch, bug)
+    for seed in range(seeds):
+        report = run_bakery_seed(seed, blows=blows, judged=frozenset({judge}))
+        if f": {judge}, " in (report.violation or ""):
+            return
+    pytest.fail(f"not seen by {judge} in {seeds} seeds")
+
+
+@pytest.mark.parametrize("bug", SEEN_BY_CLIENTS)
+def test_two_holders_are_seen_where_clients_see_them(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    """Nobody looks inside: F1, F2, F4, F6 and their like show as two holders, or a lower fence."""
+    plant(monkeypatch, bug)
+    for seed in range(SEEN_BY_CLIENTS[bug]):
+        violation = run_bakery_seed(seed, blows=MUTANTS[bug].blows, judged=frozenset()).violation
+        if violation and ("mutual exclusion" in violation or "fences" in violation):
+            return
+    pytest.fail(f"not seen in {SEEN_BY_CLIENTS[bug]} seeds")
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_nothing_is_seen_where_nothing_is_planted(part: int) -> None:
+    grants = 0
+    for seed in range(part, SEEDS_SOUND, 4):
+        report = run_bakery_seed(seed)
+        assert report.violation is None, f"seed {seed}: {report.violation}"
+        grants += report.grants
+    assert grants > SEEDS_SOUND

@@ -1,0 +1,233 @@
+"""Two leaders with one request, holds that are taken over, votes that are too late: found by seeds.
+
+A door that turns to another leader, or a client that turns to another door, makes two leaders
+take the steps of one request. Whatever they do to each other, a vote stands until it is given
+back, and what was released stays released.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast.actors.bakery.agenda import Course, Step
+from holdfast.actors.bakery.clerk import Clerk
+from holdfast.actors.bakery.config import Terms, door_of, election_of, later
+from holdfast.actors.bakery.course import Courses
+from holdfast.actors.bakery.door_message import Lock, Locked, Unlock
+from holdfast.actors.bakery.ending import Endings
+from holdfast.actors.bakery.event import Serve
+from holdfast.actors.bakery.handover import Import
+from holdfast.actors.bakery.message import Chosen, Lead, Seating
+from holdfast.actors.bakery.message import Table as TablePart
+from holdfast.actors.bakery.office import Office
+from holdfast.actors.bakery.step_message import (
+    AddTicket,
+    Collected,
+    DropTicket,
+    Extend,
+    MaxTicket,
+)
+from holdfast.actors.bakery.succession import Succession
+from holdfast.actors.bakery.table import Key, Phase, Table
+from holdfast.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
+from holdfast.actors.bakery.voting import Voting
+from holdfast.actors.effect import Effect, Send
+from holdfast.actors.message import Instant
+
+ANN, BEN = Who("c", "ann"), Who("c", "ben")
+NOW = Instant(10**12)
+FENCE = pack_fence(1, 7)
+LIVES = (Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 3))
+
+
+class Bench:
+    """The parts of n1, the first of three leaders; it serves and is trusted."""
+
+    def __init__(self) -> None:
+        office = Office("n1", 1)
+        office.take(1, LIVES)
+        office.serving, office.bound_ms, office.trusted_at = True, 10_000, NOW
+        self.table = Table()
+        self.courses = Courses(office, self.table)
+        self.voting = Voting(office, self.table, self.courses)
+        endings = Endings(office)
+        self.clerk = Clerk(self.courses, endings, Terms(least_ms=1))
+        self.succession = Succession(self.courses, endings, frozenset({"n1", "n2", "n3"}))
+
+    def asks(self, who: Who = ANN, held: int = 0) -> Course:
+        """Have n1 own request 1 of ``who``, with its number drawn; a fence that another held."""
+        asked = Lock(
+            lock="x", who=who, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""
+        )
+        self.courses.open(door_of("n1"), asked, NOW)
+        entered = MaxTicket(epoch=1, lock="x", who=who, request=1, highest=6, held=held, known=0)
+        self.courses.on_max("n2", entered, NOW)
+        found = self.courses.agenda.find("x", who, 1)
+        assert found is not None
+        return found
+
+    def hears(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
+        """Have n2 say ``step``; return what is said to anybody."""
+        return said(self.voting.on_step("n2", step, NOW))
+
+
+def said(effects: list[Effect]) -> list[Any]:
+    return [effect.message for effect in effects if isinstance(effect, Send)]
+
+
+def ticket(who: Who = ANN, number: int = 7) -> Ticket:
+    return Ticket("x", who, 1, Turn(number, "n2", 1), door_of("n2"), 500, 500, "")
+
+
+def add(who: Who = ANN, number: int = 7, *, fence: int = FENCE, round_: int = 9) -> AddTicket:
+    return AddTicket(epoch=1, ticket=ticket(who, number), round=round_, fence=fence, taken=False)
+
+
+def dropped(fence: int = 0, *, mine: bool) -> DropTicket:
+    request = 0 if fence else 1
+    return DropTicket(epoch=1, lock="x", who=ANN, request=request, fence=fence, number=1, mine=mine)
+
+
+def table_of(life: int, record: Record) -> TablePart:
+    return TablePart(epoch=2, life=life, part=0, parts=1, records=(record,))
+
+
+def waits_behind_ben(bench: Bench) -> Course:
+    """Have n1 own ann's request while ben's, which is n2's, is ahead of it."""
+    bench.hears(add(BEN, 2, fence=pack_fence(1, 2)))
+    course = bench.asks()
+    assert course.step is Step.WAITING
+    return course
+
+
+def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_own() -> None:
+    bench = Bench()
+    course = waits_behind_ben(bench)
+    bench.table.drop("x", BEN, 1, 0)
+    voted = bench.hears(add())
+    assert [word.voted for word in voted if isinstance(word, Collected)] == [True]
+    assert bench.courses.agenda.of(course.entry) is None
+    assert bench.table.of("x", ANN)[0].fence == FENCE
+
+
+def test_who_hears_of_a_renewal_leaves_the_request_to_whom_it_is() -> None:
+    bench = Bench()
+    course = waits_behind_ben(bench)
+    bench.table.drop("x", BEN, 1, 0)
+    bench.hears(Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1))
+    assert bench.courses.agenda.of(course.entry) is None
+    assert bench.table.of("x", ANN)[0].phase is Phase.HOLDING
+
+
+def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
+    bench = Bench()
+    course = waits_behind_ben(bench)
+    bench.hears(add(fence=0))
+    assert course.entry.owner == "n2"
+    bench.hears(dropped(mine=True))
+    assert bench.table.get("x", Key(ANN, 1)) is course.entry
+    assert course.entry.owner == "n1"
+
+
+def test_a_hold_that_is_taken_over_is_asked_for_under_its_fence_whoever_is_ahead() -> None:
+    bench = Bench()
+    bench.hears(add(BEN, 2, fence=0))
+    course = bench.asks(held=FENCE)
+    assert course.step is Step.ASKING
+    assert course.entry.fence == FENCE
+
+
+def test_a_hold_that_comes_with_a_table_is_taken_over_by_who_waits_for_it() -> None:
+    bench = Bench()
+    course = waits_behind_ben(bench)
+    bench.table.drop("x", BEN, 1, 0)
+    bench.succession.leave(2)
+    bench.table.vote(course.entry, FENCE, NOW)
+    bench.courses.office.take(2, LIVES)
+    bench.succession.on_serve(Serve(epoch=2, leaders=LIVES, bound_ms=10_000), NOW)
+    assert (course.held, course.entry.fence) == (FENCE, FENCE)
+
+
+def test_votes_of_an_epoch_that_is_over_do_not_count_for_a_hold_taken_over() -> None:
+    bench = Bench()
+    course = bench.asks(held=FENCE)
+    assert course.votes
+    bench.succession.leave(2)
+    assert (course.votes, course.step) == ({}, Step.WAITING)
+    assert course.entry.fence == FENCE
+
+
+def test_votes_that_are_over_let_nobody_in() -> None:
+    bench = Bench()
+    course = bench.asks()
+    vote = Collected(
+        epoch=1,
+        lock="x",
+        who=ANN,
+        request=1,
+        round=course.entry.round,
+        voted=True,
+        ahead=None,
+        highest=7,
+        known=course.entry.round,
+    )
+    office = bench.courses.office
+    late = later(NOW, 1_000)
+    office.trusted_at = late
+    answers = said(bench.courses.on_collected("n2", vote, late))
+    assert not any(isinstance(word, Locked) for word in answers)
+    assert course.step is Step.WAITING
+
+
+def test_votes_in_time_let_in() -> None:
+    bench = Bench()
+    course = bench.asks()
+    vote = Collected(
+        epoch=1,
+        lock="x",
+        who=ANN,
+        request=1,
+        round=course.entry.round,
+        voted=True,
+        ahead=None,
+        highest=7,
+        known=course.entry.round,
+    )
+    answers = said(bench.courses.on_collected("n2", vote, NOW))
+    assert [type(word) for word in answers] == [Locked]
+    assert said(bench.courses.on_collected("n3", vote, NOW)) == []
+
+
+def test_a_release_names_the_request_to_those_who_have_only_a_copy_that_waits() -> None:
+    bench = Bench()
+    course = bench.asks()
+    unlock = Unlock(lock="x", who=ANN, request=0, fence=course.entry.fence, number=5, waiting=False)
+    words = said(bench.clerk.serve(door_of("n1"), unlock, NOW))
+    drops = [word for word in words if isinstance(word, DropTicket)]
+    assert {(word.request, word.fence) for word in drops} == {(1, course.entry.fence)}
+
+
+def test_a_drop_that_names_the_request_ends_a_copy_that_waits() -> None:
+    bench = Bench()
+    bench.hears(add(fence=0))
+    bench.hears(replace(dropped(FENCE, mine=False), request=1))
+    assert bench.table.of("x", ANN) == []
+    assert bench.table.is_done(ticket())
+
+
+def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
+    """In a hand-over the later one may come first; and where it waits the hold is voted for."""
+    bench = Bench()
+    later_one = ticket(number=8)._replace(request=2)
+    bench.hears(replace(add(fence=0), ticket=later_one))
+    answers = bench.hears(replace(add(), taken=True))
+    assert [word.voted for word in answers if isinstance(word, Collected)] == [True]
+    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    arriving = Import(lead, election_of("n1"), own=False)
+    tickets = Table()
+    waits, holds = Record(later_one, "n3", 0, 0), Record(ticket(), "n2", FENCE, 900)
+    assert arriving.on_table("n2", table_of(2, waits))
+    assert arriving.on_table("n3", table_of(3, holds))
+    arriving.merge(tickets, NOW)
+    assert tickets.of("x", ANN)[-1].fence == FENCE
