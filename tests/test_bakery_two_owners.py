@@ -25,8 +25,10 @@ from holdfast.actors.bakery.step_message import (
     AddTicket,
     Collected,
     DropTicket,
+    Entering,
     Extend,
     MaxTicket,
+    Yield,
 )
 from holdfast.actors.bakery.succession import Succession
 from holdfast.actors.bakery.table import Key, Phase, Table
@@ -231,3 +233,35 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     assert arriving.on_table("n3", table_of(3, holds))
     arriving.merge(tickets, NOW)
     assert tickets.of("x", ANN)[-1].fence == FENCE
+
+
+def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> None:
+    """A leader that came without a table asks anew for what it does not know to be held."""
+    bench = Bench()
+    bench.hears(add())
+    bench.courses.office.take(2, LIVES)
+    other = replace(add(round_=10), epoch=2, fence=pack_fence(2, 7))
+    refused = bench.hears(other)
+    assert [word.voted for word in refused if isinstance(word, Collected)] == [False]
+    back = Yield(epoch=2, lock="x", who=ANN, request=1, round=11)
+    bench.voting.on_step("n2", back, NOW)
+    assert bench.table.of("x", ANN)[0].fence == FENCE
+    taken = replace(other, fence=FENCE, round=12, taken=True)
+    kept = bench.hears(taken)
+    assert [word.voted for word in kept if isinstance(word, Collected)] == [True]
+
+
+def test_a_ticket_that_is_adopted_enters_again_and_keeps_its_number() -> None:
+    bench = Bench()
+    bench.hears(add(fence=0))
+    bench.courses.office.take(2, LIVES[:1] + LIVES[2:])
+    words = said(
+        bench.succession.on_serve(
+            Serve(epoch=2, leaders=LIVES[:1] + LIVES[2:], bound_ms=10_000), NOW
+        )
+    )
+    assert [word.ticket.turn.number for word in words if isinstance(word, Entering)] == [0]
+    bench.courses.office.trusted_at = NOW
+    entered = MaxTicket(epoch=2, lock="x", who=ANN, request=1, highest=60, held=0, known=9)
+    asked = said(bench.courses.on_max("n3", entered, NOW))
+    assert [word.ticket.turn.number for word in asked if isinstance(word, AddTicket)] == [7]

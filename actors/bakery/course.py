@@ -15,9 +15,16 @@ from holdfast.actors.bakery.step_message import (
     Yield,
 )
 from holdfast.actors.bakery.table import Entry, Phase, Table
-from holdfast.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, counter_of, pack_fence
+from holdfast.actors.bakery.ticket import (
+    COUNTER_MAX,
+    Ticket,
+    Turn,
+    counter_of,
+    epoch_of,
+    pack_fence,
+)
 from holdfast.actors.bakery.wording import in_the_way
-from holdfast.actors.effect import Effect, Observe
+from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Address, Instant, ms_between
 
 
@@ -71,7 +78,7 @@ class Courses:
         if entry.phase is Phase.HOLDING:
             return self._take_over(course, entry.fence, now)
         entry.until = None
-        return self.ask(course, now)
+        return self.enter(course, now)  # It may hold already: a quorum knows.
 
     def resume(self, course: Course, now: Instant) -> list[Effect]:
         """Go on in a new epoch, with whoever leads there."""
@@ -82,7 +89,7 @@ class Courses:
                 self.agenda.look_again(course, now, now)
                 return []
             case _:
-                return self.ask(course, now)
+                return self.ask(course, now) if course.held else self.enter(course, now)
 
     def enter(self, course: Course, now: Instant) -> list[Effect]:
         """Say that the ticket is about to draw a number."""
@@ -92,7 +99,14 @@ class Courses:
         if office.quorum == 1:
             return self._draw(course, now)
         self.agenda.look_again(course, now, later(now, RESEND_MS))
-        return [*office.tell(Entering(epoch=office.epoch, ticket=entry.ticket))]
+        return [*self.say_entering(course)]
+
+    def say_entering(self, course: Course) -> list[Send | Observe]:
+        """Say to whom has not answered that the ticket enters; it keeps a number that it has."""
+        ticket = course.entry.ticket
+        entering = ticket._replace(turn=ticket.turn._replace(number=0))
+        word = Entering(epoch=self.office.epoch, ticket=entering)
+        return self.office.tell(word, frozenset(course.answered))
 
     def on_max(self, leader: str, said: MaxTicket, now: Instant) -> list[Effect]:
         """Count who knows that the ticket enters."""
@@ -108,9 +122,9 @@ class Courses:
         return self._draw(course, now)
 
     def _draw(self, course: Course, now: Instant) -> list[Effect]:
-        """Draw a number above all that a quorum knows."""
+        """Draw a number above all that a quorum knows, unless it has one."""
         entry = course.entry
-        number = course.highest + 1
+        number = entry.ticket.turn.number or course.highest + 1
         if number >= COUNTER_MAX:
             text = f"lock {entry.ticket.lock!r}: ticket numbers reached their limit {COUNTER_MAX}"
             return self.fail(course, Error.OVERFLOW, text, now)
@@ -135,7 +149,10 @@ class Courses:
         entry.round = max(entry.round, course.known) + 1
         course.answered, course.votes = {}, {}
         if entry.phase is Phase.HOLDING and not course.held:
-            table.unvote(entry, None)
+            if epoch_of(entry.fence) < office.epoch:
+                course.held = entry.fence  # Perhaps it was granted.
+            else:
+                table.unvote(entry, None)
         # What may be held already is never in anybody's line: it is only said again.
         ahead = None if course.held else table.ahead(entry, now)
         if ahead is not None:

@@ -6,7 +6,7 @@ from holdfast.actors.bakery.agenda import Course, Step, warn_at
 from holdfast.actors.bakery.config import RESEND_MS, later
 from holdfast.actors.bakery.course import Courses
 from holdfast.actors.bakery.door_message import Expired, Unlocking
-from holdfast.actors.bakery.step_message import AddTicket, Entering
+from holdfast.actors.bakery.step_message import AddTicket
 from holdfast.actors.bakery.table import Phase
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Instant, ms_between
@@ -50,8 +50,7 @@ class Deadlines:
             return self.courses.give_up(course, self.table.ahead(entry, now), now)
         if course.step is Step.ENTERING:
             self.courses.agenda.look_again(course, now, later(now, RESEND_MS))
-            entering = Entering(epoch=self.office.epoch, ticket=entry.ticket)
-            return [*self.office.tell(entering, frozenset(course.answered))]
+            return [*self.courses.say_entering(course)]
         if course.step is not Step.ASKING or entry.phase is not Phase.HOLDING:
             return self.courses.ask(course, now)
         if course.answered and not course.held:

@@ -76,6 +76,11 @@ def pack_fence(epoch: int, counter: int) -> int:
     return epoch << COUNTER_BITS | counter
 
 
+def epoch_of(fence: int) -> int:
+    """Return the epoch in ``fence``."""
+    return fence >> COUNTER_BITS
+
+
 def counter_of(fence: int) -> int:
     """Return the counter in ``fence``."""
     return fence & COUNTER_MAX

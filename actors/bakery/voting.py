@@ -23,7 +23,7 @@ from holdfast.actors.bakery.step_message import (
     Yield,
 )
 from holdfast.actors.bakery.table import Entry, Key, Phase, Table, is_named
-from holdfast.actors.bakery.ticket import Ticket, Turn, fits
+from holdfast.actors.bakery.ticket import Ticket, Turn, epoch_of, fits
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Instant, Message
 
@@ -139,7 +139,7 @@ class Voting:
         if entry is None or entry.owner != leader or step.round <= entry.round:
             return [Observe("bakery.late_step")]
         entry.round = step.round
-        if entry.phase is Phase.HOLDING:
+        if entry.phase is Phase.HOLDING and epoch_of(entry.fence) == step.epoch:
             self.table.unvote(entry, later(now, COPY_MS))
         return self.courses.advance(step.lock, now)
 
@@ -206,9 +206,9 @@ def _heeds(entry: Entry, leader: str, step: AddTicket) -> bool:
     """Return whether a step is of the highest round, and may touch a vote that stands."""
     if step.round < entry.round or (step.round == entry.round and leader != entry.owner):
         return False
-    if entry.phase is not Phase.HOLDING or entry.owner == leader:
+    if entry.phase is not Phase.HOLDING or (step.taken and step.fence == entry.fence):
         return True
-    return step.taken and step.fence == entry.fence
+    return entry.owner == leader and epoch_of(entry.fence) == step.epoch
 
 
 def _request(epoch: int, ticket: Ticket) -> dict[str, Any]:
