@@ -81,7 +81,9 @@ class Agenda:
             course.due = None
 
     def look_again(self, course: Course, now: Instant, at: Instant) -> None:
-        """Have the course looked at then, and not before."""
+        """Have the course looked at then, or when its wait is over, and not before."""
+        if course.wait_until is not None and course.step is not Step.HELD:
+            at = min(at, course.wait_until)
         course.due = max(at, later(now, 1))
         self._count += 1
         heapq.heappush(self._due, (course.due, self._count, course))

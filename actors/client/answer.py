@@ -25,7 +25,15 @@ from holdfast.actors.lock.message import (
 from holdfast.actors.lock.session_message import Opened, Renewed
 from holdfast.actors.message import Address, Instant
 
-UNDECIDED = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.INVALID, Reason.UNSUPPORTED})
+UNDECIDED = frozenset(
+    {
+        Reason.OVERLOADED,
+        Reason.UNAVAILABLE,
+        Reason.INVALID,
+        Reason.UNSUPPORTED,
+        Reason.TIMED_OUT,  # A door of `bakery` may judge so, while another's leader grants.
+    }
+)
 """What a gate may say by itself, and not the cluster: an earlier copy may still be done."""
 
 
