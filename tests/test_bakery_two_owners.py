@@ -132,6 +132,16 @@ def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
     assert course.entry.owner == "n1"
 
 
+def test_a_hold_keeps_its_lease_when_another_owner_of_it_gives_up() -> None:
+    bench = Bench()
+    course = bench.asks(held=FENCE)
+    course.step, course.entry.owner = Step.HELD, "n2"
+    until = course.entry.until
+    bench.hears(dropped(mine=True))
+    assert until is not None
+    assert (course.entry.owner, course.entry.until) == ("n1", until)
+
+
 def test_a_hold_that_is_taken_over_is_asked_for_under_its_fence_whoever_is_ahead() -> None:
     bench = Bench()
     bench.hears(add(BEN, 2, fence=0))
