@@ -245,6 +245,19 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     assert tickets.of("x", ANN)[-1].fence == FENCE
 
 
+def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fence() -> None:
+    """One leader did not hear that ann's votes were given back, before ben was granted the lock."""
+    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    arriving = Import(lead, election_of("n1"), own=False)
+    tickets = Table()
+    stale, real = Record(ticket(), "n1", FENCE, 900), Record(ticket(BEN, 8), "n1", FENCE + 1, 900)
+    assert arriving.on_table("n3", table_of(3, real))
+    assert arriving.on_table("n2", table_of(2, stale))
+    arriving.merge(tickets, NOW)
+    assert tickets.of("x", BEN)[0].phase is Phase.HOLDING
+    assert tickets.of("x", ANN)[0].phase is Phase.WAITING
+
+
 def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> None:
     """A leader that came without a table asks anew for what it does not know to be held."""
     bench = Bench()
