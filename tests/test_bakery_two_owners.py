@@ -132,6 +132,16 @@ def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
     assert course.entry.owner == "n1"
 
 
+def test_a_hold_keeps_its_lease_when_another_owner_of_it_gives_up() -> None:
+    bench = Bench()
+    course = bench.asks(held=FENCE)
+    course.step, course.entry.owner = Step.HELD, "n2"
+    until = course.entry.until
+    bench.hears(dropped(mine=True))
+    assert until is not None
+    assert (course.entry.owner, course.entry.until) == ("n1", until)
+
+
 def test_a_hold_that_is_taken_over_is_asked_for_under_its_fence_whoever_is_ahead() -> None:
     bench = Bench()
     bench.hears(add(BEN, 2, fence=0))
@@ -233,6 +243,19 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     assert arriving.on_table("n3", table_of(3, holds))
     arriving.merge(tickets, NOW)
     assert tickets.of("x", ANN)[-1].fence == FENCE
+
+
+def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fence() -> None:
+    """One leader did not hear that ann's votes were given back, before ben was granted the lock."""
+    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    arriving = Import(lead, election_of("n1"), own=False)
+    tickets = Table()
+    stale, real = Record(ticket(), "n1", FENCE, 900), Record(ticket(BEN, 8), "n1", FENCE + 1, 900)
+    assert arriving.on_table("n3", table_of(3, real))
+    assert arriving.on_table("n2", table_of(2, stale))
+    arriving.merge(tickets, NOW)
+    assert tickets.of("x", BEN)[0].phase is Phase.HOLDING
+    assert tickets.of("x", ANN)[0].phase is Phase.WAITING
 
 
 def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> None:

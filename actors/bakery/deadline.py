@@ -64,7 +64,10 @@ class Deadlines:
             taken=bool(course.held),
         )
         said = frozenset(course.votes) | frozenset(course.answered)
-        return [*self.courses.win(course, now), *self.office.tell(add, said)]
+        won = self.courses.win(course, now)
+        if not course.votes:  # They were over: that round is given back.
+            return won
+        return [*won, *self.office.tell(add, said)]
 
     def _look_at_hold(self, course: Course, now: Instant) -> list[Effect]:
         """Tell the holder that its time is over, first with a grace, then for good."""

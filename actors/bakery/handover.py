@@ -86,6 +86,7 @@ class Import:
                 for records in arrival.records.values():
                     for record in records:
                         _merge(tickets, record, now)
+        _keep_the_highest(tickets, now)
 
 
 def _merge(tickets: Tickets, record: Record, now: Instant) -> None:
@@ -107,6 +108,18 @@ def _merge(tickets: Tickets, record: Record, now: Instant) -> None:
         entry.until = max(entry.until or until, until)
         entry.fence = max(entry.fence, record.fence)
     tickets.note(ticket.lock, 0, record.fence)
+
+
+def _keep_the_highest(tickets: Tickets, now: Instant) -> None:
+    """Of several that may hold one lock, let the one with the highest fence hold it.
+
+    Only it can have been granted: who voted for it in a quorum knew of the others' fences, and
+    had their votes back. Theirs stand where that was not heard; owners take their own back.
+    """
+    for queue in list(tickets.queues.values()):
+        holds = [queue.entries[key] for key in queue.holding]
+        for entry in sorted(holds, key=lambda entry: entry.fence)[:-1]:
+            tickets.unvote(entry, later(now, COPY_MS))
 
 
 def parts_of(tickets: Tickets, epoch: int, life: int, now: Instant) -> list[Table]:

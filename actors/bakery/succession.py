@@ -162,7 +162,7 @@ class Succession:
             return []
         course = self.courses.agenda.of(entry)
         if course is not None:
-            if entry.phase is Phase.HOLDING and course.step is not Step.HELD:
+            if course.step is not Step.HELD:
                 course.held = entry.fence  # Another owner, who is gone, may have granted it.
             return self.courses.resume(course, now)
         if entry.phase is Phase.ENTERING:

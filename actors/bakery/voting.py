@@ -161,8 +161,10 @@ class Voting:
         """Forget a ticket that its owner gave up, unless this leader has the same request."""
         if self.courses.agenda.of(entry) is None:
             self.table.remove(entry)
-        else:
-            entry.owner, entry.until = self.office.node, None
+            return
+        entry.owner = self.office.node
+        if entry.phase is not Phase.HOLDING:
+            entry.until = None
 
     def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         ticket = step.ticket
