@@ -18,8 +18,10 @@ from holdfast.actors.bakery.table import Table
 from holdfast.actors.bakery.ticket import Turn, Who
 from holdfast.actors.effect import Send
 from holdfast.actors.lock.message import Granted
-from holdfast.actors.message import Instant
+from holdfast.actors.message import NS_PER_MS, Instant
+from holdfast.cluster.simulation.bakery_judge import BakeryJudge
 from holdfast.cluster.simulation.bakery_town import Town
+from holdfast.cluster.simulation.violation import ViolationError
 
 
 class Patch(NamedTuple):
@@ -49,6 +51,29 @@ def test_a_minority_of_leaders_that_trusts_itself_grants(monkeypatch: pytest.Mon
     town.run(1_500)
     inside = town.acquire(cut_off[0], owner="cut off")
     assert town.granted(inside).lock == "x"
+
+
+@pytest.mark.parametrize("judged", [frozenset(("B7",)), frozenset[str]()])
+def test_two_sides_hold_one_lock_and_the_judge_of_quorums_sees_the_first_grant(
+    monkeypatch: pytest.MonkeyPatch, judged: frozenset[str]
+) -> None:
+    """The majority goes on under a new epoch; then two leaders that are cut off grant, too."""
+    plant(monkeypatch, (Patch(Office, "trusted", self_confident),))
+    town = Town(5).start().ready()
+    cut_off, epoch = town.serving()[:2], town.epoch()
+    town.world.judges.append(BakeryJudge(town.world, judged))
+    town.cut(cut_off)
+    town.until(lambda: town.epoch() > epoch)
+    outside = town.lock(town.serving()[0], owner="outside")
+    since = town.world.time
+    if judged:
+        with pytest.raises(ViolationError, match="B7"):
+            town.lock(cut_off[0], owner="cut off")
+        return
+    inside = town.lock(cut_off[0], owner="cut off")
+    assert outside.hold_ms is not None
+    assert town.world.time - since < outside.hold_ms * NS_PER_MS
+    assert (inside.lock, inside.fence < outside.fence) == (outside.lock, True)
 
 
 def test_two_sides_are_caught_by_the_played_scenario_only_when_planted() -> None:

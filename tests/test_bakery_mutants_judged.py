@@ -1,6 +1,7 @@
 """Bugs planted in `bakery`, each to be seen by the judge named for it while all others look away.
 
-Only those who see what clients see, exclusion and fences, look on always.
+Only those who see what clients see, exclusion and fences, look on always. What few seeds meet is
+played in `test_bakery_mutants`.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from holdfast.actors.bakery.door_message import Locked
 from holdfast.actors.bakery.event import Member
 from holdfast.actors.bakery.handover import Import
 from holdfast.actors.bakery.message import Chosen, Seating
-from holdfast.actors.bakery.office import Office
 from holdfast.actors.bakery.pledge import Pledges
 from holdfast.actors.bakery.succession import Succession
 from holdfast.actors.bakery.table import NOTHING_DRAWN, Entry, Table
 from holdfast.actors.bakery.ticket import Ticket, Turn, pack_fence
-from holdfast.actors.bakery.voting import Voting
 from holdfast.actors.effect import Send
 from holdfast.actors.message import Instant
 from holdfast.cluster.simulation.bakery_nemesis import Blow
 from holdfast.cluster.simulation.bakery_run import run_bakery_seed
 
 SEEDS_SOUND = 24
+
+SEEDS_MOST = 100
+"""In so many runs a bug is seen at least once; in most it takes fewer than ten."""
 
 
 class Patch(NamedTuple):
@@ -42,10 +44,9 @@ class Patch(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """A bug, which judge is to see it, in how many runs at most, and under which blows."""
+    """A bug, which judge is to see it, and under which blows."""
 
     judge: str
-    seeds: int
     patches: tuple[Patch, ...]
     blows: tuple[Blow, ...] = ()
 
@@ -87,18 +88,6 @@ def from_anybody(name: str) -> Patch:
         return sound(courses, others[said.epoch % len(others)], said, now)
 
     return Patch(Courses, name, count)
-
-
-def of_any_round() -> Patch:
-    """Take a vote of whichever round for one of the round under way."""
-    sound: Callable[..., Any] = Courses.on_collected
-
-    def count(courses: Courses, leader: str, said: Any, now: Instant) -> Any:
-        found = courses.agenda.find(said.lock, said.who, said.request)
-        round_now = found.entry.round if found is not None else said.round
-        return sound(courses, leader, replace(said, round=round_now), now)
-
-    return Patch(Courses, "on_collected", count)
 
 
 def of_any_request() -> Patch:
@@ -144,11 +133,6 @@ def again_with_another_fence(entry: Entry) -> Send:
     return replace(said, message=replace(said.message, fence=entry.fence - 1))
 
 
-def trusts_itself(office: Office, now: Instant) -> bool:
-    del now
-    return office.serving
-
-
 def same_node(mine: Chosen, other: Chosen) -> bool:
     return mine.node == other.node
 
@@ -178,7 +162,6 @@ def wins_alone() -> Patch:
     return Patch(Courses, "win", win)
 
 
-TRUSTS_ITSELF = Patch(Office, "trusted", trusts_itself)
 SAME_NODE = (
     Patch(choice, "living", by_name),
     Patch(Chosen, "__eq__", same_node),
@@ -186,58 +169,47 @@ SAME_NODE = (
 )
 MUTANTS = {
     "epochs are not kept": Mutant(
-        "B1", 20, (Patch(Pledges, "recover", classmethod(recovers_nothing)),)
+        "B1", (Patch(Pledges, "recover", classmethod(recovers_nothing)),)
     ),
     "whatever is proposed is promised": Mutant(
-        "B1", 40, (Patch(Pledges, "may_promise", always(True)),)
+        "B1", (Patch(Pledges, "may_promise", always(True)),)
     ),
-    "one member knows the seating": Mutant("B2", 10, (Patch(election, "majority", always(1)),)),
-    "no hand-over barrier": Mutant("B3", 20, (Patch(Import, "complete", True),)),
+    "one member knows the seating": Mutant("B2", (Patch(election, "majority", always(1)),)),
+    "no hand-over barrier": Mutant("B3", (Patch(Import, "complete", True),), (Blow.BOUNCE,)),
     "two leaders lost are not waited out": Mutant(
-        "B3", 20, (Patch(Campaign, "left_ms", always(0)),), (Blow.TWO_LOST,)
+        "B3", (Patch(Campaign, "left_ms", always(0)),), (Blow.TWO_LOST,)
     ),
-    "a leader returns with an empty table": Mutant("B3", 20, SAME_NODE, (Blow.BOUNCE,)),
-    "a table is given away, and goes on": Mutant(
-        "B4", 20, (Patch(Succession, "leave", always([])),)
-    ),
-    "a vote though somebody holds": Mutant("B5", 10, (Patch(Table, "ahead", nobody_enters),)),
+    "a leader returns with an empty table": Mutant("B3", SAME_NODE, (Blow.BOUNCE,)),
+    "a table is given away, and goes on": Mutant("B4", (Patch(Succession, "leave", always([])),)),
+    "a vote though somebody holds": Mutant("B5", (Patch(Table, "ahead", nobody_enters),)),
     "a vote for who is first, as in the source": Mutant(
-        "B5", 20, (Patch(Table, "ahead", first_in_line),), (Blow.SLOW,)
+        "B5", (Patch(Table, "ahead", first_in_line),), (Blow.SLOW,)
     ),
-    "a vote is taken back": Mutant(
-        "B5", 40, (Patch(Voting, "_leave_to", always(None)),), (Blow.SLOW,)
-    ),
-    "votes count for anybody": Mutant("B6", 10, (from_anybody("on_collected"),)),
-    "votes count in any round": Mutant("B6", 40, (of_any_round(),), (Blow.SLOW,)),
-    "answers count for any request": Mutant("B6", 20, (of_any_request(),)),
-    "a quorum of one": Mutant("B7", 5, (wins_alone(),)),
-    "a minority goes on granting": Mutant("B7", 40, (TRUSTS_ITSELF,), (Blow.MINORITY,)),
-    "numbers begin anew": Mutant("B8", 10, (Patch(Table, "counters_of", always(NOTHING_DRAWN)),)),
+    "votes count for anybody": Mutant("B6", (from_anybody("on_collected"),)),
+    "answers count for any request": Mutant("B6", (of_any_request(),)),
+    "a quorum of one": Mutant("B7", (wins_alone(),)),
+    "numbers begin anew": Mutant("B8", (Patch(Table, "counters_of", always(NOTHING_DRAWN)),)),
     "a fence of the leader's own": Mutant(
-        "B8", 10, (Patch(Courses, "_next_fence", own_fence), no_fence_noted())
+        "B8", (Patch(Courses, "_next_fence", own_fence), no_fence_noted())
     ),
     "leases are shorter at leaders": Mutant(
-        "B9", 20, (Patch(Ticket, "lease_ms", property(half_of_the_duration)),)
+        "B9", (Patch(Ticket, "lease_ms", property(half_of_the_duration)),)
     ),
-    "what was dropped is taken up again": Mutant(
-        "B10", 20, (Patch(Table, "is_done", always(False)),)
-    ),
+    "what was dropped is taken up again": Mutant("B10", (Patch(Table, "is_done", always(False)),)),
     "an answer said again is another": Mutant(
-        "B11", 20, (Patch(clerk, "locked", again_with_another_fence),)
+        "B11", (Patch(clerk, "locked", again_with_another_fence),)
     ),
 }
 
 
-SEEN_BY_CLIENTS = {
-    "a vote for who is first, as in the source": 60,
-    "no hand-over barrier": 20,
-    "two leaders lost are not waited out": 20,
-    "a minority goes on granting": 40,
-    "a leader returns with an empty table": 10,
-    "leases are shorter at leaders": 20,
-    "epochs are not kept": 20,
-}
-"""Planted bugs by which two clients hold a lock, and in how many runs it is seen at most."""
+SEEN_BY_CLIENTS = (
+    "no hand-over barrier",
+    "two leaders lost are not waited out",
+    "a leader returns with an empty table",
+    "leases are shorter at leaders",
+    "epochs are not kept",
+)
+"""Planted bugs by which two clients hold a lock."""
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
@@ -249,13 +221,13 @@ def plant(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    judge, seeds, _, blows = MUTANTS[bug]
+    judge, _, blows = MUTANTS[bug]
     plant(monkeypatch, bug)
-    for seed in range(seeds):
+    for seed in range(SEEDS_MOST):
         report = run_bakery_seed(seed, blows=blows, judged=frozenset({judge}))
         if f": {judge}, " in (report.violation or ""):
             return
-    pytest.fail(f"not seen by {judge} in {seeds} seeds")
+    pytest.fail(f"not seen by {judge} in {SEEDS_MOST} seeds")
 
 
 @pytest.mark.parametrize("bug", SEEN_BY_CLIENTS)
@@ -264,11 +236,11 @@ def test_two_holders_are_seen_where_clients_see_them(
 ) -> None:
     """Nobody looks inside: F1, F2, F4, F6 and their like show as two holders, or a lower fence."""
     plant(monkeypatch, bug)
-    for seed in range(SEEN_BY_CLIENTS[bug]):
+    for seed in range(SEEDS_MOST):
         violation = run_bakery_seed(seed, blows=MUTANTS[bug].blows, judged=frozenset()).violation
         if violation and ("mutual exclusion" in violation or "fences" in violation):
             return
-    pytest.fail(f"not seen in {SEEN_BY_CLIENTS[bug]} seeds")
+    pytest.fail(f"not seen in {SEEDS_MOST} seeds")
 
 
 @pytest.mark.parametrize("part", range(4))

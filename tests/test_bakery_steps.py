@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.actors.bakery.asking import LATE_MS
 from holdfast.actors.bakery.config import election_of
 from holdfast.actors.bakery.leader import Leader
 from holdfast.actors.bakery.message import Chosen
@@ -145,3 +146,16 @@ def test_a_client_that_dies_is_not_waited_for_longer_than_its_lease(*, holds: bo
     granted = town.lock("n3", owner="eve")
     assert granted.fence > first.fence
     assert (town.world.time - began) // NS_PER_MS < 3_500
+
+
+def test_a_leader_ends_a_wait_on_time_and_says_what_was_in_the_way() -> None:
+    """Before the door does by itself: only leaders know that nobody granted it meanwhile."""
+    town = Town(3).start().ready()
+    gate = town.serving()[0]
+    town.lock(gate, owner="ann", hold_ms=5_000)
+    asked = town.acquire(gate, owner="ben", wait_ms=300)
+    waited_ms = town.until(lambda: bool(town.answers(Refused, asked)))
+    (refused,) = town.answers(Refused, asked)
+    assert refused.reason is Reason.TIMED_OUT
+    assert 300 <= waited_ms < 300 + LATE_MS
+    assert all(town.leader(name).tickets.size == 1 for name in town.serving())
