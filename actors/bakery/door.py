@@ -62,17 +62,7 @@ FromClient = (
     | Evict
 )
 Heard = (
-    Acquire
-    | Release
-    | Cancel
-    | Renew
-    | Inspect
-    | Describe
-    | KeepAlive
-    | Open
-    | End
-    | ListLocks
-    | Evict
+    FromClient
     | Locked
     | LockFailed
     | Unlocked

@@ -63,22 +63,12 @@ FromLeader = (
     | Extended
 )
 Heard = (
-    Lock
+    FromLeader
+    | Lock
     | Unlock
     | UnlockAll
     | Prolong
     | Peek
-    | Entering
-    | MaxTicket
-    | AddTicket
-    | Collected
-    | Yield
-    | DropTicket
-    | TicketDropped
-    | Ended
-    | Owned
-    | Extend
-    | Extended
     | Lead
     | Export
     | Table

@@ -5,13 +5,28 @@ from __future__ import annotations
 from holdfast.actors.bakery.config import door_of, election_of, leader_of
 from holdfast.actors.effect import Effects
 from holdfast.cluster.recipe import Settings
-from holdfast.cluster.simulation.bakery_blame import Blame
 from holdfast.cluster.simulation.bakery_judge_election import ElectionJudge
 from holdfast.cluster.simulation.bakery_judge_leases import LeasesJudge
 from holdfast.cluster.simulation.bakery_judge_votes import VotesJudge
+from holdfast.cluster.simulation.blame import Blame
 from holdfast.cluster.simulation.promise import promise_of
 from holdfast.cluster.simulation.trace import Delivered
 from holdfast.cluster.simulation.world import World
+
+INVARIANTS = {
+    "B1": "an epoch has one seating",
+    "B2": "a majority knows a seating that serves",
+    "B3": "who merged knows every lease that lives",
+    "B4": "a leader heeds no epoch below its own",
+    "B5": "a leader votes for one at a time",
+    "B6": "an answer counts once, for who gave it",
+    "B7": "a quorum voted for what is granted, and trust has not run out",
+    "B8": "fences of a lock rise",
+    "B9": "nothing is granted that a client believes to hold",
+    "B10": "what was dropped stays dropped",
+    "B11": "a door answers a request once",
+}
+"""In the words of ``actors/bakery/README.md``, as far as an onlooker sees them broken."""
 
 
 class BakeryJudge:
@@ -28,7 +43,7 @@ class BakeryJudge:
 
     def __init__(self, world: World, judged: frozenset[str] | None = None) -> None:
         self.world = world
-        blame = Blame(judged)
+        blame = Blame(INVARIANTS, judged)
         true = promise_of("bakery", Settings()).clocks_true(world.misfortune)
         self.election = ElectionJudge(world, blame)
         self.votes = VotesJudge(world, blame, self.election, clocks_true=true)

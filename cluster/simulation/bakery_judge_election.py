@@ -9,7 +9,7 @@ from holdfast.actors.bakery.event import Serve
 from holdfast.actors.bakery.message import Beat, Chosen, Export, Install, Promised, Seating, Table
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.message import NS_PER_MS, node_of
-from holdfast.cluster.simulation.bakery_blame import Blame
+from holdfast.cluster.simulation.blame import Blame
 from holdfast.cluster.simulation.trace import Delivered
 from holdfast.cluster.simulation.world import World
 

@@ -14,7 +14,7 @@ from holdfast.actors.client.message import HoldsLost, Leased
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.lock.message import Granted, Release
 from holdfast.actors.message import NS_PER_MS, Instant, node_of
-from holdfast.cluster.simulation.bakery_blame import Blame
+from holdfast.cluster.simulation.blame import Blame
 from holdfast.cluster.simulation.trace import Delivered
 from holdfast.cluster.simulation.world import World
 

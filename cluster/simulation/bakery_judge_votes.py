@@ -20,8 +20,8 @@ from holdfast.actors.bakery.table import Key, Phase
 from holdfast.actors.bakery.ticket import Turn, Who
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.message import Instant, Message, node_of
-from holdfast.cluster.simulation.bakery_blame import Blame
 from holdfast.cluster.simulation.bakery_judge_election import ElectionJudge
+from holdfast.cluster.simulation.blame import Blame
 from holdfast.cluster.simulation.trace import Delivered
 from holdfast.cluster.simulation.world import World
 

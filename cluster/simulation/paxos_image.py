@@ -16,53 +16,7 @@ from holdfast.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from holdfast.cluster.simulation.violation import ViolationError
-
-INVARIANTS = {
-    "P1": "one batch is chosen for a slot",
-    "P2": "what is chosen was proposed",
-    "P3": "a ballot has one batch for a slot",
-    "P4": "a ballot is led by one life of one node",
-    "P5": "a promise is kept, over restarts too",
-    "P6": "nothing is accepted below the promise",
-    "P7": "a promise reports all votes",
-    "P8": "the vote of the highest ballot is proposed",
-    "P9": "what is said is durable",
-    "P10": "a majority of distinct members counts",
-    "P11": "what is decided was chosen, and stays",
-    "P12": "all apply the same, without a gap",
-    "P13": "a request takes effect once, and has one answer",
-    "P14": "a read sees what was acknowledged before it",
-    "P15": "one node has the lease",
-    "P16": "what is trimmed is in a durable snapshot",
-    "P19": "once misfortune ends, everybody is answered and replicas are equal",
-    "S1": "a session lives as long as its client may believe",
-}
-"""What is judged, by the numbers of the design; S1 is of the machine in the log."""
-
-
-class Blame:
-    """Raises what is wrong, if that is judged in this run.
-
-    Args:
-        judged: the invariants, by number; None for all. Leaving some out shows what the
-            others see by themselves.
-
-    """
-
-    def __init__(self, judged: frozenset[str] | None = None) -> None:
-        assert judged is None or judged <= INVARIANTS.keys()
-        self.judged = judged
-
-    def __call__(self, number: str, told: str) -> None:
-        """Say that the invariant ``number`` is broken.
-
-        Raises:
-            ViolationError: it is judged.
-
-        """
-        if self.judged is None or number in self.judged:
-            raise ViolationError(f"{number}, {INVARIANTS[number]}: {told}")
+from holdfast.cluster.simulation.blame import Blame
 
 
 class Image:

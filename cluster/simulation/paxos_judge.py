@@ -19,14 +19,37 @@ from holdfast.actors.paxos.event import (
     Leased,
 )
 from holdfast.actors.paxos.message import Promise, Propose
+from holdfast.cluster.simulation.blame import Blame
 from holdfast.cluster.simulation.node import SimulatedNode
-from holdfast.cluster.simulation.paxos_image import Blame, Choices
+from holdfast.cluster.simulation.paxos_image import Choices
 from holdfast.cluster.simulation.paxos_judge_state import StateJudge
 from holdfast.cluster.simulation.paxos_judge_votes import VotesJudge
 from holdfast.cluster.simulation.paxos_machine import OPENING, Appended, Peeked, Register
 from holdfast.cluster.simulation.paxos_plan import LogPlan
 from holdfast.cluster.simulation.paxos_world import Letter
 from holdfast.cluster.simulation.trace import Delivered
+
+INVARIANTS = {
+    "P1": "one batch is chosen for a slot",
+    "P2": "what is chosen was proposed",
+    "P3": "a ballot has one batch for a slot",
+    "P4": "a ballot is led by one life of one node",
+    "P5": "a promise is kept, over restarts too",
+    "P6": "nothing is accepted below the promise",
+    "P7": "a promise reports all votes",
+    "P8": "the vote of the highest ballot is proposed",
+    "P9": "what is said is durable",
+    "P10": "a majority of distinct members counts",
+    "P11": "what is decided was chosen, and stays",
+    "P12": "all apply the same, without a gap",
+    "P13": "a request takes effect once, and has one answer",
+    "P14": "a read sees what was acknowledged before it",
+    "P15": "one node has the lease",
+    "P16": "what is trimmed is in a durable snapshot",
+    "P19": "once misfortune ends, everybody is answered and replicas are equal",
+    "S1": "a session lives as long as its client may believe",
+}
+"""What is judged, by the numbers of the design; S1 is of the machine in the log."""
 
 
 class Belief(NamedTuple):
@@ -53,7 +76,7 @@ class LogJudge:
     def __init__(
         self, members: tuple[str, ...], plan: LogPlan, judged: frozenset[str] | None = None
     ) -> None:
-        self.blame = Blame(judged)
+        self.blame = Blame(INVARIANTS, judged)
         self.choices = Choices(members, self.blame)
         self.choices.commands.add(OPENING)
         self.votes = VotesJudge(self.choices, self.blame)

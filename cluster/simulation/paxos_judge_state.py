@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from holdfast.actors.message import NS_PER_MS, Address, Message
 from holdfast.actors.paxos.event import Consult, Consulted
 from holdfast.actors.paxos.message import Propose
+from holdfast.cluster.simulation.blame import Blame
 from holdfast.cluster.simulation.drift import PPM
-from holdfast.cluster.simulation.paxos_image import Blame, Choices
+from holdfast.cluster.simulation.paxos_image import Choices
 from holdfast.cluster.simulation.paxos_machine import (
     Appended,
     Expired,

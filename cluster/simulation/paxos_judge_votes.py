@@ -19,7 +19,8 @@ from holdfast.actors.paxos.message import (
     Promise,
     Vote,
 )
-from holdfast.cluster.simulation.paxos_image import Blame, Choices, Image, image_of
+from holdfast.cluster.simulation.blame import Blame
+from holdfast.cluster.simulation.paxos_image import Choices, Image, image_of
 
 Led = Prepare | Accept | Commit | Heartbeat
 """What only the leader of its ballot says."""
