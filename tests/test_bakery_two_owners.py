@@ -170,10 +170,9 @@ def test_votes_of_an_epoch_that_is_over_do_not_count_for_a_hold_taken_over() -> 
     assert course.entry.fence == FENCE
 
 
-def test_votes_that_are_over_let_nobody_in() -> None:
-    bench = Bench()
-    course = bench.asks()
-    vote = Collected(
+def vote_for(course: Course) -> Collected:
+    """Return another leader's vote in the round under way."""
+    return Collected(
         epoch=1,
         lock="x",
         who=ANN,
@@ -184,6 +183,12 @@ def test_votes_that_are_over_let_nobody_in() -> None:
         highest=7,
         known=course.entry.round,
     )
+
+
+def test_votes_that_are_over_let_nobody_in() -> None:
+    bench = Bench()
+    course = bench.asks()
+    vote = vote_for(course)
     office = bench.courses.office
     late = later(NOW, 1_000)
     office.trusted_at = late
@@ -195,17 +200,7 @@ def test_votes_that_are_over_let_nobody_in() -> None:
 def test_votes_in_time_let_in() -> None:
     bench = Bench()
     course = bench.asks()
-    vote = Collected(
-        epoch=1,
-        lock="x",
-        who=ANN,
-        request=1,
-        round=course.entry.round,
-        voted=True,
-        ahead=None,
-        highest=7,
-        known=course.entry.round,
-    )
+    vote = vote_for(course)
     answers = said(bench.courses.on_collected("n2", vote, NOW))
     assert [type(word) for word in answers] == [Locked]
     assert said(bench.courses.on_collected("n3", vote, NOW)) == []
