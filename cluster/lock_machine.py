@@ -49,6 +49,10 @@ class LockMachine:
         self._note(command, read)
         return True
 
+    def is_patient(self, command: bytes) -> bool:
+        """Return whether ``command`` asks for a lock that somebody else holds, and would wait."""
+        return self.table.is_patient(self._known.get(command))
+
     def advance(self, time_ms: int) -> Sequence[Message]:
         """Do what falls due up to log time ``time_ms``."""
         return self.table.advance(time_ms)

@@ -1,9 +1,13 @@
-"""Threads, tasks and asks behind one face, before a real `paxos` cluster: for `test_faces*.py`."""
+"""Threads, tasks and asks behind one face, before a real `paxos` cluster: for `test_faces*.py`.
+
+And what all tests need of the process they run in.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +28,12 @@ from holdfast.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "faces"
+
+
+# Started in the background by a shell, the tests would ignore SIGINT, and so would all that they
+# start; some of it they interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Asks:

@@ -45,6 +45,9 @@ from holdfast.actors.lock.waiting import Wait
 TIME_MS_MAX = 1 << 53
 """Log time ends here, after 285,000 years: a deadline beyond must still cross the wire."""
 
+PATIENT_MS = 100
+"""Who waits for less wants to be queued at once (ms)."""
+
 
 class LockTable(TableState):
     """The table as the log and its readers use it; see `TableState` for its invariants."""
@@ -113,6 +116,15 @@ class LockTable(TableState):
         """Return the next log time at which `advance` would do something."""
         due = self.first_due()
         return None if due is None else due[0]
+
+    def is_patient(self, command: Command | None) -> bool:
+        """Return whether ``command`` would, as of now, go into a queue and stay there a while."""
+        if not isinstance(command, AcquireLock) or command.lock not in self.locks:
+            return False
+        wait_ms, holder = command.wait_ms, self.locks[command.lock].hold.claimant
+        if wait_ms is not None and wait_ms < PATIENT_MS:
+            return False
+        return (holder.session.id, holder.owner) != (command.session, command.owner)
 
     def shift(self, time_ms: int) -> None:
         """Let every session live at least one TTL from ``time_ms`` (rule 83)."""

@@ -19,6 +19,10 @@ class Machine(Protocol):
         """Return whether ``command`` can be read; what cannot is never put into the log."""
         ...
 
+    def is_patient(self, command: bytes) -> bool:
+        """Return whether ``command``, applied now, would only wait for some later command."""
+        ...
+
     def advance(self, time_ms: int) -> Sequence[Message]:
         """Do what falls due up to log time ``time_ms``, and return what came of it."""
         ...

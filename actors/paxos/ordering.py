@@ -9,14 +9,19 @@ from holdfast.actors.paxos.event import Gather, Order, Reign
 from holdfast.actors.paxos.logclock import LogClock
 from holdfast.actors.paxos.message import Batch, Propose
 from holdfast.actors.paxos.proposals import Asker, Proposals
-from holdfast.actors.paxos.timer import Tick
+from holdfast.actors.paxos.timer import Linger, Tick
+
+LINGER_MS = 2
+"""How long a command that would only wait may itself wait for another to share a slot with (ms)."""
 
 
 class Ordering:
     """A command gets a slot in the turn in which it comes, with all others of that turn.
 
     That is while fewer than `WINDOW` slots are undecided. If not it shares one with all that
-    came meanwhile; so nothing waits for a timer, and the more comes the more goes at a time.
+    came meanwhile: the more comes, the more goes at a time. A *patient* command, which would
+    only wait for a later one (an acquire of a lock that is held), lingers for a moment while
+    nothing is under way: mostly that later one comes, and a slot and a sync are saved.
 
     Log time never goes back: a master's stamps are not below any that was applied, or
     that phase one found, and a no-op's time does not count.
@@ -41,6 +46,8 @@ class Ordering:
         """The log time for which a `Tick` runs."""
         self.gathering = False
         """Whether a `Gather` is on its way."""
+        self.lingering = False
+        """Whether a `Linger` runs."""
 
     def begin(self, reign: Reign, time_ms: int, now: Instant) -> Send:
         """Begin a reign with a batch of its own: when that is applied, so is all before it."""
@@ -75,6 +82,13 @@ class Ordering:
             return []
         self.gathering = True
         return [Send(replica, Gather())]
+
+    def linger(self) -> list[Effect]:
+        """Have `order` called in `LINGER_MS`, unless something else has it called before."""
+        if self.lingering:
+            return []
+        self.lingering = True
+        return [Wake(LINGER_MS, Linger())]
 
     def order(self, applied: int, now: Instant) -> list[Effect]:
         """Give slots to what waits, as far as the window has room."""

@@ -30,7 +30,7 @@ from holdfast.actors.paxos.proposals import Asker
 from holdfast.actors.paxos.reading import ReadHears, Reads
 from holdfast.actors.paxos.reception import Reception
 from holdfast.actors.paxos.state import PastHears, State, everything
-from holdfast.actors.paxos.timer import GapCheck, Tick
+from holdfast.actors.paxos.timer import GapCheck, Linger, Tick
 from holdfast.actors.role import Host, Role
 
 GAP_MS = 50
@@ -51,6 +51,7 @@ ReplicaHears = (
     | Yield
     | Restore
     | Tick
+    | Linger
     | GapCheck
 )
 """What a replica handles."""
@@ -139,7 +140,7 @@ class Replica(Role[ReplicaHears]):
                 return self._on_yield(event)
             case Restore():
                 return self._on_restore(event, now)
-            case Gather() | Tick():
+            case Gather() | Tick() | Linger():
                 return self._on_order(event, now)
             case GapCheck():
                 return self._on_gap_check(event)
@@ -165,11 +166,15 @@ class Replica(Role[ReplicaHears]):
             asker = Asker(propose.client, propose.number)
             return (self.reception.decline(asker, Decline.OVERLOADED),)
         self.ordering.add(propose)
+        if self.ordering.free == self.past.next and self.machine.is_patient(propose.command):
+            return self.ordering.linger()
         return self.ordering.gather(self.address)
 
-    def _on_order(self, event: Gather | Tick, now: Instant) -> Effects:
+    def _on_order(self, event: Gather | Tick | Linger, now: Instant) -> Effects:
         """Give slots to what has come, or to what falls due."""
-        if isinstance(event, Gather):
+        if isinstance(event, Linger):
+            self.ordering.lingering = False
+        if not isinstance(event, Tick):
             return self.ordering.order(self.past.next, now)
         return self.ordering.tick(event, self.machine.due_ms(), self.past.next, now)
 

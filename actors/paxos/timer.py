@@ -44,6 +44,11 @@ class Tick(Timer):
 
 
 @timer
+class Linger(Timer):
+    """Patient commands have waited for others to share a slot with for long enough."""
+
+
+@timer
 class GapCheck(Timer):
     """Look whether slot ``slot`` is still missing."""
 

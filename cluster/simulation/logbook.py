@@ -75,6 +75,10 @@ class Tally:
         """Admit everything."""
         return True
 
+    def is_patient(self, command: bytes) -> bool:
+        """Return False: each is answered at once."""
+        return False
+
     def advance(self, time_ms: int) -> Sequence[Message]:
         """Do nothing."""
         return ()
