@@ -17,12 +17,14 @@ from holdfast.actors.bakery.agenda import Course, Step, locked
 from holdfast.actors.bakery.campaign import Campaign
 from holdfast.actors.bakery.course import Courses
 from holdfast.actors.bakery.door_message import Locked
+from holdfast.actors.bakery.entry import Entry
 from holdfast.actors.bakery.event import Member
 from holdfast.actors.bakery.handover import Import
 from holdfast.actors.bakery.message import Chosen, Seating
+from holdfast.actors.bakery.past import Past
 from holdfast.actors.bakery.pledge import Pledges
 from holdfast.actors.bakery.succession import Succession
-from holdfast.actors.bakery.table import NOTHING_DRAWN, Entry, Table
+from holdfast.actors.bakery.table import NOTHING_DRAWN, Table
 from holdfast.actors.bakery.ticket import Ticket, Turn, pack_fence
 from holdfast.actors.effect import Send
 from holdfast.actors.message import Instant
@@ -195,7 +197,7 @@ MUTANTS = {
     "leases are shorter at leaders": Mutant(
         "B9", (Patch(Ticket, "lease_ms", property(half_of_the_duration)),)
     ),
-    "what was dropped is taken up again": Mutant("B10", (Patch(Table, "is_done", always(False)),)),
+    "what was dropped is taken up again": Mutant("B10", (Patch(Past, "is_over", always(False)),)),
     "an answer said again is another": Mutant(
         "B11", (Patch(clerk, "locked", again_with_another_fence),)
     ),

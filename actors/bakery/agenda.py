@@ -8,7 +8,7 @@ from enum import Enum
 
 from holdfast.actors.bakery.config import later
 from holdfast.actors.bakery.door_message import Error, Locked, LockFailed
-from holdfast.actors.bakery.table import Entry, Key
+from holdfast.actors.bakery.entry import Entry, Key
 from holdfast.actors.bakery.ticket import Ticket, Who
 from holdfast.actors.effect import Send
 from holdfast.actors.message import Instant

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -17,6 +17,8 @@ from holdfast.cluster.cli.init import PROTOCOLS
 from holdfast.cluster.recipe import Settings
 
 if TYPE_CHECKING:
+    from holdfast.cluster.simulation.paxos_run import LogReport
+    from holdfast.cluster.simulation.run import Report
     from holdfast.cluster.simulation.sweep import Outcome, Total
 
 EXIT_VIOLATION = 1
@@ -49,6 +51,12 @@ def simulate(
     log: Annotated[
         bool, typer.Option("--log", help="paxos: its log alone, judged by its own invariants.")
     ] = False,
+    judged: Annotated[
+        bool,
+        typer.Option(
+            "--judged", help="bakery: blows to its leaders, judged by its own invariants."
+        ),
+    ] = False,
 ) -> None:
     """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
 
@@ -67,6 +75,8 @@ def simulate(
 
       [cyan]holdfast simulate --log --seeds 0..1999 --workers 2[/cyan]
 
+      [cyan]holdfast simulate --protocol bakery --judged --seeds 0..1999 --workers 2[/cyan]
+
     """
     from holdfast.cluster.simulation.promise import in_words, promise_of  # noqa: PLC0415
 
@@ -74,16 +84,19 @@ def simulate(
     promise = promise_of(protocol, settings)
     if log and protocol != "paxos":
         raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
+    if judged and protocol != "bakery":
+        raise ConfigError(f"--judged is for protocol bakery, which has such judges, not {protocol}")
+    runs = _runs(protocol, settings, log=log, judged=judged)
     if seed is not None:
-        _one(protocol, seed, settings, trace=trace, log=log)
+        _one(runs, seed, trace=trace)
         return
     if trace:
         raise ConfigError("--trace is told for one seed: give --seed as well")
     first, last = seed_range(seeds)
     console = Console()
-    if not log:
+    if not log and not judged:
         console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
-    _many(console, protocol, range(first, last + 1), settings, workers, log=log)
+    _many(console, runs, range(first, last + 1), workers)
 
 
 def seed_range(text: str) -> tuple[int, int]:
@@ -105,11 +118,56 @@ def seed_range(text: str) -> tuple[int, int]:
     return first, last
 
 
-def _one(protocol: str, seed: int, settings: Settings, *, trace: bool, log: bool) -> None:
-    from holdfast.cluster.simulation.paxos_run import run_log_seed  # noqa: PLC0415
-    from holdfast.cluster.simulation.run import run_seed  # noqa: PLC0415
+class _Runs(NamedTuple):
+    """What is simulated, and how."""
 
-    report = run_log_seed(seed) if log else run_seed(protocol, seed, settings=settings)
+    title: str
+    options: str
+    """That repeat it."""
+    answers: str
+    """What it counts."""
+    one: Callable[[int], Report | LogReport]
+    many: Callable[[range, int], Generator[Outcome, None, None]]
+    """With so many workers."""
+
+
+def _runs(protocol: str, settings: Settings, *, log: bool, judged: bool) -> _Runs:
+    from holdfast.cluster.simulation.bakery_run import (  # noqa: PLC0415
+        run_bakery_seed,
+        sweep_judged,
+    )
+    from holdfast.cluster.simulation.paxos_run import run_log_seed, sweep_log  # noqa: PLC0415
+    from holdfast.cluster.simulation.run import run_seed  # noqa: PLC0415
+    from holdfast.cluster.simulation.sweep import sweep  # noqa: PLC0415
+
+    options = f"--protocol {protocol}"
+    if log:
+        return _Runs(
+            title=f"the log of {protocol}",
+            options=f"{options} --log",
+            answers="answers",
+            one=run_log_seed,
+            many=lambda seeds, workers: sweep_log(seeds, workers=workers),
+        )
+    if judged:
+        return _Runs(
+            title=f"{protocol}, judged",
+            options=f"{options} --judged",
+            answers="grants",
+            one=run_bakery_seed,
+            many=lambda seeds, workers: sweep_judged(seeds, workers=workers),
+        )
+    return _Runs(
+        title=protocol,
+        options=f"{options} --central-journal" if settings.central_journal else options,
+        answers="grants",
+        one=lambda seed: run_seed(protocol, seed, settings=settings),
+        many=lambda seeds, workers: sweep(protocol, seeds, settings=settings, workers=workers),
+    )
+
+
+def _one(runs: _Runs, seed: int, *, trace: bool) -> None:
+    report = runs.one(seed)
     if trace:
         for line in report.trace():
             typer.echo(line)
@@ -119,27 +177,19 @@ def _one(protocol: str, seed: int, settings: Settings, *, trace: bool, log: bool
         raise typer.Exit(EXIT_VIOLATION)
     typer.echo(
         f"seed {seed} is clean: {report.deliveries} deliveries, {report.grants} "
-        f"{'answers' if log else 'grants'}, "
-        f"{report.virtual_ms} virtual ms"
+        f"{runs.answers}, {report.virtual_ms} virtual ms"
     )
 
 
-def _many(
-    console: Console, protocol: str, seeds: range, settings: Settings, workers: int, *, log: bool
-) -> None:
-    from holdfast.cluster.simulation.paxos_run import sweep_log  # noqa: PLC0415
-    from holdfast.cluster.simulation.sweep import Total, sweep  # noqa: PLC0415
+def _many(console: Console, runs: _Runs, seeds: range, workers: int) -> None:
+    from holdfast.cluster.simulation.sweep import Total  # noqa: PLC0415
 
     total = Total()
     began = time.monotonic()
-    title = f"the log of {protocol}" if log else protocol
-    if log:
-        outcomes = sweep_log(seeds, workers=workers)
-    else:
-        outcomes = sweep(protocol, seeds, settings=settings, workers=workers)
+    outcomes = runs.many(seeds, workers)
     watched = track(
         outcomes,
-        description=f"{title} {seeds[0]}..{seeds[-1]}",
+        description=f"{runs.title} {seeds[0]}..{seeds[-1]}",
         total=len(seeds),
         console=console,
         disable=not console.is_terminal,
@@ -149,21 +199,14 @@ def _many(
         total.add(outcome)
         if outcome.violation is not None:
             outcomes.close()
-            _tell_failure(protocol, outcome, settings, log=log)
+            typer.echo(f"seed {outcome.seed} fails at {outcome.violation}")
+            command = f"holdfast simulate {runs.options} --seed {outcome.seed} --trace"
+            typer.echo(f"repeat it: {command}")
             raise typer.Exit(EXIT_VIOLATION)
-    _tell_total(console, title, total, time.monotonic() - began)
+    _tell_total(console, runs.title, total, time.monotonic() - began)
     if total.grants < GRANTS_MIN * total.seeds:
         typer.echo(f"void: {total.grants} grants, {GRANTS_MIN} a seed are needed")
         raise typer.Exit(EXIT_VIOLATION)
-
-
-def _tell_failure(protocol: str, outcome: Outcome, settings: Settings, *, log: bool) -> None:
-    options = " --central-journal" if settings.central_journal else ""
-    options += " --log" if log else ""
-    typer.echo(f"seed {outcome.seed} fails at {outcome.violation}")
-    typer.echo(
-        f"repeat it: holdfast simulate --protocol {protocol}{options} --seed {outcome.seed} --trace"
-    )
 
 
 def _tell_total(console: Console, title: str, total: Total, seconds: float) -> None:

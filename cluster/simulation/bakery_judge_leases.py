@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.actors.bakery.door_message import Lock, Locked, Unlock, UnlockAll
+from holdfast.actors.bakery.entry import Key, Phase
 from holdfast.actors.bakery.message import Merged
 from holdfast.actors.bakery.step_message import DropTicket
-from holdfast.actors.bakery.table import Key, Phase
 from holdfast.actors.bakery.ticket import COUNTER_BITS, Who
 from holdfast.actors.client.message import HoldsLost, Leased
 from holdfast.actors.effect import Effects, Send

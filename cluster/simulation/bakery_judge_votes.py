@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from holdfast.actors.bakery.config import TRUST_MS, later, leader_of, quorum
 from holdfast.actors.bakery.door_message import Locked, Unlock, UnlockAll
+from holdfast.actors.bakery.entry import Key, Phase
 from holdfast.actors.bakery.step_message import (
     AddTicket,
     Collected,
@@ -16,7 +17,6 @@ from holdfast.actors.bakery.step_message import (
     MaxTicket,
     Yield,
 )
-from holdfast.actors.bakery.table import Key, Phase
 from holdfast.actors.bakery.ticket import Turn, Who
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.message import Instant, Message, node_of
