@@ -1,7 +1,7 @@
 """Bugs planted in `bakery`, each to be seen by the judge named for it while all others look away.
 
 Only those who see what clients see, exclusion and fences, look on always. What few seeds meet is
-played in `test_bakery_mutants`.
+played in `test_bakery_mutants` and `test_bakery_past`.
 """
 
 from __future__ import annotations
@@ -198,6 +198,9 @@ MUTANTS = {
         "B9", (Patch(Ticket, "lease_ms", property(half_of_the_duration)),)
     ),
     "what was dropped is taken up again": Mutant("B10", (Patch(Past, "is_over", always(False)),)),
+    "a table says nothing of what was dropped": Mutant(
+        "B10", (Patch(Past, "newest", always([])),), (Blow.APART, Blow.ONE_LOST)
+    ),
     "an answer said again is another": Mutant(
         "B11", (Patch(clerk, "locked", again_with_another_fence),)
     ),

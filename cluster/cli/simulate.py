@@ -52,10 +52,7 @@ def simulate(
         bool, typer.Option("--log", help="paxos: its log alone, judged by its own invariants.")
     ] = False,
     judged: Annotated[
-        bool,
-        typer.Option(
-            "--judged", help="bakery: blows to its leaders, judged by its own invariants."
-        ),
+        bool, typer.Option("--judged", help="bakery: under blows, judged by its own invariants.")
     ] = False,
 ) -> None:
     """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
@@ -73,8 +70,6 @@ def simulate(
 
       [cyan]holdfast simulate --protocol central --seed 7 --trace[/cyan]
 
-      [cyan]holdfast simulate --log --seeds 0..1999 --workers 2[/cyan]
-
       [cyan]holdfast simulate --protocol bakery --judged --seeds 0..1999 --workers 2[/cyan]
 
     """
@@ -82,10 +77,6 @@ def simulate(
 
     settings = Settings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
-    if log and protocol != "paxos":
-        raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
-    if judged and protocol != "bakery":
-        raise ConfigError(f"--judged is for protocol bakery, which has such judges, not {protocol}")
     runs = _runs(protocol, settings, log=log, judged=judged)
     if seed is not None:
         _one(runs, seed, trace=trace)
@@ -132,6 +123,10 @@ class _Runs(NamedTuple):
 
 
 def _runs(protocol: str, settings: Settings, *, log: bool, judged: bool) -> _Runs:
+    if log and protocol != "paxos":
+        raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
+    if judged and protocol != "bakery":
+        raise ConfigError(f"--judged is for protocol bakery, which has such judges, not {protocol}")
     from holdfast.cluster.simulation.bakery_run import (  # noqa: PLC0415
         run_bakery_seed,
         sweep_judged,

@@ -136,7 +136,11 @@ class VotesJudge:
         """Forget a vote as its owner says, or as one says who came after its owner."""
         key, stands = Key(word.who, word.request), life.standing.get(word.lock, {})
         others = {leader.node for leader in role.office.leaders} - {owner}
-        if key in stands and stands[key].owner not in others:
+        if key not in stands or stands[key].owner in others:
+            return
+        entry = role.tickets.get(word.lock, key)
+        kept = entry is not None and entry.fence == stands[key].fence
+        if not kept:  # Of an earlier round; or this leader has the request, too.
             del stands[key]
 
     def _drop_all(self, life: Life, session: str) -> None:
