@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -77,7 +79,7 @@ def simulate(
 
     settings = Settings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
-    runs = _runs(protocol, settings, log=log, judged=judged)
+    runs = _runs(protocol, settings, workers, log=log, judged=judged)
     if seed is not None:
         _one(runs, seed, trace=trace)
         return
@@ -87,7 +89,7 @@ def simulate(
     console = Console()
     if not log and not judged:
         console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
-    _many(console, runs, range(first, last + 1), workers)
+    _many(console, runs, range(first, last + 1))
 
 
 def seed_range(text: str) -> tuple[int, int]:
@@ -109,7 +111,8 @@ def seed_range(text: str) -> tuple[int, int]:
     return first, last
 
 
-class _Runs(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
     """What is simulated, and how."""
 
     title: str
@@ -118,11 +121,10 @@ class _Runs(NamedTuple):
     answers: str
     """What it counts."""
     one: Callable[[int], Report | LogReport]
-    many: Callable[[range, int], Generator[Outcome, None, None]]
-    """With so many workers."""
+    many: Callable[[range], Generator[Outcome, None, None]]
 
 
-def _runs(protocol: str, settings: Settings, *, log: bool, judged: bool) -> _Runs:
+def _runs(protocol: str, settings: Settings, workers: int, *, log: bool, judged: bool) -> _Runs:
     if log and protocol != "paxos":
         raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
     if judged and protocol != "bakery":
@@ -142,7 +144,7 @@ def _runs(protocol: str, settings: Settings, *, log: bool, judged: bool) -> _Run
             options=f"{options} --log",
             answers="answers",
             one=run_log_seed,
-            many=lambda seeds, workers: sweep_log(seeds, workers=workers),
+            many=partial(sweep_log, workers=workers),
         )
     if judged:
         return _Runs(
@@ -150,14 +152,14 @@ def _runs(protocol: str, settings: Settings, *, log: bool, judged: bool) -> _Run
             options=f"{options} --judged",
             answers="grants",
             one=run_bakery_seed,
-            many=lambda seeds, workers: sweep_judged(seeds, workers=workers),
+            many=partial(sweep_judged, workers=workers),
         )
     return _Runs(
         title=protocol,
         options=f"{options} --central-journal" if settings.central_journal else options,
         answers="grants",
-        one=lambda seed: run_seed(protocol, seed, settings=settings),
-        many=lambda seeds, workers: sweep(protocol, seeds, settings=settings, workers=workers),
+        one=partial(run_seed, protocol, settings=settings),
+        many=partial(sweep, protocol, settings=settings, workers=workers),
     )
 
 
@@ -176,12 +178,12 @@ def _one(runs: _Runs, seed: int, *, trace: bool) -> None:
     )
 
 
-def _many(console: Console, runs: _Runs, seeds: range, workers: int) -> None:
+def _many(console: Console, runs: _Runs, seeds: range) -> None:
     from holdfast.cluster.simulation.sweep import Total  # noqa: PLC0415
 
     total = Total()
     began = time.monotonic()
-    outcomes = runs.many(seeds, workers)
+    outcomes = runs.many(seeds)
     watched = track(
         outcomes,
         description=f"{runs.title} {seeds[0]}..{seeds[-1]}",
