@@ -106,6 +106,17 @@ def test_a_drop_by_a_fence_that_nobody_here_knows_is_remembered() -> None:
     assert phases(table) == []
 
 
+def test_a_fence_names_its_own_request_and_no_earlier_one() -> None:
+    table = table_with_a_hold(request=5)
+    table.drop("x", ANN, 5, 0)
+    assert table.past.request_of("x", ANN, FENCE) == 5
+    table.drop("x", ANN, 0, FENCE + 2)
+    assert table.past.request_of("x", ANN, FENCE + 2) == 0
+    table.drop("x", ANN, 7, FENCE + 2)
+    table.drop("x", ANN, 0, FENCE + 2)
+    assert table.past.request_of("x", ANN, FENCE + 2) == 7
+
+
 def test_who_missed_a_drop_hears_of_it_with_the_tables_and_brings_it_to_nobody() -> None:
     stale, knows = table_with_a_hold(), table_with_a_hold()
     knows.drop("x", ANN, 1, 0)

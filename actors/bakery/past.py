@@ -24,6 +24,8 @@ class Ends(NamedTuple):
     """The last request that its client dropped: this one and all before are over."""
     held: int = 0
     """The fence of the last hold that its client dropped, 0 for none."""
+    request: int = 0
+    """Which request had that fence, 0 if it is not known."""
     lapsed: int = 0
     """The last request that held until its time was over here."""
     fence: int = 0
@@ -67,8 +69,11 @@ class Past:
         ends = self.of(lock, who)
         if fence and fence == ends.fence:
             request = max(request, ends.lapsed)
-        dropped = max(request, ends.dropped)
-        self._keep(lock, who, ends._replace(dropped=dropped, held=fence or ends.held))
+        ends = ends._replace(dropped=max(request, ends.dropped))
+        if fence:
+            known = ends.request if fence == ends.held else 0
+            ends = ends._replace(held=fence, request=max(request, known))
+        self._keep(lock, who, ends)
 
     def lapse(self, lock: str, who: Who, request: int, fence: int) -> None:
         """Remember that the time of this hold was over here."""
@@ -91,7 +96,7 @@ class Past:
         """Return which request held under ``fence`` until it ended, 0 if that is not known."""
         ends = self.of(lock, who)
         if fence == ends.held:
-            return ends.dropped
+            return ends.request
         return ends.lapsed if fence == ends.fence else 0
 
     def newest(self, most: int) -> list[End]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.actors.bakery.config import quorum
-from holdfast.actors.bakery.message import Merged
+from holdfast.actors.bakery.message import Lead, Merged
 from holdfast.actors.bakery.step_message import DropTicket
 from holdfast.actors.bakery.ticket import Who
 from holdfast.actors.effect import Effects, Send
@@ -37,6 +37,9 @@ class DropsJudge:
         event = delivered.event
         if isinstance(event, DropTicket) and role.office.epoch == event.epoch:
             self._note(delivered.node, role, event)
+        if isinstance(event, Lead) and event.empty:  # Two were lost, and all that they knew.
+            self.dropped.clear()
+            self.gone.clear()
         for effect in effects:
             if type(effect) is not Send:
                 continue
