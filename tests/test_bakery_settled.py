@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.bakery.agenda import Step
+from holdfast.actors.bakery.agenda import STALE_MAX, Step
 from holdfast.actors.bakery.config import RESEND_MS, door_of, later, leader_of
 from holdfast.actors.bakery.door_message import (
+    Lock,
     Locked,
     LockFailed,
     Prolong,
@@ -33,6 +34,7 @@ from holdfast.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from holdfast.cluster.simulation.bakery_bench import ANN, FENCE, NAMES, NOW, Three
 
 LEASE_MS = 1_000
+DAY_MS = 24 * 3_600_000
 
 
 @pytest.mark.parametrize("order", [("n1", "n2"), ("n2", "n1"), ("n2", "n3"), ("n3", "n1")])
@@ -239,3 +241,29 @@ def test_a_round_that_is_given_back_leaves_one_owner_only() -> None:
     course = three.leaders["n1"].courses.agenda.find("x", ANN, 1)
     assert course is not None
     assert course.step in {Step.HELD, Step.WAITING, Step.ASKING}
+
+
+def test_what_was_released_long_before_it_was_due_is_not_kept_until_then() -> None:
+    three = Three()
+    leader = three.leaders["n1"]
+    leader.office.bound_ms = 2 * DAY_MS
+    most = 0
+    for request in range(1, 1_500):
+        word = Lock(
+            lock="x",
+            who=ANN,
+            request=request,
+            wait_ms=None,
+            hold_ms=DAY_MS,
+            grace_ms=1_000,
+            label="",
+        )
+        three.ask("n1", word)
+        three.settle()
+        unlock = Unlock(lock="x", who=ANN, request=request, fence=0, number=request, waiting=False)
+        three.ask("n1", unlock)
+        three.settle()
+        most = max(most, len(leader.courses.agenda.due))
+    assert len(three.heard(Locked)) == len(three.heard(Unlocked)) == 1_499
+    assert most <= STALE_MAX + 3
+    assert leader.tickets.size == 0
