@@ -40,7 +40,10 @@ class Settings:
     bakery_least_ms: int = TERM_MS_MIN
     """`bakery`: who asks for a shorter duration, or grace, is refused (ms)."""
     bakery_wait_ms: int | None = None
-    """`bakery`: how long who says nothing waits for a lock (ms); None for without limit."""
+    """`bakery`: how long who says nothing waits for a lock (ms); None for without limit.
+
+    In a file that is `OBTENTION_MS` unless it says otherwise; simulated users wait for ever.
+    """
     bakery_priority: int = PRIORITY
     """`bakery`: of this node as a leader, 1 to 14, the smaller the likelier; 15 is off."""
     bakery_pid: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pykka
 import pytest
@@ -21,7 +21,6 @@ from holdfast.actors.error import (
 from holdfast.actors.lock.message import Acquire, Cancel, Granted, Release, Released
 from holdfast.actors.message import Event, Instant
 from holdfast.cluster.grips import Grips
-from holdfast.cluster.hold import Callback, Notice
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.line import Line
 from holdfast.cluster.lock import Lock
@@ -29,6 +28,7 @@ from holdfast.cluster.owner import owner_of_thread
 from holdfast.cluster.terms import Terms
 
 PATIENCE_S = 30
+T = TypeVar("T")
 
 
 class Script:
@@ -73,8 +73,10 @@ class Script:
 class Nobody:
     """A herald without callbacks to call."""
 
-    def call(self, callback: Callback, notice: Notice) -> None:
-        raise AssertionError((callback, notice))
+    failed = 0
+
+    def call(self, callback: Callable[[T], object], news: T) -> None:
+        raise AssertionError((callback, news))
 
     def stop(self, timeout: float) -> None:
         del timeout

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.actors.bakery.config import leader_of
 from holdfast.actors.effect import Effects, Send, Spawn
+from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp
 from holdfast.actors.lock.message import (
     Acquire,
     Granted,
@@ -44,7 +45,8 @@ class Say(Local):
     message: Message
 
 
-Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | LockStatus
+News = ClusterUp | ClusterDown
+Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | LockStatus | News
 
 
 class User(Role[Said]):
