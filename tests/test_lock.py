@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pykka
 import pytest
@@ -28,7 +28,6 @@ from holdfast.cluster.owner import owner_of_thread
 from holdfast.cluster.terms import Terms
 
 PATIENCE_S = 30
-T = TypeVar("T")
 
 
 class Script:
@@ -71,11 +70,9 @@ class Script:
 
 
 class Nobody:
-    """A herald without callbacks to call."""
-
     failed = 0
 
-    def call(self, callback: Callable[[T], object], news: T) -> None:
+    def call(self, callback: Any, news: Any) -> None:
         raise AssertionError((callback, news))
 
     def stop(self, timeout: float) -> None:

@@ -52,7 +52,7 @@ class Terms:
     grace_ms: int = GRACE_MS
     least_ms: int = TERM_MS_MIN
     """No duration and no grace is shorter: who asks for one is refused."""
-    wait_ms: int | None = None
+    wait_ms: int | None = OBTENTION_MS
     """The obtention timeout of those who say none; None for without limit."""
 
 

@@ -34,7 +34,9 @@ from holdfast.cluster.simulation.network import Cut
 from holdfast.cluster.simulation.world import World
 
 HOLD_MS, GRACE_MS = 1_000, 500
-TERMS = Settings(bakery_hold_ms=HOLD_MS, bakery_grace_ms=GRACE_MS, bakery_least_ms=100)
+TERMS = Settings(
+    bakery_hold_ms=HOLD_MS, bakery_grace_ms=GRACE_MS, bakery_least_ms=100, bakery_wait_ms=None
+)
 
 
 @local
