@@ -1,4 +1,4 @@
-"""What members of `bakery` do not take from each other: beats and steps that cannot be, late ones."""
+"""What members of `bakery` do not take from each other: what cannot be, and what is late."""
 
 from __future__ import annotations
 
