@@ -135,6 +135,7 @@ def test_an_ask_that_gave_up_is_forgotten(watchers: Watchers) -> None:
 
 def test_watchers_are_bounded_and_who_asked_longest_ago_makes_room(watchers: Watchers) -> None:
     number = know(watchers)
+    effects: list[Effect] = []
     for client in range(WATCHERS_MAX):
         asker = Address(f"c{client}/session")
         effects = watchers.watch(asker, Watch(known=number, session="c", request=1), at(1))

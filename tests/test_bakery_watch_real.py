@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import threading
@@ -114,6 +115,22 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
         seen.until(is_ready)
         pairs = zip(seen.states, seen.states[1:], strict=False)
         assert all(earlier != later for earlier, later in pairs)
+
+
+def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(three: Processes) -> None:
+    address = three.addresses["n1"]
+    with holdfast.connect(address, cluster=CLUSTER, timeout=PATIENCE_S, ttl=3) as client:
+        seen = Seen()
+        client.on_cluster(seen)
+        seen.until(is_ready)
+        three.running["n1"].send_signal(signal.SIGSTOP)
+        try:
+            silent = seen.until(lambda state: not state.up)
+            assert "no node says how it is" in silent.reason
+            assert not client.cluster.ready
+        finally:
+            three.running["n1"].send_signal(signal.SIGCONT)
+        seen.until(is_ready)
 
 
 def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(

@@ -64,6 +64,17 @@ class Stage:
         self.rates = {"bakery": 40.0, "paxos": 50.0}
         self.served = 7
 
+    def connect(self, addresses: str, *, cluster: str, timeout: float) -> ExitStack:
+        """Stand in for a client that looks on."""
+        assert (addresses, cluster) == (Cluster.connect, Cluster.cluster)
+        assert timeout > 0
+        return ExitStack()
+
+    def machine(self, folder: Path) -> Machine:
+        """Say what it all ran on."""
+        assert folder.is_dir()
+        return Machine(2, "a processor", "a system", "a Python", 0.0, 1.0)
+
     def members(self, folder: Path, protocol: str, nodes: int, *, durable: bool) -> Cluster:
         """Stand in for `Members`."""
         self.sides[protocol] = Cluster(folder, protocol, nodes, durable=durable)
@@ -91,12 +102,11 @@ class Stage:
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     stage = Stage()
-    machine = Machine(2, "a processor", "a system", "a Python", 0.0, 1.0)
     monkeypatch.setattr(bakery, "Members", stage.members)
     monkeypatch.setattr(bakery, "started", stage.started)
     monkeypatch.setattr(bakery, "together", stage.together)
-    monkeypatch.setattr(bakery, "connect", lambda *_, **__: ExitStack())
-    monkeypatch.setattr(bakery, "this_machine", lambda _: machine)
+    monkeypatch.setattr(bakery, "connect", stage.connect)
+    monkeypatch.setattr(bakery, "this_machine", stage.machine)
     return stage
 
 
