@@ -170,6 +170,16 @@ def test_a_grant_for_a_client_that_is_not_known_here_is_left_to_its_lease(play: 
     assert "bakery.stray_grant" in play.counted
 
 
+def test_a_session_of_this_process_that_holds_is_not_taken_for_an_ask(play: Play) -> None:
+    asked = Acquire(lock="x", session="n4", owner="o", request=1, wait_ms=60_000)
+    lock = play.hear(ASK, asked)
+    leader, who = asked_of(lock, Lock), one(Lock, lock).who
+    assert one(Granted, play.hear(leader, locked(who, 1)), ASK).session == "n4"
+    assert play.hear(leader, locked(who, 1)) == []
+    named = Acquire(lock="x", session="n4/ask-7", owner="o", request=1)
+    assert one(Refused, play.hear(ASK, named), ASK).reason is Reason.INVALID
+
+
 def test_a_late_refusal_is_dropped(play: Play) -> None:
     late = LockFailed(lock="x", who=Who("ann", "o"), request=1, error=Error.FAILED, detail="no")
     assert play.hear(leader_of("n1"), late) == []

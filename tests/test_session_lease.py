@@ -269,3 +269,4 @@ def test_what_is_held_is_not_given_back_for_being_granted_again(parley: Parley) 
     parley.hear(A, grant(asked))
     for gate in (A, B):
         assert of(Cancel, parley.hear(gate, grant(asked))) == []
+        assert of(Cancel, parley.hear(gate, grant(asked, FENCE + 1))) == []

@@ -13,7 +13,7 @@ from holdfast.actors.bakery.ticket import Who
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.lock.message import Acquire, Cancel, Inspect, Release
 from holdfast.actors.lock.session_message import End, Renew
-from holdfast.actors.message import Address, Instant, node_of
+from holdfast.actors.message import Address, Instant
 
 TRY_MS = 1_000
 """How long a request that will not wait may take to learn that it must (ms)."""
@@ -173,7 +173,7 @@ class Asking:
         who = event.who
         if self.own.get((event.lock, event.fence)) == who:
             return [Observe("bakery.late_answer")]
-        if node_of(Address(who.session)) != self.node:
+        if not who.session.startswith(f"{self.node}/"):  # It named a session.
             return [Observe("bakery.stray_grant")]
         name = Name(Kind.UNLOCK, event.lock, who, event.request)
         if name in self.errands.by_name:

@@ -61,6 +61,8 @@ def problem_of(node: str, terms: Terms, asker: Address, asked: FromClient) -> tu
     own = session.startswith((f"{client}~", f"{client}."))
     if client not in {node, session} and not own:
         return Reason.INVALID, f"session {session[:80]!r} is not of the client {client!r} itself"
+    if session.startswith(f"{node}/"):
+        return Reason.INVALID, f"session {session[:80]!r} is an address: who names none has that"
     if isinstance(asked, Open | End | Cancel | KeepAlive) and not session and client != node:
         return Reason.INVALID, "session is empty"
     try:
