@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.actors.bakery import door_wording as words
-from holdfast.actors.bakery import telling
 from holdfast.actors.bakery.config import Terms, later
 from holdfast.actors.bakery.door_message import Locked
 from holdfast.actors.bakery.errand import Asked, Errand, Errands, Kind, Name
 from holdfast.actors.bakery.ticket import Who
 from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.message import Acquire, Cancel, Inspect, Release
+from holdfast.actors.lock.message import Acquire, Alive, Cancel, Inspect, Release
 from holdfast.actors.lock.session_message import End, Renew
 from holdfast.actors.message import Address, Instant
 
@@ -94,10 +93,14 @@ class Asking:
         return self.errands.add(name, asker, asked, now, until=until, note=note)
 
     def _still(self, asker: Address | None, session: str) -> list[Effect]:
-        """Say that a request is under way that was said again: this door is not silent."""
+        """Say that a request is under way that was said again: this door is not silent.
+
+        It names no leader. Two doors that see different leaders would send a client to and fro,
+        which asks at each door again, as fast as words travel.
+        """
         if asker is None or not session:
             return []
-        return [Send(asker, telling.alive(session, self.node, 0, self.errands))]
+        return [Send(asker, Alive(session=session, node=self.node))]
 
     def release(self, asker: Address, asked: Release, now: Instant) -> list[Effect]:
         """Have a hold dropped."""
