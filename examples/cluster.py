@@ -103,7 +103,7 @@ def run(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-")))
         console.print(f"starting {nodes} nodes ({protocol}), logs in {folder}")
         cluster = stack.enter_context(LocalCluster(folder, protocol, nodes, journal=journal))
-        watcher = stack.enter_context(holdfast.connect(cluster.connect, cluster=cluster.name))
+        watcher = stack.enter_context(cluster.watcher())
         cluster.wait_until_ready(watcher)
         contenders = stack.enter_context(
             Contenders(cluster, folder, clients=clients, locks=locks, seconds=seconds)

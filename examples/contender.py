@@ -21,6 +21,9 @@ import holdfast
 HOLD_S = (0.0, 0.004)
 """How long the protected work takes, drawn anew each time (s)."""
 
+CONNECT_S = 60.0
+"""How long the nodes, which run, may take to answer on a busy machine (s)."""
+
 PATIENCE_S = 5.0
 """How long one acquire may take before the contender looks at its watch (s)."""
 
@@ -43,7 +46,7 @@ def contend(
     names = [f"lock-{number + 1}" for number in range(locks)]
     files = {lock: CheckedFile(folder, lock) for lock in names}
     grants = 0
-    with holdfast.connect(connect, cluster=cluster) as client:
+    with holdfast.connect(connect, cluster=cluster, timeout=CONNECT_S) as client:
         say("ready", client=name)
         if not sys.stdin.readline():  # The parent says when, so that all begin together.
             return  # It is gone.

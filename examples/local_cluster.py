@@ -15,7 +15,12 @@ from holdfast import NodeStatus, UnavailableError
 from holdfast.cluster.config import starting_config
 from holdfast.cluster.ports import free_ports
 
-READY_S = 30.0
+READY_S = 60.0
+"""How long nodes and clients may take to start (s): a busy machine needs many times a second."""
+
+CONNECT_S = 2.0
+"""How long one attempt to reach a node takes (s): between two it is seen whether one ended."""
+
 STOP_S = 10.0
 LOGGED_MAX = 2_000
 """How much of a log is shown, in characters: the folder is removed at the end."""
@@ -97,6 +102,20 @@ class LocalCluster:
         log = (self.folder / f"{node}.log").read_text(encoding="utf-8", errors="replace")
         return log[-LOGGED_MAX:]
 
+    def watcher(self) -> holdfast.Client:
+        """Return a client once a node answers; a busy machine takes a while to start them.
+
+        Raises:
+            ClusterFailedError: a node ended, or none answers in `READY_S`.
+
+        """
+        ends = time.monotonic() + READY_S
+        while True:
+            try:
+                return holdfast.connect(self.connect, cluster=self.name, timeout=CONNECT_S)
+            except UnavailableError:
+                self._check_starting(ends)
+
     def wait_until_ready(self, watcher: holdfast.Client) -> None:
         """Return when every node says that it can serve.
 
@@ -109,10 +128,14 @@ class LocalCluster:
             ready = {status.node for status in described(watcher) if status.ready}
             if ready == set(self.nodes):
                 return
-            for node, process in self.processes.items():
-                if process.poll() is not None or time.monotonic() > ends:
-                    raise ClusterFailedError(f"node {node} is not ready:\n{self.log_of(node)}")
+            self._check_starting(ends)
             time.sleep(0.05)
+
+    def _check_starting(self, ends: float) -> None:
+        """Raise ClusterFailedError if a node has ended, or if it is too late by now."""
+        for node, process in self.processes.items():
+            if process.poll() is not None or time.monotonic() > ends:
+                raise ClusterFailedError(f"node {node} is not ready:\n{self.log_of(node)}")
 
     def messages_per_entry(self, watcher: holdfast.Client, grants: int) -> float | None:
         """Return the protocol messages sent for each entry, for a protocol that counts them."""
