@@ -23,7 +23,7 @@ from holdfast.cluster.grips import Grips
 from holdfast.cluster.hold import HOLDING, Callback, Grip, HoldState, Listeners, not_held, note_of
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.line import Line, closed_meanwhile
-from holdfast.cluster.operation import Operation, Wait
+from holdfast.cluster.operation import Operation
 from holdfast.cluster.terms import Terms, term_ms_of, wait_ms_of
 
 
@@ -169,7 +169,7 @@ class Handle(ABC):
         )
         try:
             self._line.submit(acquire, attempt)
-            yield Wait(attempt)
+            yield attempt
             return self._entered(attempt)
         except HoldfastError:
             raise
@@ -188,7 +188,7 @@ class Handle(ABC):
             raise self._told(attempt.lost_before)
         grip = attempt.grip
         assert grip is not None
-        if self._grips.find(self.name, attempt.owner) is grip and grip.lost is not None:
+        if self._grips.find(attempt.lock, attempt.owner) is grip and grip.lost is not None:
             raise self._told(grip)  # Granted, but so late that it may be another's by now.
         return grip.fence
 
@@ -218,7 +218,7 @@ class Handle(ABC):
             if reply is not None:
                 self._send_release(grip, reply)
                 try:
-                    yield Wait(reply)
+                    yield reply
                 except pykka.ActorDeadError:
                     raise closed_meanwhile() from None
                 return

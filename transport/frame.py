@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from holdfast.actors.message import Address, Message
+from holdfast.actors.message import Address, Message, address_of
 from holdfast.transport.cbor import (
     FRAME_BYTES_MAX,
     INT_MAX,
@@ -22,7 +22,7 @@ from holdfast.transport.cbor import (
     load,
     shown,
 )
-from holdfast.transport.name import NAMES_KEPT, check_address, check_cluster
+from holdfast.transport.name import ANY_NODE, NAMES_KEPT, check_address, check_cluster
 from holdfast.transport.schema import array, schema_of
 from holdfast.transport.wire import encode, unpack
 
@@ -97,8 +97,13 @@ class Frame(NamedTuple):
     envelopes: tuple[Envelope, ...]
 
 
-def encode_frame(frame: Frame) -> bytes:
+def encode_frame(frame: Frame, alias: str = "") -> bytes:
     """Return ``frame`` as CBOR.
+
+    Args:
+        frame: what goes.
+        alias: our own name of the node that it goes to, which nobody else knows: where it is
+            the node of ``to``, that becomes ``*``.
 
     Raises:
         FrameTooLargeError: more than `FRAME_BYTES_MAX` bytes or `ENVELOPES_MAX` envelopes.
@@ -117,7 +122,8 @@ def encode_frame(frame: Frame) -> bytes:
     for to, sender, message in envelopes:
         cls = type(message)
         head, skipped = _openings.get(cls) or _opening(cls)
-        parts += (head, _address(to), _address(sender), encode(message)[skipped:])
+        there = _unaliased(to, alias) if alias else _address(to)
+        parts += (head, there, _address(sender), encode(message)[skipped:])
     data = b"".join(parts)
     if len(data) > FRAME_BYTES_MAX:
         raise FrameTooLargeError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX}")
@@ -146,6 +152,12 @@ def _address(address: str) -> bytes:
     """Return one of the addresses in use as CBOR; what is refused is not remembered."""
     check_address(address)
     return dump(address)
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _unaliased(address: Address, alias: str) -> bytes:
+    node, _, role = address.partition("/")
+    return _address(address_of(ANY_NODE, role) if node == alias else address)
 
 
 def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:

@@ -283,14 +283,18 @@ class Outstanding:
         pending.said += 1
         if pending.said_at is None:
             pending.said_at = now
+        said = as_said(pending, session, now)
         # A grant may take long; where the session is kept, keep-alives show that a gate lives.
-        owes = not (tenure.kept and isinstance(pending.asked, Acquire))
-        return [self.say(pending.gate, as_said(pending, session, now), now, owes=owes)]
+        if type(said) is Acquire and tenure.kept:
+            return [Send(pending.gate, said)]
+        return [self.say(pending.gate, said, now)]
 
     def _waits_its_turn(self, claim: Claim, number: int) -> bool:
         """Whether an earlier question of ``claim`` than that of ``number`` is unanswered."""
-        wait = self.waits.get(claim, number)
-        return wait < number or min(self.releases.get(claim, (number,))) < number
+        if self.waits.get(claim, number) < number:
+            return True
+        line = self.releases.get(claim)
+        return line is not None and line[0] < number  # Numbers only rise: the first is the least.
 
     def _debt(self, gate: Address, claim: Claim) -> Debt:
         return Debt(ANY_GATE if self.tenure.kept else gate, claim)

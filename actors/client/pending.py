@@ -83,9 +83,11 @@ def claim_named(lock: str, owner: str) -> Claim:
 
 def claim_of(question: Question) -> Claim | None:
     """Return what ``question`` wants done within a session, None if it needs none."""
-    if isinstance(question, Acquire | Release | Renew):
-        return claim_named(question.lock, question.owner)
-    return None
+    match question:
+        case Acquire() | Release() | Renew():
+            return claim_named(question.lock, question.owner)
+        case _:
+            return None
 
 
 def as_said(pending: Pending, session: str, now: Instant) -> Question:
