@@ -63,19 +63,12 @@ class Outstanding:
         owed: bool = False,
     ) -> list[Effect]:
         """Say ``question`` to ``gate``, again and again until `drop`."""
-        self.number += 1
-        pending = Pending(
-            number=self.number,
-            user=user,
-            asked=question,
-            claim=claim_of(question),
-            gate=gate,
-            asked_at=now,
-            ends_at=None if limit_ms is None else later(now, limit_ms),
-            resend_at=paused(self.random, RETRY_MS, now),
-            survey=survey,
-            owed=owed,
-        )
+        self.number = number = self.number + 1
+        claim, resend_at = claim_of(question), paused(self.random, RETRY_MS, now)
+        ends_at = None if limit_ms is None else later(now, limit_ms)
+        # By position, which costs half of what keywords do.
+        pending = Pending(number, user, question, claim, gate, now, ends_at, resend_at)
+        pending.survey, pending.owed = survey, owed
         self._file(pending)
         return self._say(pending, now)
 

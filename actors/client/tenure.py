@@ -92,7 +92,7 @@ class Tenure:
     trusted_ns: int = 0
     """For how long the session certainly lives once it was heard."""
     ready: bool = False
-    """Whether a question that needs a session can be asked; as `stage` says, which is asked often."""
+    """Whether a question that needs a session can be asked: as `stage` says, but at hand."""
     kept: bool = False
     """Whether the cluster keeps the session, so that holds belong to it; likewise."""
 
