@@ -20,11 +20,11 @@ from holdfast.transport.wire import pack
 class Role(Protocol):
     """The session role, as threads reach it (`holdfast.cluster.host.ref.RoleRef`)."""
 
-    def submit(self, message: Event, reply: Reply) -> None:
+    def submit(self, message: Event, reply: Reply, /) -> None:
         """Ask ``message``, which is well-typed; the answer, or why not, goes to ``reply``."""
         ...
 
-    def abandon(self, reply: Reply) -> None:
+    def abandon(self, reply: Reply, /) -> None:
         """Take a question back."""
         ...
 

@@ -91,6 +91,10 @@ class Tenure:
     told_until: Instant = EPOCH
     trusted_ns: int = 0
     """For how long the session certainly lives once it was heard."""
+    news_at: Instant = EPOCH
+    """What is confirmed that was said from then on makes the watcher's word of it too old."""
+    thin_at: Instant = EPOCH
+    """When that word is too old by itself."""
     ready: bool = False
     """Whether a question that needs a session can be asked: as `stage` says, but at hand."""
     kept: bool = False
@@ -146,9 +150,10 @@ class Tenure:
             return False  # It may have ended again meanwhile; a later attempt tells.
         self.enter(Stage.OPEN)
         self.assigned, self.lived_ms = opened.assigned, opened.ttl_ms
-        self.suspected, self.told_until = False, EPOCH
+        self.suspected = False
         self.confirmed_at, self.until = sent_at, self.trusted_until(sent_at, opened.ttl_ms)
         self.trusted_ns = self.until - sent_at
+        self._told(EPOCH)
         self.due_at = later(now, self.keep_ms)
         self.sent.clear()
         return True
@@ -162,11 +167,10 @@ class Tenure:
         if sent_at > self.confirmed_at:
             self.confirmed_at = sent_at
             self.until = Instant(sent_at + self.trusted_ns)
-        told, length = self.told_until, self.lived_ms * NS_PER_MS
         return (
             self.suspected
-            or self.until - told >= length // (2 * KEEPS_PER_TTL)
-            or told - now <= length // SUSPECT_PART
+            or self.confirmed_at >= self.news_at
+            or now >= self.thin_at
             or now - self.confirmed_at >= self.lived_ms // SUSPECT_PART * NS_PER_MS
         )
 
@@ -193,13 +197,20 @@ class Tenure:
         small = gained < length // (2 * KEEPS_PER_TTL) and left > length // SUSPECT_PART
         if gained > 0 and (self.suspected or not small):
             self.suspected = False
-            self.told_until = self.until
+            self._told(self.until)
             news.append(Trusted(suspect_at=self.suspect_at, until=self.until))
         if now >= self.suspect_at and holding and not self.suspected:
             self.suspected = True
             silent, left = ms_between(self.confirmed_at, now), ms_between(now, self.until)
             news.append(Suspected(silent_ms=silent, left_ms=left))
         return news
+
+    def _told(self, until: Instant) -> None:
+        """Note until when the watcher trusts the session, and when that is worth another word."""
+        length = self.lived_ms * NS_PER_MS
+        self.told_until = until
+        self.news_at = Instant(until - self.trusted_ns + length // (2 * KEEPS_PER_TTL))
+        self.thin_at = Instant(until - length // SUSPECT_PART)
 
     @property
     def suspect_at(self) -> Instant:

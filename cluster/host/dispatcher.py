@@ -185,13 +185,13 @@ class Dispatcher:
                 reply.fail(pykka.ActorDeadError(f"{cell.address} has stopped"))
         elif not isinstance(message, Event):
             self._take_from_pykka(cell, message, reply)
-        elif stage.is_full() and not isinstance(message, Release | Cancel):
+        elif len(stage.ready) >= INBOX_MAX and not isinstance(message, Release | Cancel):
             stage.counters["host.inbox_full"] += 1
             if reply is not None:
                 reply.fail(OverloadedError(f"{INBOX_MAX} events wait on node {self.node}"))
         else:
             asker = stage.here if reply is None else stage.asks.open(reply, cell.address)
-            stage.post(cell, asker, message)
+            stage.ready.append((cell, asker, message))
 
     def _take_from_pykka(self, cell: Cell, message: Any, reply: Reply | None) -> None:
         """Serve Pykka's own messages: stop, and a proxy's look at attributes."""

@@ -132,10 +132,6 @@ class Stage:
         """Let ``event`` wait for its turn."""
         self.ready.append((cell, sender, event))
 
-    def is_full(self) -> bool:
-        """Return whether so much waits that nothing more is let in from outside."""
-        return len(self.ready) >= INBOX_MAX
-
     def arrive(self, envelope: Envelope) -> None:
         """Take a message that came over the network; what finds nobody is counted."""
         to, sender, message = envelope
