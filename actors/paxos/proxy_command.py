@@ -29,6 +29,7 @@ from holdfast.actors.lock.outcome import (
     Forced,
     Freed,
     Held,
+    Lost,
     Queued,
     SessionClosed,
     SessionKept,
@@ -44,7 +45,7 @@ from holdfast.actors.paxos.proxy_errand import (
     key_of_cancel,
     key_of_session,
 )
-from holdfast.actors.paxos.proxy_event import Asked, Ending, Question
+from holdfast.actors.paxos.proxy_event import Asked, Question, Told
 from holdfast.actors.paxos.proxy_guest import client_of
 
 PAGE_MAX = 1_000
@@ -58,9 +59,9 @@ def translate(asked: Asked) -> tuple[Kind, Key, Command]:
         InvalidRequestError: a field is out of its limits; the text names it.
 
     """
-    kind, key, command = _translate(asked)
-    check_command(command)
-    return kind, key, command
+    translated = _translate(asked)
+    check_command(translated[2])
+    return translated
 
 
 def _translate(asked: Asked) -> tuple[Kind, Key, Command]:
@@ -127,7 +128,7 @@ def check_question(question: Question) -> None:
             )
 
 
-def errand_of(errands: Errands, outcome: Ending | Queued) -> Errand | None:
+def errand_of(errands: Errands, outcome: Told) -> Errand | None:
     """Return whose outcome this is, None if nobody here waits for it.
 
     What can only be wrong, such as a grant of a release, is nobody's.
@@ -157,6 +158,8 @@ def errand_of(errands: Errands, outcome: Ending | Queued) -> Errand | None:
             return by_key.get(key_of_session(Kind.END, outcome.session, outcome.request))
         case Forced():
             return by_key.get(("", outcome.operator, outcome.lock, outcome.request))
+        case Lost():
+            return None  # Nobody asked for it.
 
 
 def _of(kind: Kind, errand: Errand | None) -> Errand | None:

@@ -51,9 +51,12 @@ EASING = frozenset({Kind.KEEP, Kind.END, Kind.RELEASE, Kind.CANCEL})
 because so much waits, nothing would end the waiting."""
 
 
-def room_for(kind: Kind, limit: int) -> int:
-    """Return how many commands there may be for one more of ``kind``; ``limit`` is for most."""
-    return 2 * limit if kind in EASING else limit
+def is_full(count: int, kind: Kind, limit: int) -> bool:
+    """Return whether ``count`` commands are too many for one more of ``kind``.
+
+    ``limit`` is how many may be there for most kinds.
+    """
+    return count >= limit and count >= (2 * limit if kind in EASING else limit)
 
 
 def key_of_session(kind: Kind, session: str, request: int) -> Key:
@@ -131,7 +134,7 @@ class Errands:
 
     def is_full(self, kind: Kind) -> bool:
         """Return whether no more of ``kind`` can be taken on."""
-        return len(self.by_key) >= room_for(kind, ERRANDS_MAX)
+        return is_full(len(self.by_key), kind, ERRANDS_MAX)
 
     def add(
         self,
