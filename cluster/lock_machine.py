@@ -12,7 +12,7 @@ from holdfast.actors.lock.table_record import TablePart
 from holdfast.actors.message import Local, Message
 from holdfast.transport.wire import MalformedFrameError, decode, encode
 
-COMMANDS: tuple[type[Message], ...] = get_args(Command)
+COMMANDS: frozenset[type[Message]] = frozenset(get_args(Command))
 
 
 KNOWN_MAX = 4096
@@ -110,4 +110,4 @@ class LockMachine:
             read = decode(command)
         except MalformedFrameError:
             return None
-        return read if isinstance(read, COMMANDS) else None  # type: ignore[return-value]
+        return read if type(read) in COMMANDS else None  # type: ignore[return-value]

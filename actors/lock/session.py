@@ -227,8 +227,10 @@ class Sessions:
         """
         self.signs += 1
         session.version = self.signs
-        session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
-        if now_ms >= self.extended_ms + session.ttl_ms:
+        deadline_ms = now_ms + session.ttl_ms
+        if deadline_ms > session.deadline_ms:
+            session.deadline_ms = deadline_ms
+        if session.quiet and now_ms >= self.extended_ms + session.ttl_ms:
             session.forget(now_ms)
 
     def extend(self, now_ms: int) -> None:

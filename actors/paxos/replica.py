@@ -168,6 +168,8 @@ class Replica(Role[ReplicaHears]):
         if self.ordering.proposals.is_full():
             return (self.reception.decline(propose, Decline.OVERLOADED),)
         self.ordering.add(propose)
+        if self.ordering.gathering:
+            return ()  # It is given a slot with all others of this turn.
         if self.ordering.free == self.past.next and self.machine.is_patient(propose.command):
             return self.ordering.linger()
         return self.ordering.gather(self.address)
