@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from typing import get_args
+from typing import cast, get_args
 
 from holdfast.actors.lock.command import Command
 from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
 from holdfast.actors.lock.table import LockTable
 from holdfast.actors.lock.table_record import TablePart
 from holdfast.actors.message import Local, Message
-from holdfast.transport.wire import MalformedFrameError, decode, encode
+from holdfast.transport.cbor import load_each
+from holdfast.transport.schema import array
+from holdfast.transport.wire import MalformedFrameError, decode, encode, unpack
 
 COMMANDS: frozenset[type[Message]] = frozenset(get_args(Command))
 
@@ -61,6 +64,15 @@ class LockMachine:
         """Do ``command`` at log time ``time_ms``; what cannot be read does nothing, everywhere."""
         read = self._known.pop(command, None) or self._read(command)
         return () if read is None else self.table.apply(time_ms, read)
+
+    def expect(self, commands: Sequence[bytes]) -> None:
+        """Read those of ``commands`` that are not known; what cannot be read stays unknown."""
+        unread = [command for command in commands if command not in self._known]
+        for command, items in zip(unread, load_each(unread) or (), strict=False):
+            with contextlib.suppress(MalformedFrameError):
+                read = unpack(array(items))
+                if type(read) in COMMANDS:
+                    self._note(command, cast("Command", read))
 
     def due_ms(self) -> int | None:
         """Return the log time at which `advance` would next do something."""

@@ -17,6 +17,7 @@ from holdfast.transport.cbor import (
     INT_MAX,
     FrameTooLargeError,
     MalformedFrameError,
+    array_head,
     dump,
     load,
     shown,
@@ -112,7 +113,7 @@ def encode_frame(frame: Frame) -> bytes:
     for name, number in (("view", view), ("stamp", stamp)):
         if not 0 <= number <= INT_MAX:
             raise ValueError(f"{name} is {number}, 0 to {INT_MAX} are allowed")
-    parts = [_start(cluster, view), dump(stamp), _head(len(envelopes))]
+    parts = [_start(cluster, view), dump(stamp), array_head(len(envelopes))]
     for to, sender, message in envelopes:
         cls = type(message)
         head, skipped = _openings.get(cls) or _opening(cls)
@@ -127,13 +128,7 @@ def encode_frame(frame: Frame) -> bytes:
 def _start(cluster: str, view: int) -> bytes:
     """Return what every frame of a cluster begins with."""
     check_cluster(cluster)
-    return b"".join((_head(FRAME_ITEMS), dump(WIRE_VERSION), dump(cluster), dump(view)))
-
-
-@lru_cache(maxsize=64)
-def _head(length: int) -> bytes:
-    """Return how CBOR begins an array of ``length`` items."""
-    return dump([None] * length)[:-length] if length else dump([])
+    return b"".join((array_head(FRAME_ITEMS), dump(WIRE_VERSION), dump(cluster), dump(view)))
 
 
 _openings: dict[type[Message], tuple[bytes, int]] = {}
@@ -142,7 +137,7 @@ _openings: dict[type[Message], tuple[bytes, int]] = {}
 def _opening(cls: type[Message]) -> tuple[bytes, int]:
     """Return how an envelope with a ``cls`` begins, and which bytes of the message it replaces."""
     length = schema_of(cls).length
-    _openings[cls] = _head(ENVELOPE_HEAD_ITEMS + length), len(_head(length))
+    _openings[cls] = array_head(ENVELOPE_HEAD_ITEMS + length), len(array_head(length))
     return _openings[cls]
 
 

@@ -228,8 +228,7 @@ class Sessions:
         self.signs += 1
         session.version = self.signs
         deadline_ms = now_ms + session.ttl_ms
-        if deadline_ms > session.deadline_ms:
-            session.deadline_ms = deadline_ms
+        session.deadline_ms = max(session.deadline_ms, deadline_ms)
         if session.quiet and now_ms >= self.extended_ms + session.ttl_ms:
             session.forget(now_ms)
 

@@ -89,6 +89,7 @@ class State:
                 yield slot, batch, [tuple(self.machine.advance(time_ms))]
                 continue
             commands = batch.commands
+            self.machine.expect(commands)
             outcomes = [tuple(self.machine.apply(time_ms, command)) for command in commands]
             yield slot, batch, [(), *outcomes]
 
