@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
-from typing import cast, get_args
+from typing import get_args
 
 from holdfast.actors.lock.command import Command
 from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
 from holdfast.actors.lock.table import LockTable
 from holdfast.actors.lock.table_record import TablePart
 from holdfast.actors.message import Local, Message
-from holdfast.transport.cbor import load_each
+from holdfast.transport.cbor import load, load_each
 from holdfast.transport.schema import array
 from holdfast.transport.wire import MalformedFrameError, decode, encode, unpack
 
@@ -69,10 +68,9 @@ class LockMachine:
         """Read those of ``commands`` that are not known; what cannot be read stays unknown."""
         unread = [command for command in commands if command not in self._known]
         for command, items in zip(unread, load_each(unread) or (), strict=False):
-            with contextlib.suppress(MalformedFrameError):
-                read = unpack(array(items))
-                if type(read) in COMMANDS:
-                    self._note(command, cast("Command", read))
+            read = _command_in(items)
+            if read is not None:
+                self._note(command, read)
 
     def due_ms(self) -> int | None:
         """Return the log time at which `advance` would next do something."""
@@ -119,7 +117,15 @@ class LockMachine:
 
     def _read(self, command: bytes) -> Command | None:
         try:
-            read = decode(command)
+            return _command_in(load(command))
         except MalformedFrameError:
             return None
-        return read if type(read) in COMMANDS else None  # type: ignore[return-value]
+
+
+def _command_in(items: object) -> Command | None:
+    """Return the command that ``items`` are, None if they are none."""
+    try:
+        read = unpack(array(items))
+    except MalformedFrameError:
+        return None
+    return read if type(read) in COMMANDS else None  # type: ignore[return-value]
