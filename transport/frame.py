@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from holdfast.actors.message import Address, Message
 from holdfast.transport.cbor import (
@@ -41,6 +41,7 @@ __all__ = [
     "decode_frame",
     "encode_frame",
     "frame_of",
+    "new_envelope",
     "open_frame",
 ]
 
@@ -84,6 +85,11 @@ class Envelope(NamedTuple):
     to: Address
     sender: Address
     message: Message
+
+
+new_envelope: Callable[[type[Envelope], tuple[Address, Address, Message]], Envelope]
+new_envelope = cast("Any", tuple).__new__
+"""Makes one of the class and the fields in half of the time that the class needs for it."""
 
 
 class Frame(NamedTuple):

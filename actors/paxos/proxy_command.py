@@ -37,6 +37,7 @@ from holdfast.actors.lock.outcome import (
     WaitCancelled,
 )
 from holdfast.actors.lock.session_message import End, Evict, Open
+from holdfast.actors.message import maker
 from holdfast.actors.paxos.proxy_errand import (
     Errand,
     Errands,
@@ -47,6 +48,8 @@ from holdfast.actors.paxos.proxy_errand import (
 )
 from holdfast.actors.paxos.proxy_event import Asked, Question, Told
 from holdfast.actors.paxos.proxy_guest import client_of
+
+_acquire, _release = maker(AcquireLock), maker(ReleaseLock)
 
 PAGE_MAX = 1_000
 """Lines of one `ListLocks`."""
@@ -68,7 +71,7 @@ def _translate(asked: Asked) -> tuple[Kind, Key, Command]:
     session, request = asked.session, asked.request
     match asked:
         case Acquire(lock=lock, owner=owner):
-            acquire = AcquireLock(
+            acquire = _acquire(
                 session=session,
                 owner=owner,
                 request=request,
@@ -79,7 +82,7 @@ def _translate(asked: Asked) -> tuple[Kind, Key, Command]:
             )
             return Kind.ACQUIRE, (session, owner, lock, request), acquire
         case Release(lock=lock, owner=owner):
-            release = ReleaseLock(
+            release = _release(
                 session=session, owner=owner, request=request, lock=lock, fence=asked.fence
             )
             return Kind.RELEASE, (session, owner, lock, request), release

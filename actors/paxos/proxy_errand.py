@@ -9,7 +9,7 @@ from enum import Enum
 
 from holdfast.actors.effect import Send
 from holdfast.actors.lock.command import Command
-from holdfast.actors.message import NS_PER_MS, Address, Instant
+from holdfast.actors.message import NS_PER_MS, Address, Instant, maker
 from holdfast.actors.paxos.message import Propose
 from holdfast.actors.paxos.proxy_event import Asked
 from holdfast.actors.paxos.proxy_guest import Guest
@@ -29,6 +29,8 @@ thousands wait they must not be most of it."""
 
 NOBODY = Address("")
 """The asker of a command that the door gives for itself."""
+
+_propose = maker(Propose)
 
 Key = tuple[str, str, str, int]
 """What an outcome is addressed by: session, owner, lock, request. See the `key_of_` functions."""
@@ -101,6 +103,9 @@ class Errand:
     own: bool = False
 
 
+_errand = maker(Errand)
+
+
 class Errands:
     """All commands under way. The log's outcome ends an errand; until then it is repeated.
 
@@ -151,16 +156,16 @@ class Errands:
         """Take on a command, whose ``key`` must be free; the caller sends `propose` of it."""
         assert key not in self.by_key
         self.number += 1
-        errand = Errand(
-            key,
-            kind,
-            self.number,
-            self._encode(command),
-            asker,
-            asked,
-            now,
-            now,
-            now,
+        errand = _errand(
+            key=key,
+            kind=kind,
+            number=self.number,
+            command=self._encode(command),
+            asker=asker,
+            asked=asked,
+            asked_at=now,
+            since=now,
+            proposed_at=now,
             guest=guest,
             own=own,
         )
@@ -171,7 +176,7 @@ class Errands:
 
     def propose(self, errand: Errand) -> Send:
         """Return the proposal of ``errand`` to this node's replica, which passes it on."""
-        propose = Propose(client=self.door, number=errand.number, command=errand.command)
+        propose = _propose(client=self.door, number=errand.number, command=errand.command)
         return Send(self.replica, propose)
 
     def numbered(self, number: int) -> Errand | None:
