@@ -26,7 +26,7 @@ AUDIT_MAX = 1_000
 
 def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None:
     """Grant, re-enter, queue or deny (rules 1-19, 32-37, 44-47)."""
-    claimant = _begin(table, command, out, releasing=False)
+    claimant = _begin(table, command, out)
     if claimant is None:
         return
     claimant.lost = 0
@@ -48,7 +48,7 @@ def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None
 
 def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None:
     """Give one hold back (rules 20-25, 48, 50). Owner and fence must both be right."""
-    claimant = _begin(table, command, out, releasing=True)
+    claimant = _begin(table, command, out)
     if claimant is None:
         return
     hold = claimant.hold
@@ -129,11 +129,7 @@ def _hear(
 
 
 def _begin(
-    table: TableState,
-    command: AcquireLock | ReleaseLock,
-    out: list[Outcome],
-    *,
-    releasing: bool,
+    table: TableState, command: AcquireLock | ReleaseLock, out: list[Outcome]
 ) -> Claimant | None:
     """Make a new request its claimant's last one; answer one that is not new: None."""
     session = _hear(table, command, out)
@@ -152,7 +148,7 @@ def _begin(
         if claimant.wait is not None:  # It is sequential: it gave that up (rules 47, 48).
             table.end_wait(claimant.wait, Denial.CANCELLED, out)
         session.rouse(claimant)
-    claimant.begin(command.request, releasing=releasing)
+    claimant.begin(command.request, releasing=isinstance(command, ReleaseLock))
     return claimant
 
 
