@@ -46,12 +46,13 @@ class Message(Event):
     """An event that may cross the wire: immutable, comparable, known by one tag.
 
     ``encoded`` is room for its bytes (``transport/wire.py``): what goes to two peers and a
-    journal is encoded once. It is no field: it is not compared, not shown, and may be unset.
+    journal is encoded once. It is no field: it is not compared, not shown, and may be unset,
+    which takes longer to find out than that it is None.
     """
 
     __slots__ = ("encoded",)
     TAG: ClassVar[int]
-    encoded: bytes
+    encoded: bytes | None
 
 
 class Refusal(Message):
@@ -155,6 +156,7 @@ def maker(cls: type[C]) -> type[C]:
     lines = [
         f"def make(*, {', '.join(parameters)}):",
         "    made = new(cls)",
+        *(["    made.encoded = None"] if issubclass(cls, Message) else []),
         *(f"    made.{field.name} = {field.name}" for field in fields(cast("Any", cls))),
         "    return made",
     ]

@@ -120,10 +120,13 @@ def encode_frame(frame: Frame) -> bytes:
         if not 0 <= number <= INT_MAX:
             raise ValueError(f"{name} is {number}, 0 to {INT_MAX} are allowed")
     parts = [_start(cluster, view), dump(stamp), array_head(len(envelopes))]
+    way, addresses = ("", ""), b""
     for to, sender, message in envelopes:
         cls = type(message)
         head, skipped = _openings.get(cls) or _opening(cls)
-        parts += (head, _address(to), _address(sender), encode(message)[skipped:])
+        if way != (to, sender):  # Mostly one role answers another.
+            way, addresses = (to, sender), _address(to) + _address(sender)
+        parts += (head, addresses, encode(message)[skipped:])
     data = b"".join(parts)
     if len(data) > FRAME_BYTES_MAX:
         raise FrameTooLargeError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX}")

@@ -48,6 +48,9 @@ class Kind(Enum):
     EVICT = "evict"
 
 
+ACQUIRE, RELEASE = Kind.ACQUIRE, Kind.RELEASE
+"""What is asked for most: to look up a member of an enum takes as long as three other names."""
+
 EASING = frozenset({Kind.KEEP, Kind.END, Kind.RELEASE, Kind.CANCEL})
 """What frees something, or keeps what is held: there is as much room for it again. Were it refused
 because so much waits, nothing would end the waiting."""
@@ -190,6 +193,14 @@ class Errands:
             del self.queued[errand.number]
         if errand.guest is not None:
             errand.guest.errands -= 1
+
+    def make_room(self, kind: Kind, key: Key, guest: Guest | None) -> None:
+        """Drop what is under way and made needless by a new command."""
+        if kind is Kind.CANCEL:
+            session, owner, lock, number = key
+            self.drop((session, owner, lock, -number))
+        elif kind is Kind.KEEP and guest is not None:
+            self.keep_two(guest, key)
 
     def drop(self, key: Key) -> None:
         """Forget a command that another makes needless, if it is under way."""
