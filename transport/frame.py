@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from holdfast.actors.message import Address, Message
+from holdfast.actors.message import Address, Message, address_of
 from holdfast.transport.cbor import (
     FRAME_BYTES_MAX,
     INT_MAX,
@@ -22,7 +22,7 @@ from holdfast.transport.cbor import (
     load,
     shown,
 )
-from holdfast.transport.name import NAMES_KEPT, check_address, check_cluster
+from holdfast.transport.name import ANY_NODE, NAMES_KEPT, check_address, check_cluster
 from holdfast.transport.schema import array, schema_of
 from holdfast.transport.wire import encode, unpack
 
@@ -103,8 +103,13 @@ class Frame(NamedTuple):
     envelopes: tuple[Envelope, ...]
 
 
-def encode_frame(frame: Frame) -> bytes:
+def encode_frame(frame: Frame, alias: str = "") -> bytes:
     """Return ``frame`` as CBOR.
+
+    Args:
+        frame: what goes.
+        alias: our own name of the node that it goes to, which nobody else knows: where it is
+            the node of ``to``, that becomes ``*``.
 
     Raises:
         FrameTooLargeError: more than `FRAME_BYTES_MAX` bytes or `ENVELOPES_MAX` envelopes.
@@ -120,12 +125,14 @@ def encode_frame(frame: Frame) -> bytes:
         if not 0 <= number <= INT_MAX:
             raise ValueError(f"{name} is {number}, 0 to {INT_MAX} are allowed")
     parts = [_start(cluster, view), dump(stamp), array_head(len(envelopes))]
-    way, addresses = ("", ""), b""
+    way: tuple[str, str] | None = None
+    addresses = b""
     for to, sender, message in envelopes:
         cls = type(message)
         head, skipped = _openings.get(cls) or _opening(cls)
         if way != (to, sender):  # Mostly one role answers another.
-            way, addresses = (to, sender), _address(to) + _address(sender)
+            there = _unaliased(to, alias) if alias else _address(to)
+            way, addresses = (to, sender), there + _address(sender)
         parts += (head, addresses, encode(message)[skipped:])
     data = b"".join(parts)
     if len(data) > FRAME_BYTES_MAX:
@@ -155,6 +162,12 @@ def _address(address: str) -> bytes:
     """Return one of the addresses in use as CBOR; what is refused is not remembered."""
     check_address(address)
     return dump(address)
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _unaliased(address: Address, alias: str) -> bytes:
+    node, _, role = address.partition("/")
+    return _address(address_of(ANY_NODE, role) if node == alias else address)
 
 
 def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:

@@ -80,6 +80,8 @@ def _why_not_release(ledger: Ledger, release: Release) -> No | None:
 def _being_released(ledger: Ledger, claim: Claim) -> int:
     """Return how many releases of ``claim`` have users that wait for them."""
     outstanding = ledger.outstanding
-    numbers = outstanding.releases.get(claim, ())
+    numbers = outstanding.releases.get(claim)
+    if numbers is None:
+        return 0
     pending = [outstanding.pending[number] for number in numbers]
     return sum(one.user is not None and isinstance(one.asked, Release) for one in pending)

@@ -170,7 +170,7 @@ def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant
         effects += ledger.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")
         hold = None
     if hold is None:
-        hold = ledger.holds[claim] = Hold(pending.gate, granted.fence)
+        hold = ledger.holds[claim] = Hold(pending.gate, granted.fence, [])
     hold.levels.append(Level(pending.user, pending.asked.request))
     if granted.hold_ms:
         effects += lease.begin(ledger, claim, pending, granted, now)

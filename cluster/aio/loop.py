@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from holdfast.cluster.herald import call_guarded
 from holdfast.cluster.hold import Callback, Notice
+from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.operation import Operation, Wait
 
 T = TypeVar("T")
@@ -28,12 +29,14 @@ async def drive(operation: Operation[T]) -> T:
         bell = _bell_of(asyncio.get_running_loop())
         while True:
             try:
-                if wait.limit_s is None:
-                    await bell.until_done(wait, operation)
-                else:
+                if isinstance(wait, Wait):
+                    reply = wait.reply
                     async with asyncio.timeout(wait.limit_s):
-                        await bell.until_done(wait, operation)
-                answer = wait.reply.get(timeout=0)
+                        await bell.until_done(reply, operation)
+                else:
+                    reply = wait
+                    await bell.until_done(reply, operation)
+                answer = reply.get(timeout=0)
             except BaseException as error:  # noqa: BLE001  # The operation decides.
                 wait = operation.throw(error)
             else:
@@ -58,29 +61,32 @@ class Bell:
     To wake a loop costs a thread some ten times what the answer itself does.
     """
 
+    latest: ClassVar[ref[Bell] | None] = None
+    """The one that was used last: most programs have one loop."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._answered: deque[Waiter] = deque()
         self._rung = False
 
-    def until_done(self, wait: Wait, operation: Operation[Any]) -> asyncio.Future[None]:
+    def until_done(self, reply: Reply, operation: Operation[Any]) -> asyncio.Future[None]:
         """Return what is done once the answer that ``operation`` waits for is there.
 
         If the loop is closed by then its tasks never run again: ``operation`` is ended there and
         then, so that it undoes what it began, and nothing is held by a task that is no more.
         """
-        waiter = Waiter(self._loop.create_future(), operation)
-        wait.reply.add_done_callback(lambda: self._ring(waiter))
+        waiter = Waiter(self.loop.create_future(), operation)
+        reply.add_done_callback(lambda: self._ring(waiter))
         return waiter.done
 
     def _ring(self, waiter: Waiter) -> None:
         """Have the loop told that ``waiter`` has its answer; on the thread that gave it."""
         self._answered.append(waiter)
-        if self._rung and not self._loop.is_closed():
+        if self._rung and not self.loop.is_closed():
             return  # The loop unsets it first and looks then.
         self._rung = True
         try:
-            self._loop.call_soon_threadsafe(self._tell)
+            self.loop.call_soon_threadsafe(self._tell)
         except RuntimeError:  # The loop was closed.
             while self._answered:
                 with suppress(IndexError, ValueError):  # It is being ended where its task is
@@ -102,11 +108,15 @@ _bells: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Bell]] = WeakKeyDiction
 
 
 def _bell_of(loop: asyncio.AbstractEventLoop) -> Bell:
+    bell = None if Bell.latest is None else Bell.latest()
+    if bell is not None and bell.loop is loop:
+        return bell
     known = _bells.get(loop)
     bell = None if known is None else known()
     if bell is None:
         bell = Bell(loop)
         _bells[loop] = ref(bell)
+    Bell.latest = _bells[loop]
     return bell
 
 

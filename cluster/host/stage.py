@@ -94,7 +94,7 @@ class Stage:
 
     def now(self) -> Instant:
         """Read the clock of this machine (ns); it never goes back."""
-        return Instant(time.clock_gettime_ns(CLOCK))
+        return _READ_CLOCK(CLOCK)
 
     def open(self, cast: Cast) -> None:
         """Put all roles of ``cast`` on stage, then give each its first turn, then the openings."""
@@ -131,10 +131,6 @@ class Stage:
     def post(self, cell: Cell, sender: Address, event: Event) -> None:
         """Let ``event`` wait for its turn."""
         self.ready.append((cell, sender, event))
-
-    def is_full(self) -> bool:
-        """Return whether so much waits that nothing more is let in from outside."""
-        return len(self.ready) >= INBOX_MAX
 
     def arrive(self, envelope: Envelope) -> None:
         """Take a message that came over the network; what finds nobody is counted."""
