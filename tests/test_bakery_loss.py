@@ -10,6 +10,7 @@ from holdfast.actors.lock.message import Granted, Released
 from holdfast.actors.lock.session_message import HoldLost
 from holdfast.actors.message import NS_PER_MS, address_of
 from holdfast.cluster.simulation.bakery_town import Town
+from holdfast.cluster.simulation.network import Cut
 
 
 @pytest.mark.parametrize("nodes", [3, 5])
@@ -142,3 +143,23 @@ def test_a_cluster_that_is_down_and_up_again_keeps_what_is_granted() -> None:
     assert town.answers(Granted, waiting) == []
     town.release("n3", held)
     assert town.granted(waiting).fence > held.fence
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_two_coordinators_that_are_deaf_to_each_other_leave_the_rest_in_peace(seed: int) -> None:
+    """Each misses the other among the leaders, and all the rest hear both: found by a seed."""
+    town = Town(5, seed=seed).start().ready()
+    town.until(lambda: len(town.serving()) == 3)
+    assert {"n1", "n2"} & set(town.serving())
+    links = [("n1", "n2"), ("n2", "n1")]
+    town.world.network.cut(links, Cut(town.world.time + 10_000 * NS_PER_MS, holds=False))
+    epoch, served = town.epoch(), 0
+    for _ in range(500):
+        town.run(20)
+        served += len(town.serving()) > 1
+    assert town.epoch() - epoch < 15
+    assert served > 490
+    town.run(25_000)
+    calm = town.epoch()
+    town.run(5_000)
+    assert town.epoch() == calm

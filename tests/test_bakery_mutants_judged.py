@@ -1,7 +1,7 @@
 """Bugs planted in `bakery`, each to be seen by the judge named for it while all others look away.
 
 Only those who see what clients see, exclusion and fences, look on always. What few seeds meet is
-played in `test_bakery_mutants`.
+played in `test_bakery_mutants` and `test_bakery_past`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from holdfast.actors.bakery.agenda import Course, Step, locked
 from holdfast.actors.bakery.campaign import Campaign
 from holdfast.actors.bakery.course import Courses
 from holdfast.actors.bakery.door_message import Locked
+from holdfast.actors.bakery.entry import Entry
 from holdfast.actors.bakery.event import Member
 from holdfast.actors.bakery.handover import Import
 from holdfast.actors.bakery.message import Chosen, Seating
+from holdfast.actors.bakery.past import Past
 from holdfast.actors.bakery.pledge import Pledges
 from holdfast.actors.bakery.succession import Succession
-from holdfast.actors.bakery.table import NOTHING_DRAWN, Entry, Table
+from holdfast.actors.bakery.table import NOTHING_DRAWN, Table
 from holdfast.actors.bakery.ticket import Ticket, Turn, pack_fence
 from holdfast.actors.effect import Send
 from holdfast.actors.message import Instant
@@ -195,7 +197,10 @@ MUTANTS = {
     "leases are shorter at leaders": Mutant(
         "B9", (Patch(Ticket, "lease_ms", property(half_of_the_duration)),)
     ),
-    "what was dropped is taken up again": Mutant("B10", (Patch(Table, "is_done", always(False)),)),
+    "what was dropped is taken up again": Mutant("B10", (Patch(Past, "is_over", always(False)),)),
+    "a table says nothing of what was dropped": Mutant(
+        "B10", (Patch(Past, "newest", always([])),), (Blow.APART, Blow.ONE_LOST)
+    ),
     "an answer said again is another": Mutant(
         "B11", (Patch(clerk, "locked", again_with_another_fence),)
     ),

@@ -16,6 +16,7 @@ from holdfast.actors.bakery.config import Terms, door_of, election_of, later
 from holdfast.actors.bakery.course import Courses
 from holdfast.actors.bakery.door_message import Lock, Locked, Unlock
 from holdfast.actors.bakery.ending import Endings
+from holdfast.actors.bakery.entry import Key, Phase
 from holdfast.actors.bakery.event import Serve
 from holdfast.actors.bakery.handover import Import
 from holdfast.actors.bakery.message import Chosen, Lead, Seating
@@ -31,7 +32,7 @@ from holdfast.actors.bakery.step_message import (
     Yield,
 )
 from holdfast.actors.bakery.succession import Succession
-from holdfast.actors.bakery.table import Key, Phase, Table
+from holdfast.actors.bakery.table import Table
 from holdfast.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
 from holdfast.actors.bakery.voting import Voting
 from holdfast.actors.effect import Effect, Send
@@ -44,10 +45,10 @@ LIVES = (Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 3))
 
 
 class Bench:
-    """The parts of n1, the first of three leaders; it serves and is trusted."""
+    """The parts of a leader, mostly n1, the first of three; it serves and is trusted."""
 
-    def __init__(self) -> None:
-        office = Office("n1", 1)
+    def __init__(self, node: str = "n1") -> None:
+        office = Office(node, int(node[1:]))
         office.take(1, LIVES)
         office.serving, office.bound_ms, office.trusted_at = True, 10_000, NOW
         self.table = Table()
@@ -92,7 +93,7 @@ def dropped(fence: int = 0, *, mine: bool) -> DropTicket:
 
 
 def table_of(life: int, record: Record) -> TablePart:
-    return TablePart(epoch=2, life=life, part=0, parts=1, records=(record,))
+    return TablePart(epoch=2, life=life, part=0, parts=1, records=(record,), ended=())
 
 
 def waits_behind_ben(bench: Bench) -> Course:
@@ -104,7 +105,7 @@ def waits_behind_ben(bench: Bench) -> Course:
 
 
 def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_own() -> None:
-    bench = Bench()
+    bench = Bench("n3")
     course = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
     voted = bench.hears(add())
@@ -124,9 +125,9 @@ def test_who_hears_of_a_renewal_leaves_the_request_to_whom_it_is() -> None:
 
 def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
     bench = Bench()
-    course = waits_behind_ben(bench)
-    bench.hears(add(fence=0))
-    assert course.entry.owner == "n2"
+    course = bench.asks(held=FENCE)
+    bench.hears(replace(add(fence=FENCE + 1), taken=True))
+    course.entry.owner = "n2"
     bench.hears(dropped(mine=True))
     assert bench.table.get("x", Key(ANN, 1)) is course.entry
     assert course.entry.owner == "n1"
@@ -220,7 +221,7 @@ def test_a_drop_that_names_the_request_ends_a_copy_that_waits() -> None:
     bench.hears(add(fence=0))
     bench.hears(replace(dropped(FENCE, mine=False), request=1))
     assert bench.table.of("x", ANN) == []
-    assert bench.table.is_done(ticket())
+    assert bench.table.past.is_over(ticket())
 
 
 def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:

@@ -167,7 +167,7 @@ def test_two_clients_and_a_server_are_safe_and_live_in_every_situation(
     record_property: Record,
 ) -> None:
     found, violation = search(bare(), grants=5, every=3)
-    record_property("found", found)
+    record_property("found", str(found))
 
     assert violation is None, violation
     assert found.complete
@@ -177,7 +177,7 @@ def test_two_clients_and_a_server_are_safe_and_live_in_every_situation(
 
 def test_with_brokers_that_spawn_and_retire_too(record_property: Record) -> None:
     found, violation = search(brokered(), grants=3)
-    record_property("found", found)
+    record_property("found", str(found))
 
     assert violation is None, violation
     assert found.complete

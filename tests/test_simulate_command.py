@@ -8,6 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from holdfast.actors.bakery.handover import Import
 from holdfast.actors.error import ConfigError
 from holdfast.cluster import recipe
 from holdfast.cluster.cli.simulate import seed_range, simulate
@@ -43,6 +44,33 @@ def test_the_log_alone_can_be_swept_and_only_paxos_has_one() -> None:
 
     other = runner.invoke(app, ["--log", "--protocol", "central"])
     assert isinstance(other.exception, ConfigError)
+
+
+def test_bakery_can_be_swept_before_its_own_judges_and_no_other_protocol() -> None:
+    judged = ["--protocol", "bakery", "--judged"]
+    result = runner.invoke(app, [*judged, "--seeds", "5..8"])
+    assert result.exit_code == 0
+    assert "bakery, judged: 4 seeds without a violation" in " ".join(result.output.split())
+
+    one = runner.invoke(app, [*judged, "--seed", "5"])
+    assert re.search(r"seed 5 is clean: \d+ deliveries, \d+ grants", one.output)
+
+    other = runner.invoke(app, ["--judged", "--protocol", "central"])
+    assert isinstance(other.exception, ConfigError)
+
+
+def test_a_judged_seed_that_fails_is_told_with_how_to_repeat_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Import, "complete", True)
+
+    result = runner.invoke(app, ["--protocol", "bakery", "--judged", "--seeds", "0..99"])
+
+    assert result.exit_code == 1
+    found = re.search(r"seed (\d+) fails at \d+\.\d{3} ms: ", result.output)
+    assert found is not None
+    command = f"holdfast simulate --protocol bakery --judged --seed {found[1]} --trace"
+    assert f"repeat it: {command}" in " ".join(result.output.split())
 
 
 def test_the_first_seed_that_fails_is_told_with_how_to_repeat_it(

@@ -19,6 +19,7 @@ from holdfast.transport.frame import (
     WrongVersionError,
     decode_frame,
     frame_of,
+    new_envelope,
     open_frame,
 )
 from holdfast.transport.name import ANY_NODE, NAMES_KEPT, check_node
@@ -130,7 +131,7 @@ class Admission:
             message = unpack(envelope[ENVELOPE_HEAD_ITEMS:])
             if type(message) is Rejected:
                 return None
-            envelopes.append(Envelope(*addresses, message))
+            envelopes.append(new_envelope(Envelope, (*addresses, message)))
         return Frame(cluster, view, stamp, tuple(envelopes))
 
     def _addressed(self, link: str, frame: Frame) -> Frame | Dropped:

@@ -8,10 +8,13 @@ from enum import Enum
 
 from holdfast.actors.bakery.config import later
 from holdfast.actors.bakery.door_message import Error, Locked, LockFailed
-from holdfast.actors.bakery.table import Entry, Key
+from holdfast.actors.bakery.entry import Entry, Key
 from holdfast.actors.bakery.ticket import Ticket, Who
 from holdfast.actors.effect import Send
 from holdfast.actors.message import Instant
+
+STALE_MAX = 1_000
+"""So much more is on the list of what is due than is owned, twice, before it is cleared up."""
 
 
 class Step(Enum):
@@ -59,7 +62,8 @@ class Agenda:
 
     def __init__(self) -> None:
         self.by_key: dict[tuple[str, Key], Course] = {}
-        self._due: list[tuple[Instant, int, Course]] = []
+        self.due: list[tuple[Instant, int, Course]] = []
+        """What is to be looked at, as a heap; some of it is forgotten, or due at another time."""
         self._count = 0
 
     def of(self, entry: Entry) -> Course | None:
@@ -86,12 +90,16 @@ class Agenda:
             at = min(at, course.wait_until)
         course.due = max(at, later(now, 1))
         self._count += 1
-        heapq.heappush(self._due, (course.due, self._count, course))
+        heapq.heappush(self.due, (course.due, self._count, course))
+        if len(self.due) > 2 * len(self.by_key) + STALE_MAX:
+            # Holds may last for days, and most are released long before: nothing waits for them.
+            self.due = [one for one in self.due if one[2].due == one[0]]
+            heapq.heapify(self.due)
 
     def take_due(self, now: Instant) -> Course | None:
         """Return a course that is due, None if none is."""
-        while self._due and self._due[0][0] <= now:
-            at, _, course = heapq.heappop(self._due)
+        while self.due and self.due[0][0] <= now:
+            at, _, course = heapq.heappop(self.due)
             if course.due == at:
                 course.due = None
                 return course

@@ -18,10 +18,11 @@ from holdfast.actors.bakery.door_message import (
     Unlocked,
 )
 from holdfast.actors.bakery.ending import Endings
+from holdfast.actors.bakery.entry import Key
 from holdfast.actors.bakery.event import Raise
 from holdfast.actors.bakery.reception import problem_of
-from holdfast.actors.bakery.step_message import DropTicket
-from holdfast.actors.bakery.table import Key, is_named
+from holdfast.actors.bakery.step_message import DropTicket, TicketDropped
+from holdfast.actors.bakery.ticket import Who
 from holdfast.actors.bakery.wording import peeked
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Address, Instant
@@ -104,20 +105,34 @@ class Clerk:
                 if entry.owner in self.office.others and entry.owner in self.connected:
                     word = NotLeading(lock=asked.lock, who=asked.who, owner=entry.owner)
                     return [Send(door, word)]
-        for entry in known:
-            if is_named(entry, asked.request, asked.fence):
-                self.courses.agenda.forget(entry)
-        found = self.tickets.drop(asked.lock, asked.who, asked.request, asked.fence)
+        found = self._forget(asked.lock, asked.who, asked.request, asked.fence)
         dropped = self.endings.drop(door, asked, now, found=found)
         return [*dropped, *self.courses.advance(asked.lock, now)]
+
+    def _forget(self, lock: str, who: Who, request: int, fence: int) -> bool:
+        """Drop what is named, and its courses; return whether it was known."""
+        for entry in self.tickets.named(lock, who, request, fence):
+            self.courses.agenda.forget(entry)
+        return self.tickets.drop(lock, who, request, fence)
+
+    def on_dropped(self, leader: str, said: TicketDropped, now: Instant) -> list[Effect]:
+        """Count who has forgotten a request; once it has a name, all forget it by that, too.
+
+        A client knows a hold by its fence. A leader that did not vote for it does not.
+        """
+        word = self.endings.named(leader, said)
+        if word is None:
+            return self.endings.on_dropped(leader, said, now)
+        self._forget(word.lock, word.who, word.request, word.fence)
+        told = self.office.tell(word, frozenset((leader,)))
+        settled = self.endings.on_dropped(leader, said, now)
+        return [*told, *settled, *self.courses.advance(word.lock, now)]
 
     def _on_unlock_all(self, door: Address, asked: UnlockAll, now: Instant) -> list[Effect]:
         """Have everything of a session forgotten that is known here; others are asked, too."""
         effects: list[Effect] = [Send(door, Unlocked(number=asked.number, found=True))]
-        for entry in self.tickets.entries():
+        for entry in self.tickets.of_session(asked.session):
             ticket = entry.ticket
-            if ticket.who.session != asked.session:
-                continue
             self.courses.agenda.forget(entry)
             self.tickets.drop(ticket.lock, ticket.who, ticket.request, 0)
             word = DropTicket(
@@ -147,8 +162,8 @@ class Clerk:
         ticket = entry.ticket._replace(hold_ms=hold_ms)
         if ticket.lease_ms > self.office.bound_ms:
             return [Send(election_of(self.office.node), Raise(bound_ms=ticket.lease_ms))]
-        entry.ticket = ticket
+        # Whose it was cannot be reached, and may take it for over: who renews it has it now.
+        entry.ticket, entry.owner = ticket, self.office.node
         # Never shorter: a late copy of an earlier renewal must not end what a later one gave.
-        until = later(now, ticket.lease_ms)
-        entry.until = max(entry.until or until, until)
+        self.tickets.prolong(entry, later(now, ticket.lease_ms))
         return self.endings.extend(door, asked, entry, now)

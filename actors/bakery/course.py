@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.actors.bakery.agenda import Agenda, Course, Step, failed, locked, warn_at
 from holdfast.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, later
 from holdfast.actors.bakery.door_message import Error, Lock
+from holdfast.actors.bakery.entry import Entry, Phase
 from holdfast.actors.bakery.office import Office
 from holdfast.actors.bakery.step_message import (
     AddTicket,
@@ -14,7 +15,7 @@ from holdfast.actors.bakery.step_message import (
     MaxTicket,
     Yield,
 )
-from holdfast.actors.bakery.table import Entry, Phase, Table
+from holdfast.actors.bakery.table import Table
 from holdfast.actors.bakery.ticket import (
     COUNTER_MAX,
     Ticket,
@@ -77,7 +78,7 @@ class Courses:
         self.agenda.add(course)
         if entry.phase is Phase.HOLDING:
             return self._take_over(course, entry.fence, now)
-        entry.until = None
+        self.table.set_until(entry, None)
         return self.enter(course, now)  # It may hold already: a quorum knows.
 
     def resume(self, course: Course, now: Instant) -> list[Effect]:
@@ -189,7 +190,8 @@ class Courses:
         course = self.agenda.find(said.lock, said.who, said.request)
         if course is None or said.round != course.entry.round:
             return [Observe("bakery.late_answer")]
-        self.table.note(said.lock, min(said.highest, COUNTER_MAX))
+        highest = min(said.highest, COUNTER_MAX)
+        self.table.note(said.lock, highest)
         if said.known > said.round:  # Another owner's round: the next one is above it.
             course.known = max(course.known, said.known)
         if course.step is not Step.ASKING:
@@ -198,8 +200,8 @@ class Courses:
             course.votes[leader] = None
             return self.win(course, now)
         course.answered[leader] = None
-        if said.ahead is None and said.known <= said.round:  # A higher fence was given there.
-            self.table.note(said.lock, 0, pack_fence(self.office.epoch, said.highest))
+        if said.ahead is None and said.known <= said.round and not course.held:
+            self.table.note(said.lock, 0, pack_fence(self.office.epoch, highest))  # Given there.
         if self.office.can_win(len(course.answered)):
             return []
         return self.lose(course, now)
@@ -214,6 +216,8 @@ class Courses:
             return []  # Its own vote ended with its lease; it is told when it is due.
         if entry.is_over(now):
             return self.lose(course, now)
+        if course.held and self.table.is_outdone(entry.ticket.lock, course.held):
+            return [Observe("bakery.takeover_refused")]
         if not self.office.trusted(now):
             return [Observe("bakery.untrusted")]
         course.step = Step.HELD
@@ -248,7 +252,7 @@ class Courses:
         self.agenda.forget(entry)
         entry.owner = leader
         if entry.phase is not Phase.HOLDING:
-            entry.until = later(now, COPY_MS)
+            self.table.set_until(entry, later(now, COPY_MS))
         return [*effects, Observe("bakery.ceded")]
 
     def advance(self, lock: str, now: Instant) -> list[Effect]:
@@ -276,10 +280,12 @@ class Courses:
         return [*dropped, failed(course.entry.ticket, error, detail)]
 
     def drop(self, course: Course, now: Instant) -> list[Effect]:
-        """Forget the ticket, here and, as far as they hear it, at the others."""
+        """Forget the ticket, here and at the others, but no vote that another may have won with."""
         entry, office = course.entry, self.office
         lock, who, request = entry.ticket.lock, entry.ticket.who, entry.ticket.request
         self.agenda.forget(entry)
+        if course.held and entry.phase is Phase.HOLDING:
+            return self.advance(lock, now)  # Perhaps it was granted: its lease ends by itself.
         if self.table.get(lock, entry.key) is entry:
             self.table.remove(entry)
         word = DropTicket(

@@ -6,8 +6,8 @@ from holdfast.actors.bakery.agenda import Course, Step, warn_at
 from holdfast.actors.bakery.config import RESEND_MS, later
 from holdfast.actors.bakery.course import Courses
 from holdfast.actors.bakery.door_message import Expired, Unlocking
+from holdfast.actors.bakery.entry import Phase
 from holdfast.actors.bakery.step_message import AddTicket
-from holdfast.actors.bakery.table import Phase
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Instant, ms_between
 

@@ -38,6 +38,7 @@ from holdfast.actors.bakery.message import (
 )
 from holdfast.actors.bakery.pledge import Pledges, sound_proposal
 from holdfast.actors.bakery.reason import readiness
+from holdfast.actors.bakery.rivalry import Rivalry
 from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
 from holdfast.actors.role import Host, Role
@@ -50,9 +51,6 @@ TICK_MS = 50
 
 STALL_MS = 400
 """A majority that heeds no seating for so long needs another one (ms)."""
-
-BACKOFF_MS = 300
-"""Over how long coordinators that outbid each other spread their next proposals (ms)."""
 
 PATIENCE_MS = 300
 """How long the first coordinator of a new cluster waits for all members to come (ms)."""
@@ -107,7 +105,7 @@ class ElectionCoordinator(Role[Heard]):
         self.bound = Bound(node, members)
         self.told: Readiness | None = None
         self.served: Serve | None = None
-        self._random = random
+        self.rivalry = Rivalry(random)
 
     def begin(self, now: Instant) -> Effects:
         """Have the beats of this node say what its journal holds."""
@@ -184,6 +182,7 @@ class ElectionCoordinator(Role[Heard]):
         self.campaign = None
         if not self.pledges.has_promised(campaign.proposal):
             return (Observe("bakery.overtaken"),)
+        self.rivalry.mine = campaign.epoch
         installed = self._learn(campaign.seating(self.bound_ms), now)
         return [*installed, *self._go_on(now), Observe("bakery.installed")]
 
@@ -196,8 +195,10 @@ class ElectionCoordinator(Role[Heard]):
         return self._learn(best, now)
 
     def _learn(self, seating: Seating, now: Instant) -> list[Effect]:
+        before = self.pledges.seating.epoch
         if not self.pledges.learn(seating, now):
             return []
+        self.not_before = max(self.not_before, self.rivalry.learn(before, seating.epoch, now))
         self.healthy_at = now  # Give it time to be known by all.
         self.highest = max(self.highest, seating.epoch)
         return [self._persist(Install(seating=seating)), self._standing(now)]
@@ -268,8 +269,7 @@ class ElectionCoordinator(Role[Heard]):
 
     def _give_up(self, now: Instant, why: str) -> list[Effect]:
         self.campaign = None
-        pause_ms = TICK_MS + int(self._random.random() * BACKOFF_MS)
-        self.not_before = later(now, pause_ms)
+        self.not_before = max(later(now, TICK_MS + self.rivalry.spread_ms()), self.rivalry.until)
         return [Observe(why), self._standing(now)]
 
     def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:

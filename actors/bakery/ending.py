@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.actors.bakery.config import RESEND_MS, later
 from holdfast.actors.bakery.door_message import Prolong, Prolonged, Unlock, Unlocked
+from holdfast.actors.bakery.entry import Entry, Phase
 from holdfast.actors.bakery.office import Office
 from holdfast.actors.bakery.step_message import DropTicket, Extend, Extended, TicketDropped
-from holdfast.actors.bakery.table import Entry, Phase
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Address, Instant
 
@@ -96,6 +96,17 @@ class Endings:
         ending.found = ending.found or said.found
         return self._settle(said.number, ending, now)
 
+    def named(self, leader: str, said: TicketDropped) -> DropTicket | None:
+        """Return a drop that only now has the number of its request; others hear it again."""
+        ending = self.by_number.get(said.number)
+        if ending is None or not isinstance(ending.word, DropTicket):
+            return None
+        if ending.word.request or said.request <= 0:
+            return None
+        word = ending.word = replace(ending.word, request=said.request)
+        ending.answered = {leader: None}
+        return word
+
     def on_extended(self, leader: str, said: Extended, now: Instant) -> list[Effect]:
         """Count who has begun a lease anew."""
         ending = self.by_number.get(said.number)
@@ -144,9 +155,8 @@ class Endings:
     def tick(self, now: Instant) -> list[Effect]:
         """Say again what is not answered by all."""
         effects: list[Effect] = []
-        for number, ending in list(self.by_number.items()):
-            if ending.due > now:
-                break
+        while (found := next(iter(self.by_number.items()), None)) and found[1].due <= now:
+            number, ending = found
             ending.tries += 1
             if ending.tries > TRIES_MAX:
                 self._forget(number)

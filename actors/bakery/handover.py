@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.actors.bakery.config import COPY_MS, exports_needed, later, leader_of
+from holdfast.actors.bakery.entry import Entry, Key, Phase
 from holdfast.actors.bakery.message import Export, Lead, Table
-from holdfast.actors.bakery.table import Entry, Key, Phase
 from holdfast.actors.bakery.table import Table as Tickets
-from holdfast.actors.bakery.ticket import Record, fits
+from holdfast.actors.bakery.ticket import End, Record, fits, names
 from holdfast.actors.effect import Effect, Send
 from holdfast.actors.message import Address, Instant, ms_between
 
 PART = 200
 """Tickets in one part: some 400 KiB with the longest names."""
+
+ENDED_MAX = 5 * PART
+"""What ended last, of so many owners, goes with a table. Of what ended before, another leader may
+have a copy that missed the drop: then the lock is free only when that lease is over."""
 
 PARTS_MAX = 2_000
 """More parts than any table has: what claims to have more is dropped."""
@@ -24,12 +28,12 @@ class Arrival:
     """The parts of one former leader's table that have come."""
 
     parts: int
-    records: dict[int, tuple[Record, ...]] = field(default_factory=dict[int, tuple[Record, ...]])
+    came: dict[int, Table] = field(default_factory=dict[int, Table])
 
     @property
     def whole(self) -> bool:
         """Whether nothing is missing."""
-        return len(self.records) == self.parts
+        return len(self.came) == self.parts
 
 
 @dataclass(slots=True)
@@ -70,23 +74,56 @@ class Import:
     def on_table(self, node: str, table: Table) -> bool:
         """Take in a part; return whether it was one that is waited for."""
         lives = {one.node: one.life for one in self.lead.former.leaders}
-        sound = 0 <= table.part < table.parts <= PARTS_MAX and len(table.records) <= PART
+        sound = 0 <= table.part < table.parts <= PARTS_MAX
+        sound = sound and max(len(table.records), len(table.ended)) <= PART
         if lives.get(node) != table.life or not sound:
             return False  # A leader that lives anew has forgotten what it agreed.
         arrival = self.arrivals.setdefault(node, Arrival(table.parts))
         if arrival.parts != table.parts:
             arrival = self.arrivals[node] = Arrival(table.parts)
-        arrival.records[table.part] = table.records
+        arrival.came[table.part] = table
         return True
 
-    def merge(self, tickets: Tickets, now: Instant) -> None:
-        """Bring what came into ``tickets``; of a ticket that holds anywhere, the hold."""
-        for arrival in self.arrivals.values():
-            if arrival.whole:
-                for records in arrival.records.values():
-                    for record in records:
-                        _merge(tickets, record, now)
+    def merge(self, tickets: Tickets, now: Instant) -> list[Entry]:
+        """Bring what came into ``tickets``; of a ticket that holds anywhere, the hold.
+
+        What a client dropped at any of them is dropped here, too, and not brought by another.
+
+        Returns:
+            What was in ``tickets`` and is dropped.
+
+        """
+        parts = [
+            part
+            for arrival in self.arrivals.values()
+            if arrival.whole
+            for _, part in sorted(arrival.came.items())
+        ]
+        dropped: list[Entry] = []
+        for part in parts:
+            for end in reversed(part.ended):
+                dropped += _end(tickets, end)
+        for part in parts:
+            for record in part.records:
+                _merge(tickets, record, now)
         _keep_the_highest(tickets, now)
+        return dropped
+
+
+def _end(tickets: Tickets, end: End) -> list[Entry]:
+    """Take over what ended elsewhere; return what that drops here.
+
+    Its fences were granted, perhaps: no lower one is granted after them.
+    """
+    if not names(end.lock, end.who) or min(end.request, end.fence, end.highest) < 0:
+        return []
+    if end.highest:
+        tickets.note(end.lock, 0, end.highest)
+    if not end.request and not end.fence:
+        return []
+    dropped = tickets.named(end.lock, end.who, end.request, end.fence)
+    tickets.drop(end.lock, end.who, end.request, end.fence)
+    return dropped
 
 
 def _merge(tickets: Tickets, record: Record, now: Instant) -> None:
@@ -101,11 +138,9 @@ def _merge(tickets: Tickets, record: Record, now: Instant) -> None:
         return
     if entry.phase is not Phase.HOLDING:
         tickets.vote(entry, record.fence, now)
-        entry.until = until
-    elif entry.fence == record.fence:
-        entry.until = max(entry.until or until, until)
+        tickets.set_until(entry, until)
     else:
-        entry.until = max(entry.until or until, until)
+        tickets.prolong(entry, until)
         entry.fence = max(entry.fence, record.fence)
     tickets.note(ticket.lock, 0, record.fence)
 
@@ -123,9 +158,10 @@ def _keep_the_highest(tickets: Tickets, now: Instant) -> None:
 
 
 def parts_of(tickets: Tickets, epoch: int, life: int, now: Instant) -> list[Table]:
-    """Return all that waits or holds in ``tickets``, in parts."""
+    """Return all that waits or holds in ``tickets``, and what ended last, in parts."""
     records = [_record(e, now) for e in tickets.entries() if e.phase is not Phase.ENTERING]
-    starts = range(0, max(1, len(records)), PART)
+    ended = tickets.past.newest(ENDED_MAX)
+    starts = range(0, max(1, len(records), len(ended)), PART)
     return [
         Table(
             epoch=epoch,
@@ -133,6 +169,7 @@ def parts_of(tickets: Tickets, epoch: int, life: int, now: Instant) -> list[Tabl
             part=part,
             parts=len(starts),
             records=tuple(records[start : start + PART]),
+            ended=tuple(ended[start : start + PART]),
         )
         for part, start in enumerate(starts)
     ]

@@ -140,7 +140,7 @@ class Leader(Role[Heard]):
             case Ended() | Owned():
                 return self.voting.on_told(leader, event, now)
             case TicketDropped():
-                return self.endings.on_dropped(leader, event, now)
+                return self.clerk.on_dropped(leader, event, now)
             case Extended():
                 return self.endings.on_extended(leader, event, now)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.bakery.ticket import Record
+from holdfast.actors.bakery.ticket import End, Record
 from holdfast.actors.message import Message, message
 
 EPOCH_MAX = (1 << 30) - 1
@@ -159,3 +159,5 @@ class Table(Message):
     part: int
     parts: int
     records: tuple[Record, ...]
+    ended: tuple[End, ...]
+    """What ended last there, so that no other table brings it back."""

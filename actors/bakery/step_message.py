@@ -111,6 +111,8 @@ class TicketDropped(Message):
     epoch: int
     number: int
     found: bool
+    request: int
+    """Which request it was, 0 if I never knew: others may know it by nothing else."""
 
 
 @message(0xB7)

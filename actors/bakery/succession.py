@@ -6,10 +6,10 @@ from holdfast.actors.bakery.agenda import Step
 from holdfast.actors.bakery.config import election_of, leader_of, status_of
 from holdfast.actors.bakery.course import Courses
 from holdfast.actors.bakery.ending import Endings
+from holdfast.actors.bakery.entry import Entry, Phase
 from holdfast.actors.bakery.event import Serve, Serving
 from holdfast.actors.bakery.handover import Import, parts_of
 from holdfast.actors.bakery.message import Export, Lead, Merged, Table
-from holdfast.actors.bakery.table import Entry, Phase
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Address, Instant, ms_between, node_of
 
@@ -69,7 +69,8 @@ class Succession:
         if lead.empty or not arriving.own:
             self._clear()
         if not lead.empty:
-            arriving.merge(self.tickets, now)
+            for entry in arriving.merge(self.tickets, now):
+                self.courses.agenda.forget(entry)
         self.arriving, self.merged = None, lead.epoch
         self.office.take(lead.epoch, lead.leaders)
         return [self._merged(arriving.coordinator, lead.epoch, now)]
@@ -101,7 +102,7 @@ class Succession:
         if arriving is None or sender != leader_of(node) or table.epoch != arriving.lead.epoch:
             return [Observe("bakery.table_ignored")]
         if not arriving.on_table(node, table):
-            return [Observe("bakery.table_malformed")]
+            return [Observe("bakery.table_refused")]
         return self._merge(now)
 
     def leave(self, epoch: int) -> list[Effect]:

@@ -6,62 +6,17 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
 
 from holdfast.actors.bakery.config import later
+from holdfast.actors.bakery.entry import Entry, Key, Phase, is_named
+from holdfast.actors.bakery.expiry import Expiry
+from holdfast.actors.bakery.past import Past
 from holdfast.actors.bakery.ticket import Ticket, Turn, Who, counter_of
 from holdfast.actors.message import Instant
 
-REMEMBERED_MAX = 100_000
-"""Locks whose counters, and requests whose ends, are remembered; the oldest go first."""
-
-
-class Phase(Enum):
-    """Where a ticket stands in one leader's table."""
-
-    ENTERING = "enters"
-    WAITING = "waits"
-    HOLDING = "holds"
-    """This leader voted for it, which is the grant record: it votes for nobody else."""
-
-
-class Key(NamedTuple):
-    """One request for a lock."""
-
-    who: Who
-    request: int
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A ticket in the table.
-
-    Attributes:
-        owner: the leader that takes its steps.
-        round: the highest round of votes that was asked for.
-        fence: under which it holds, 0 while it does not.
-        until: of a hold: when its lease is over. Else: when a copy is forgotten that its
-            owner did not repeat; None for a ticket of this leader's own.
-
-    """
-
-    ticket: Ticket
-    owner: str
-    phase: Phase
-    since: Instant
-    until: Instant | None
-    round: int = 0
-    fence: int = 0
-
-    @property
-    def key(self) -> Key:
-        """Return which request it is."""
-        return Key(self.ticket.who, self.ticket.request)
-
-    def is_over(self, now: Instant) -> bool:
-        """Return whether its lease, or its time as a copy, is over."""
-        return self.until is not None and self.until <= now
+COUNTED_MAX = 100_000
+"""Locks whose counters are remembered; the oldest go first."""
 
 
 class Place(NamedTuple):
@@ -106,10 +61,10 @@ class Table:
     counters: OrderedDict[str, Counters] = field(default_factory=OrderedDict[str, Counters])
     floor: Counters = NOTHING_DRAWN
     """At least what was forgotten of any lock."""
-    done: OrderedDict[tuple[str, Who], tuple[int, int]] = field(
-        default_factory=OrderedDict[tuple[str, Who], tuple[int, int]]
-    )
-    """Of each owner at a lock: its last request that ended, and the fence it had (0: none)."""
+    past: Past = field(default_factory=Past)
+    expiry: Expiry = field(default_factory=Expiry)
+    sessions: dict[str, dict[Entry, None]] = field(default_factory=dict[str, dict[Entry, None]])
+    """What each session wants or holds."""
 
     def counters_of(self, lock: str) -> Counters:
         """Return what is known to have been drawn for ``lock``."""
@@ -121,14 +76,17 @@ class Table:
         fence = max(known.fence, fence)
         self.counters[lock] = Counters(max(known.highest, highest, counter_of(fence)), fence)
         self.counters.move_to_end(lock)
-        if len(self.counters) > REMEMBERED_MAX:
+        if len(self.counters) > COUNTED_MAX:
             _, gone = self.counters.popitem(last=False)
             floor = self.floor
             self.floor = Counters(max(floor.highest, gone.highest), max(floor.fence, gone.fence))
 
-    def is_done(self, ticket: Ticket) -> bool:
-        """Return whether ``ticket``, or a later one of its owner, ended before (B10)."""
-        return self.done.get((ticket.lock, ticket.who), (0, 0))[0] >= ticket.request
+    def is_outdone(self, lock: str, fence: int) -> bool:
+        """Return whether a higher fence was voted for, so that this one is granted no more (B8).
+
+        Who was granted the lock under it may still hold it, and renew: it is only not told anew.
+        """
+        return self.counters_of(lock).fence > fence
 
     def get(self, lock: str, key: Key) -> Entry | None:
         """Return the entry of that request."""
@@ -142,7 +100,7 @@ class Table:
 
         What waits of its owner with an earlier request gives way; not what may hold (``fence``).
         """
-        if self.is_done(ticket) or (self._is_outdated(ticket) and not fence):
+        if self.past.is_over(ticket, fence) or (self._is_outdated(ticket) and not fence):
             return None
         entry = self.get(ticket.lock, Key(ticket.who, ticket.request))
         if entry is None:
@@ -152,6 +110,7 @@ class Table:
         queue = self.queues[ticket.lock]
         self._unfile(queue, entry)
         entry.ticket, entry.owner, entry.until = ticket, owner, until
+        self.expiry.put(entry)
         entry.phase = Phase.WAITING if ticket.turn.number else Phase.ENTERING
         self._file(queue, entry)
         self.note(ticket.lock, ticket.turn.number)
@@ -161,6 +120,8 @@ class Table:
         queue = self.queues.setdefault(entry.ticket.lock, Queue())
         queue.entries[entry.key] = entry
         queue.of.setdefault(entry.ticket.who, []).append(entry.key)
+        self.sessions.setdefault(entry.ticket.who.session, {})[entry] = None
+        self.expiry.put(entry)
         self._file(queue, entry)
         self.size += 1
         return entry
@@ -179,12 +140,32 @@ class Table:
         queue = self.queues.get(lock)
         return [queue.entries[key] for key in queue.of.get(who, ())] if queue is not None else []
 
+    def named(self, lock: str, who: Who, request: int, fence: int) -> list[Entry]:
+        """Return what a drop of ``request``, or of ``fence`` (each may be 0), means."""
+        return [entry for entry in self.of(lock, who) if is_named(entry, request, fence)]
+
+    def of_session(self, session: str) -> list[Entry]:
+        """Return what all owners of a session want or hold."""
+        return list(self.sessions.get(session, ()))
+
+    def set_until(self, entry: Entry, until: Instant | None) -> None:
+        """Let ``entry`` be over then, or never. Nothing, if it is not in the table."""
+        if self.get(entry.ticket.lock, entry.key) is entry:
+            entry.until = until
+            self.expiry.put(entry)
+
+    def prolong(self, entry: Entry, until: Instant) -> None:
+        """Let ``entry`` be over no earlier than then."""
+        if entry.until is None or entry.until < until:
+            self.set_until(entry, until)
+
     def vote(self, entry: Entry, fence: int, now: Instant) -> None:
         """Let ``entry`` hold its lock, from now for its lease."""
         queue = self.queues[entry.ticket.lock]
         self._unfile(queue, entry)
         entry.phase, entry.fence = Phase.HOLDING, fence
         entry.until = later(now, entry.ticket.lease_ms)
+        self.expiry.put(entry)
         self._file(queue, entry)
         self.note(entry.ticket.lock, 0, fence)
 
@@ -195,6 +176,7 @@ class Table:
         queue = self.queues[entry.ticket.lock]
         self._unfile(queue, entry)
         entry.phase, entry.fence, entry.until = Phase.WAITING, 0, until
+        self.expiry.put(entry)
         self._file(queue, entry)
 
     def ahead(self, entry: Entry, now: Instant) -> Turn | None:
@@ -227,27 +209,24 @@ class Table:
         keys.remove(entry.key)
         if not keys:
             del queue.of[entry.ticket.who]
+        of_session = self.sessions[entry.ticket.who.session]
+        del of_session[entry]
+        if not of_session:
+            del self.sessions[entry.ticket.who.session]
+        self.expiry.take(entry)
         self.size -= 1
         if not queue.entries:
             del self.queues[lock]
 
-    def finish(self, lock: str, who: Who, request: int, fence: int = 0) -> None:
-        """Remember that this request, and all earlier ones of its owner, ended."""
-        before, held = self.done.pop((lock, who), (0, 0))
-        self.done[lock, who] = (max(request, before), fence or held)
-        if len(self.done) > REMEMBERED_MAX:
-            self.done.popitem(last=False)
-
     def drop(self, lock: str, who: Who, request: int, fence: int) -> bool:
         """End what ``request`` or ``fence`` names; return whether it was known."""
-        named = [entry for entry in self.of(lock, who) if is_named(entry, request, fence)]
-        ended, held = self.done.get((lock, who), (0, 0))
+        named = self.named(lock, who, request, fence)
+        found = bool(named) or self.past.knows(lock, who, request, fence)
         for entry in named:
             self.remove(entry)
-            self.finish(lock, who, entry.ticket.request, entry.fence)
-        if request:
-            self.finish(lock, who, request)
-        return bool(named) or (held == fence if fence else ended >= request)
+            self.past.drop(lock, who, entry.ticket.request, entry.fence)
+        self.past.drop(lock, who, request, fence)
+        return found
 
     def entries(self) -> Iterator[Entry]:
         """Return all entries, lock by lock."""
@@ -257,15 +236,16 @@ class Table:
 
     def forget_old(self, now: Instant) -> int:
         """Take out whatever is over; return how much."""
-        return sum(self.forget(entry, now) for entry in self.entries())
+        return sum(self.forget(entry, now) for entry in self.expiry.over(now))
 
     def forget(self, entry: Entry, now: Instant) -> bool:
         """Take out ``entry`` if its time is over; return whether it was."""
-        if not entry.is_over(now) or self.get(entry.ticket.lock, entry.key) is not entry:
+        lock = entry.ticket.lock
+        if not entry.is_over(now) or self.get(lock, entry.key) is not entry:
             return False
         self.remove(entry)
         if entry.phase is Phase.HOLDING:
-            self.finish(entry.ticket.lock, entry.ticket.who, entry.ticket.request)
+            self.past.lapse(lock, entry.ticket.who, entry.ticket.request, entry.fence)
         return True
 
     def _file(self, queue: Queue, entry: Entry) -> None:
@@ -287,11 +267,6 @@ class Table:
                     del queue.line[at]
             case Phase.HOLDING:
                 queue.holding.pop(entry.key, None)
-
-
-def is_named(entry: Entry, request: int, fence: int) -> bool:
-    """Return whether a drop of ``request``, or of ``fence`` (each may be 0), means ``entry``."""
-    return entry.ticket.request <= request or (fence > 0 and entry.fence == fence)
 
 
 def _is_late(entry: Entry, ticket: Ticket, owner: str) -> bool:

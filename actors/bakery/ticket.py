@@ -71,6 +71,19 @@ class Record(NamedTuple):
     """What is left of its lease (ms)."""
 
 
+class End(NamedTuple):
+    """What ended of one owner at one lock, in a table that is handed over; 0 for nothing."""
+
+    lock: str
+    who: Who
+    request: int
+    """The last one that its client dropped."""
+    fence: int
+    """Of the last hold that its client dropped."""
+    highest: int
+    """The highest fence under which anything of this owner ended, dropped or not."""
+
+
 def pack_fence(epoch: int, counter: int) -> int:
     """Return the fence of the ``counter``-th grant, 1 to `COUNTER_MAX`, in ``epoch``."""
     return epoch << COUNTER_BITS | counter
@@ -86,13 +99,20 @@ def counter_of(fence: int) -> int:
     return fence & COUNTER_MAX
 
 
-def fits(ticket: Ticket) -> bool:
-    """Return whether every field of ``ticket``, which a peer sent, is within its limits."""
-    who, turn = ticket.who, ticket.turn
+def names(lock: str, who: Who) -> bool:
+    """Return whether the names of a lock and an owner, which a peer sent, are within limits."""
     return (
-        1 <= len(ticket.lock.encode(errors="replace")) <= LOCK_NAME_BYTES_MAX
+        1 <= len(lock.encode(errors="replace")) <= LOCK_NAME_BYTES_MAX
         and len(who.session) <= ADDRESS_BYTES_MAX
         and len(who.owner) <= OWNER_BYTES_MAX
+    )
+
+
+def fits(ticket: Ticket) -> bool:
+    """Return whether every field of ``ticket``, which a peer sent, is within its limits."""
+    turn = ticket.turn
+    return (
+        names(ticket.lock, ticket.who)
         and len(ticket.label) <= OWNER_BYTES_MAX
         and len(ticket.door) <= ADDRESS_BYTES_MAX
         and 0 <= turn.number <= COUNTER_MAX

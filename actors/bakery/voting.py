@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.actors.bakery.agenda import Step
+from holdfast.actors.bakery.agenda import Course, Step
 from holdfast.actors.bakery.config import COPY_MS, later, leader_of
 from holdfast.actors.bakery.course import Courses
 from holdfast.actors.bakery.door_message import Error
+from holdfast.actors.bakery.entry import Entry, Key, Phase
 from holdfast.actors.bakery.office import Office
 from holdfast.actors.bakery.step_message import (
     AddTicket,
@@ -22,7 +23,7 @@ from holdfast.actors.bakery.step_message import (
     TicketDropped,
     Yield,
 )
-from holdfast.actors.bakery.table import Entry, Key, Phase, Table, is_named
+from holdfast.actors.bakery.table import Table
 from holdfast.actors.bakery.ticket import Ticket, Turn, epoch_of, fits
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Instant, Message
@@ -89,6 +90,31 @@ class Voting:
         ticket = step.ticket
         if not fits(ticket) or not ticket.turn.number or step.fence < 0:
             return [Observe("bakery.step_malformed")]
+        ceded: list[Effect] = []
+        course = self.courses.agenda.find(ticket.lock, ticket.who, ticket.request)
+        whose = self._whose(course, leader, step) if course is not None else ""
+        if course is not None and whose == self.office.node:
+            return self._answer(leader, Owned(**_request(step.epoch, ticket)))
+        if course is not None and whose == leader:
+            ceded = self.courses.cede(course, leader, now)
+        return [*ceded, *self._take_in(leader, step, now)]
+
+    def _whose(self, course: Course, leader: str, step: AddTicket) -> str:
+        """Return which of two owners of a request goes on with it, empty if votes are to say.
+
+        First goes who granted it, then who takes a hold over, then who ranks first. But a hold
+        that only the other one takes over is not left to it: its votes may be too few.
+        """
+        held = course.step is Step.HELD
+        if (held or course.held) and not step.taken:
+            return self.office.node
+        if held or (step.fence if step.taken else 0) != course.held:
+            return ""
+        return self.office.node if self.office.ranks_before(leader) else leader
+
+    def _take_in(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
+        """Know a ticket by its number; vote for it, if that is asked for and nothing is ahead."""
+        ticket = step.ticket
         entry = self.table.get(ticket.lock, Key(ticket.who, ticket.request))
         if entry is not None and not _heeds(entry, leader, step):
             return self._collected(leader, step, entry, None)
@@ -103,13 +129,18 @@ class Voting:
             return self._it_ended(leader, step)
         entry.round, entry.owner = step.round, leader
         ahead = None if entry.phase is Phase.HOLDING else self.table.ahead(entry, now)
-        last = self.table.counters_of(ticket.lock).fence
-        if step.fence > last and entry.phase is not Phase.HOLDING and ahead is None:
+        if entry.phase is not Phase.HOLDING and ahead is None and self._is_highest(step):
             self.table.vote(entry, step.fence, now)
         if entry.phase is Phase.HOLDING:
             self._leave_to(entry)
         answer = self._collected(leader, step, entry, ahead)
         return [*answer, *self.courses.advance(ticket.lock, now)]
+
+    def _is_highest(self, step: AddTicket) -> bool:
+        """Return whether no fence of the lock is as high, but the very one whose time was over."""
+        last = self.table.counters_of(step.ticket.lock).fence
+        again = step.taken and self.table.past.lapsed_under(step.ticket, step.fence)
+        return step.fence > last or (again and step.fence == last > 0)
 
     def _leave_to(self, entry: Entry) -> None:
         """Take no more steps for a request that this leader has voted for as another's.
@@ -124,6 +155,8 @@ class Voting:
         self, leader: str, step: AddTicket, entry: Entry, ahead: Turn | None
     ) -> list[Effect]:
         voted = entry.phase is Phase.HOLDING and entry.fence == step.fence
+        if step.taken and self.table.is_outdone(step.ticket.lock, step.fence):
+            voted = False
         word = Collected(
             **_request(step.epoch, step.ticket),
             round=step.round,
@@ -149,11 +182,13 @@ class Voting:
                 if entry.ticket.request == step.request and entry.owner == leader:
                     self._gave_up(entry)
             return self.courses.advance(step.lock, now)
-        for entry in self.table.of(step.lock, step.who):
-            if is_named(entry, step.request, step.fence):
-                self.courses.agenda.forget(entry)
+        request = step.request
+        for entry in self.table.named(step.lock, step.who, step.request, step.fence):
+            request = max(request, entry.ticket.request)
+            self.courses.agenda.forget(entry)
         found = self.table.drop(step.lock, step.who, step.request, step.fence)
-        word = TicketDropped(epoch=step.epoch, number=step.number, found=found)
+        request = request or self.table.past.request_of(step.lock, step.who, step.fence)
+        word = TicketDropped(epoch=step.epoch, number=step.number, found=found, request=request)
         answer = self._answer(leader, word) if step.number else []
         return [*answer, *self.courses.advance(step.lock, now)]
 
@@ -164,7 +199,7 @@ class Voting:
             return
         entry.owner = self.office.node
         if entry.phase is not Phase.HOLDING:
-            entry.until = None
+            self.table.set_until(entry, None)
 
     def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         ticket = step.ticket
@@ -182,8 +217,7 @@ class Voting:
             entry.ticket, entry.owner = ticket, leader
             if entry.phase is not Phase.HOLDING:
                 self.table.vote(entry, step.fence, now)
-            until = later(now, ticket.lease_ms)
-            entry.until = max(entry.until or until, until)
+            self.table.prolong(entry, later(now, ticket.lease_ms))
             self._leave_to(entry)
         word = Extended(epoch=step.epoch, number=step.number, kept=kept)
         return self._answer(leader, word)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from heapq import nsmallest
 
 from holdfast.actors.bakery.door_message import Peek, Peeked
-from holdfast.actors.bakery.table import Entry, Phase, Table
+from holdfast.actors.bakery.entry import Entry, Phase
+from holdfast.actors.bakery.table import Table
 from holdfast.actors.bakery.ticket import Turn
 from holdfast.actors.lock.message import Contender, LockStatus
 from holdfast.actors.message import Instant, ms_between, node_of

@@ -27,7 +27,14 @@ from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Happened, 
 from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
 from holdfast.actors.paxos.proxy_command import check_question, translate
-from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind, is_full
+from holdfast.actors.paxos.proxy_errand import (
+    ACQUIRE,
+    ERRANDS_MAX,
+    RELEASE,
+    Errands,
+    Kind,
+    is_full,
+)
 from holdfast.actors.paxos.proxy_event import (
     Asked,
     FromClient,
@@ -185,11 +192,8 @@ class LogProxy(Role[Heard]):
             return self._overloaded(asker, asked, f"{ERRANDS_MAX} requests")
         if guest is not None and is_full(guest.errands, kind, GUEST_ERRANDS_MAX):
             return self._overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
-        if kind is Kind.CANCEL:
-            session, owner, lock, number = key
-            self.errands.drop((session, owner, lock, -number))
-        elif kind is Kind.KEEP and guest is not None:
-            self.errands.keep_two(guest, key)
+        if kind is not ACQUIRE and kind is not RELEASE:
+            self.errands.make_room(kind, key, guest)
         errand = self.errands.add(kind, key, command, now, asker=asker, asked=asked, guest=guest)
         propose = self.errands.propose(errand)
         return (propose,) if self.ticking else (propose, *self._tick())

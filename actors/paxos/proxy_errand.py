@@ -9,7 +9,7 @@ from enum import Enum
 
 from holdfast.actors.effect import Send
 from holdfast.actors.lock.command import Command
-from holdfast.actors.message import NS_PER_MS, Address, Instant
+from holdfast.actors.message import NS_PER_MS, Address, Instant, maker
 from holdfast.actors.paxos.message import Propose
 from holdfast.actors.paxos.proxy_event import Asked
 from holdfast.actors.paxos.proxy_guest import Guest
@@ -30,6 +30,8 @@ thousands wait they must not be most of it."""
 NOBODY = Address("")
 """The asker of a command that the door gives for itself."""
 
+_propose = maker(Propose)
+
 Key = tuple[str, str, str, int]
 """What an outcome is addressed by: session, owner, lock, request. See the `key_of_` functions."""
 
@@ -45,6 +47,9 @@ class Kind(Enum):
     CANCEL = "cancel"
     EVICT = "evict"
 
+
+ACQUIRE, RELEASE = Kind.ACQUIRE, Kind.RELEASE
+"""What is asked for most: to look up a member of an enum takes as long as three other names."""
 
 EASING = frozenset({Kind.KEEP, Kind.END, Kind.RELEASE, Kind.CANCEL})
 """What frees something, or keeps what is held: there is as much room for it again. Were it refused
@@ -101,6 +106,9 @@ class Errand:
     own: bool = False
 
 
+_errand = maker(Errand)
+
+
 class Errands:
     """All commands under way. The log's outcome ends an errand; until then it is repeated.
 
@@ -151,16 +159,16 @@ class Errands:
         """Take on a command, whose ``key`` must be free; the caller sends `propose` of it."""
         assert key not in self.by_key
         self.number += 1
-        errand = Errand(
-            key,
-            kind,
-            self.number,
-            self._encode(command),
-            asker,
-            asked,
-            now,
-            now,
-            now,
+        errand = _errand(
+            key=key,
+            kind=kind,
+            number=self.number,
+            command=self._encode(command),
+            asker=asker,
+            asked=asked,
+            asked_at=now,
+            since=now,
+            proposed_at=now,
             guest=guest,
             own=own,
         )
@@ -171,7 +179,7 @@ class Errands:
 
     def propose(self, errand: Errand) -> Send:
         """Return the proposal of ``errand`` to this node's replica, which passes it on."""
-        propose = Propose(client=self.door, number=errand.number, command=errand.command)
+        propose = _propose(client=self.door, number=errand.number, command=errand.command)
         return Send(self.replica, propose)
 
     def numbered(self, number: int) -> Errand | None:
@@ -185,6 +193,14 @@ class Errands:
             del self.queued[errand.number]
         if errand.guest is not None:
             errand.guest.errands -= 1
+
+    def make_room(self, kind: Kind, key: Key, guest: Guest | None) -> None:
+        """Drop what is under way and made needless by a new command."""
+        if kind is Kind.CANCEL:
+            session, owner, lock, number = key
+            self.drop((session, owner, lock, -number))
+        elif kind is Kind.KEEP and guest is not None:
+            self.keep_two(guest, key)
 
     def drop(self, key: Key) -> None:
         """Forget a command that another makes needless, if it is under way."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +19,8 @@ from holdfast.cluster.cli.init import PROTOCOLS
 from holdfast.cluster.recipe import Settings
 
 if TYPE_CHECKING:
+    from holdfast.cluster.simulation.paxos_run import LogReport
+    from holdfast.cluster.simulation.run import Report
     from holdfast.cluster.simulation.sweep import Outcome, Total
 
 EXIT_VIOLATION = 1
@@ -49,6 +53,9 @@ def simulate(
     log: Annotated[
         bool, typer.Option("--log", help="paxos: its log alone, judged by its own invariants.")
     ] = False,
+    judged: Annotated[
+        bool, typer.Option("--judged", help="bakery: under blows, judged by its own invariants.")
+    ] = False,
 ) -> None:
     """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
 
@@ -65,25 +72,24 @@ def simulate(
 
       [cyan]holdfast simulate --protocol central --seed 7 --trace[/cyan]
 
-      [cyan]holdfast simulate --log --seeds 0..1999 --workers 2[/cyan]
+      [cyan]holdfast simulate --protocol bakery --judged --seeds 0..1999 --workers 2[/cyan]
 
     """
     from holdfast.cluster.simulation.promise import in_words, promise_of  # noqa: PLC0415
 
     settings = Settings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
-    if log and protocol != "paxos":
-        raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
+    runs = _runs(protocol, settings, workers, log=log, judged=judged)
     if seed is not None:
-        _one(protocol, seed, settings, trace=trace, log=log)
+        _one(runs, seed, trace=trace)
         return
     if trace:
         raise ConfigError("--trace is told for one seed: give --seed as well")
     first, last = seed_range(seeds)
     console = Console()
-    if not log:
+    if not log and not judged:
         console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
-    _many(console, protocol, range(first, last + 1), settings, workers, log=log)
+    _many(console, runs, range(first, last + 1))
 
 
 def seed_range(text: str) -> tuple[int, int]:
@@ -105,11 +111,60 @@ def seed_range(text: str) -> tuple[int, int]:
     return first, last
 
 
-def _one(protocol: str, seed: int, settings: Settings, *, trace: bool, log: bool) -> None:
-    from holdfast.cluster.simulation.paxos_run import run_log_seed  # noqa: PLC0415
-    from holdfast.cluster.simulation.run import run_seed  # noqa: PLC0415
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """What is simulated, and how."""
 
-    report = run_log_seed(seed) if log else run_seed(protocol, seed, settings=settings)
+    title: str
+    options: str
+    """That repeat it."""
+    answers: str
+    """What it counts."""
+    one: Callable[[int], Report | LogReport]
+    many: Callable[[range], Generator[Outcome, None, None]]
+
+
+def _runs(protocol: str, settings: Settings, workers: int, *, log: bool, judged: bool) -> _Runs:
+    if log and protocol != "paxos":
+        raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
+    if judged and protocol != "bakery":
+        raise ConfigError(f"--judged is for protocol bakery, which has such judges, not {protocol}")
+    from holdfast.cluster.simulation.bakery_run import (  # noqa: PLC0415
+        run_bakery_seed,
+        sweep_judged,
+    )
+    from holdfast.cluster.simulation.paxos_run import run_log_seed, sweep_log  # noqa: PLC0415
+    from holdfast.cluster.simulation.run import run_seed  # noqa: PLC0415
+    from holdfast.cluster.simulation.sweep import sweep  # noqa: PLC0415
+
+    options = f"--protocol {protocol}"
+    if log:
+        return _Runs(
+            title=f"the log of {protocol}",
+            options=f"{options} --log",
+            answers="answers",
+            one=run_log_seed,
+            many=partial(sweep_log, workers=workers),
+        )
+    if judged:
+        return _Runs(
+            title=f"{protocol}, judged",
+            options=f"{options} --judged",
+            answers="grants",
+            one=run_bakery_seed,
+            many=partial(sweep_judged, workers=workers),
+        )
+    return _Runs(
+        title=protocol,
+        options=f"{options} --central-journal" if settings.central_journal else options,
+        answers="grants",
+        one=partial(run_seed, protocol, settings=settings),
+        many=partial(sweep, protocol, settings=settings, workers=workers),
+    )
+
+
+def _one(runs: _Runs, seed: int, *, trace: bool) -> None:
+    report = runs.one(seed)
     if trace:
         for line in report.trace():
             typer.echo(line)
@@ -119,27 +174,19 @@ def _one(protocol: str, seed: int, settings: Settings, *, trace: bool, log: bool
         raise typer.Exit(EXIT_VIOLATION)
     typer.echo(
         f"seed {seed} is clean: {report.deliveries} deliveries, {report.grants} "
-        f"{'answers' if log else 'grants'}, "
-        f"{report.virtual_ms} virtual ms"
+        f"{runs.answers}, {report.virtual_ms} virtual ms"
     )
 
 
-def _many(
-    console: Console, protocol: str, seeds: range, settings: Settings, workers: int, *, log: bool
-) -> None:
-    from holdfast.cluster.simulation.paxos_run import sweep_log  # noqa: PLC0415
-    from holdfast.cluster.simulation.sweep import Total, sweep  # noqa: PLC0415
+def _many(console: Console, runs: _Runs, seeds: range) -> None:
+    from holdfast.cluster.simulation.sweep import Total  # noqa: PLC0415
 
     total = Total()
     began = time.monotonic()
-    title = f"the log of {protocol}" if log else protocol
-    if log:
-        outcomes = sweep_log(seeds, workers=workers)
-    else:
-        outcomes = sweep(protocol, seeds, settings=settings, workers=workers)
+    outcomes = runs.many(seeds)
     watched = track(
         outcomes,
-        description=f"{title} {seeds[0]}..{seeds[-1]}",
+        description=f"{runs.title} {seeds[0]}..{seeds[-1]}",
         total=len(seeds),
         console=console,
         disable=not console.is_terminal,
@@ -149,21 +196,14 @@ def _many(
         total.add(outcome)
         if outcome.violation is not None:
             outcomes.close()
-            _tell_failure(protocol, outcome, settings, log=log)
+            typer.echo(f"seed {outcome.seed} fails at {outcome.violation}")
+            command = f"holdfast simulate {runs.options} --seed {outcome.seed} --trace"
+            typer.echo(f"repeat it: {command}")
             raise typer.Exit(EXIT_VIOLATION)
-    _tell_total(console, title, total, time.monotonic() - began)
+    _tell_total(console, runs.title, total, time.monotonic() - began)
     if total.grants < GRANTS_MIN * total.seeds:
         typer.echo(f"void: {total.grants} grants, {GRANTS_MIN} a seed are needed")
         raise typer.Exit(EXIT_VIOLATION)
-
-
-def _tell_failure(protocol: str, outcome: Outcome, settings: Settings, *, log: bool) -> None:
-    options = " --central-journal" if settings.central_journal else ""
-    options += " --log" if log else ""
-    typer.echo(f"seed {outcome.seed} fails at {outcome.violation}")
-    typer.echo(
-        f"repeat it: holdfast simulate --protocol {protocol}{options} --seed {outcome.seed} --trace"
-    )
 
 
 def _tell_total(console: Console, title: str, total: Total, seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.actors.bakery.config import door_of, election_of, leader_of
 from holdfast.actors.effect import Effects
 from holdfast.cluster.recipe import Settings
+from holdfast.cluster.simulation.bakery_judge_drops import DropsJudge
 from holdfast.cluster.simulation.bakery_judge_election import ElectionJudge
 from holdfast.cluster.simulation.bakery_judge_leases import LeasesJudge
 from holdfast.cluster.simulation.bakery_judge_votes import VotesJudge
@@ -47,6 +48,7 @@ class BakeryJudge:
         true = promise_of("bakery", Settings()).clocks_true(world.misfortune)
         self.election = ElectionJudge(world, blame)
         self.votes = VotesJudge(world, blame, self.election, clocks_true=true)
+        self.drops = DropsJudge(world, blame)
         self.leases = LeasesJudge(world, blame, clocks_true=true)
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
@@ -58,6 +60,7 @@ class BakeryJudge:
             self.election.handled(delivered, effects)
             self.votes.handled(delivered, effects)
             self.leases.at_leader(delivered, effects)
+            self.drops.handled(delivered, effects)
         elif to == door_of(node):
             self.leases.at_door(delivered, effects)
         elif to == election_of(node):

@@ -5,15 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.actors.bakery.door_message import Lock, Locked, Unlock, UnlockAll
+from holdfast.actors.bakery.door_message import (
+    Lock,
+    Locked,
+    Prolong,
+    Prolonged,
+    Unlock,
+    UnlockAll,
+)
+from holdfast.actors.bakery.entry import Key, Phase
 from holdfast.actors.bakery.message import Merged
 from holdfast.actors.bakery.step_message import DropTicket
-from holdfast.actors.bakery.table import Key, Phase
 from holdfast.actors.bakery.ticket import COUNTER_BITS, Who
 from holdfast.actors.client.message import HoldsLost, Leased
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.lock.message import Granted, Release
-from holdfast.actors.message import NS_PER_MS, Instant, node_of
+from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of
 from holdfast.cluster.simulation.blame import Blame
 from holdfast.cluster.simulation.trace import Delivered
 from holdfast.cluster.simulation.world import World
@@ -59,6 +66,8 @@ class LeasesJudge:
         """True time at which a request was said to a leader first (ns)."""
         self.leases: dict[str, dict[int, Lease]] = {}
         """By lock and fence."""
+        self.renewals: dict[tuple[Address, int], tuple[str, int]] = {}
+        """By door and its number: which lock, and when a leader heard of it first (ns)."""
         self.answers: dict[tuple[str, int, str, str, str, int], int] = {}
         """By door, its life, session, owner, lock and request: the fence that was answered."""
 
@@ -100,6 +109,9 @@ class LeasesJudge:
             case Lock():
                 key = (event.lock, Key(event.who, event.request))
                 self.heard.setdefault(key, self.world.time)
+            case Prolong():
+                renewal = (delivered.sender, event.number)
+                self.renewals.setdefault(renewal, (event.lock, self.world.time))
             case Unlock() if not event.waiting:
                 self._dropped(event.lock, event.who, event.request, event.fence)
             case DropTicket() if not event.mine:
@@ -111,6 +123,8 @@ class LeasesJudge:
         for effect in effects:
             if type(effect) is Send and type(effect.message) is Locked:
                 self._granted(delivered.node, effect.message)
+            elif type(effect) is Send and type(effect.message) is Prolonged:
+                self._prolonged(effect.to, effect.message)
             elif type(effect) is Send and type(effect.message) is Merged:
                 self._merged(delivered, effect.message)
 
@@ -156,6 +170,14 @@ class LeasesJudge:
         since = self.heard.get((locked.lock, key), self.world.time)
         lease_ns = (locked.hold_ms + locked.grace_ms) * NS_PER_MS
         leases[locked.fence] = Lease(key, since + lease_ns * PER_MILLE // 1_000)
+
+    def _prolonged(self, door: Address, said: Prolonged) -> None:
+        """Let a lease be over later; who believes in it says so, if it is a client at all."""
+        lock, since = self.renewals.get((door, said.number), ("", 0))
+        lease = self.leases.get(lock, {}).get(said.fence)
+        if lease is not None:
+            lease_ns = (said.hold_ms + said.grace_ms) * NS_PER_MS
+            lease.until = max(lease.until, since + lease_ns * PER_MILLE // 1_000)
 
     def _merged(self, delivered: Delivered, merged: Merged) -> None:
         """Demand that whoever is ready to lead knows of every lease that lives (B3)."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from holdfast.actors.bakery.config import TRUST_MS, later, leader_of, quorum
 from holdfast.actors.bakery.door_message import Locked, Unlock, UnlockAll
+from holdfast.actors.bakery.entry import Key, Phase
 from holdfast.actors.bakery.step_message import (
     AddTicket,
     Collected,
@@ -16,7 +17,6 @@ from holdfast.actors.bakery.step_message import (
     MaxTicket,
     Yield,
 )
-from holdfast.actors.bakery.table import Key, Phase
 from holdfast.actors.bakery.ticket import Turn, Who
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.message import Instant, Message, node_of
@@ -136,7 +136,11 @@ class VotesJudge:
         """Forget a vote as its owner says, or as one says who came after its owner."""
         key, stands = Key(word.who, word.request), life.standing.get(word.lock, {})
         others = {leader.node for leader in role.office.leaders} - {owner}
-        if key in stands and stands[key].owner not in others:
+        if key not in stands or stands[key].owner in others:
+            return
+        entry = role.tickets.get(word.lock, key)
+        kept = entry is not None and entry.fence == stands[key].fence
+        if not kept:  # Of an earlier round; or this leader has the request, too.
             del stands[key]
 
     def _drop_all(self, life: Life, session: str) -> None:

@@ -1,4 +1,4 @@
-"""Who makes leaders of `bakery` suffer: lost one at a time and two at once, slow, or a minority."""
+"""Who makes leaders of `bakery` suffer: lost one at a time or two at once, slow, or cut off."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Blow(Enum):
     BOUNCE = "a leader is back before it is missed"
     SLOW = "two leaders hear each other late"
     MINORITY = "a minority of the members, with leaders and clients, is cut off"
+    CUT_OFF = "leaders are cut off from all other members, and clients reach them still"
+    APART = "two leaders do not hear each other, and everybody hears both"
 
 
 class LeaderNemesis:
@@ -83,6 +85,8 @@ class LeaderNemesis:
             Blow.BOUNCE: self._bounce,
             Blow.SLOW: self._slow,
             Blow.MINORITY: self._part,
+            Blow.CUT_OFF: self._cut_off,
+            Blow.APART: self._set_apart,
         }
         strikes[blow](leaders)
 
@@ -112,8 +116,7 @@ class LeaderNemesis:
 
     def _slow(self, leaders: list[str]) -> None:
         """Hold back what two of them say to each other, for less than makes them unreachable."""
-        pair = leaders[:2]
-        links = [(a, b) for a in pair for b in pair if a != b]
+        links = _between(leaders[:1], leaders[1:2])
         self._cut(links, self._random.randint(1, 500) * NS_PER_MS, holds=True)
 
     def _part(self, leaders: list[str]) -> None:
@@ -126,10 +129,21 @@ class LeaderNemesis:
         clients = [name for name in self.world.nodes if name not in members]
         few += [name for name in clients if self._random.random() < 1 / 2]
         rest = [name for name in self.world.nodes if name not in few]
-        links = [link for a in few for b in rest for link in ((a, b), (b, a))]
-        self._cut(links, self._about(3_000), holds=self._random.random() < 1 / 2)
+        self._cut(_between(few, rest), self._about(3_000), holds=self._random.random() < 1 / 2)
+
+    def _cut_off(self, leaders: list[str]) -> None:
+        """Let one leader or two serve on, and not know what the others do."""
+        few = leaders[: self._random.randint(1, 2)]
+        rest = [name for name in self.world.members if name not in few]
+        self._cut(_between(few, rest), self._about(2_500), holds=False)
+
+    def _set_apart(self, leaders: list[str]) -> None:
+        """Let one miss what the other tells, such as renewals, for longer than some leases are."""
+        self._cut(_between(leaders[:1], leaders[1:2]), self._about(2_000), holds=False)
 
     def _cut(self, links: list[tuple[str, str]], length: int, *, holds: bool) -> None:
+        if not links:
+            return
         ends = self.world.time + length
         told = ", ".join(f"{source} to {to}" for source, to in links)
         until = "late" if holds else "lost"
@@ -146,3 +160,8 @@ class LeaderNemesis:
     def _about(self, ms: int) -> int:
         """Return a random time with the mean ``ms`` (in ns)."""
         return 1 + int(self._random.expovariate(1.0) * ms * NS_PER_MS)
+
+
+def _between(here: list[str], there: list[str]) -> list[tuple[str, str]]:
+    """Return the links from any of the ones to any of the others, both ways."""
+    return [link for a in here for b in there for link in ((a, b), (b, a))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from random import Random
 
@@ -16,6 +16,7 @@ from holdfast.cluster.simulation.misfortune import Misfortune
 from holdfast.cluster.simulation.plan import Plan
 from holdfast.cluster.simulation.promise import promise_of
 from holdfast.cluster.simulation.run import Report, run_seed
+from holdfast.cluster.simulation.sweep import Outcome, outcome_of, outcomes
 from holdfast.cluster.simulation.world import World
 
 Change = Callable[[Spawn], Spawn]
@@ -98,3 +99,19 @@ def run_bakery_seed(
         promise=promise_of("bakery", Settings()),
         judges=judges,
     )
+
+
+def run_judged_for_outcome(seed: int) -> Outcome:
+    """Run one seed and forget its trace."""
+    return outcome_of(run_bakery_seed(seed))
+
+
+def sweep_judged(seeds: Iterable[int], *, workers: int = 1) -> Generator[Outcome, None, None]:
+    """Run ``seeds`` before the judge and yield what became of each, in their order.
+
+    Args:
+        seeds: which.
+        workers: how many processes, at least 1. It changes no outcome.
+
+    """
+    return outcomes(run_judged_for_outcome, seeds, workers)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from typing import Any
 
 from holdfast.actors.effect import Spawn
@@ -18,7 +16,7 @@ from holdfast.cluster.simulation.paxos_judge import LogJudge
 from holdfast.cluster.simulation.paxos_machine import OPENING, Register
 from holdfast.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
 from holdfast.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
-from holdfast.cluster.simulation.sweep import CHUNK, Outcome
+from holdfast.cluster.simulation.sweep import Outcome, outcomes
 from holdfast.cluster.simulation.trace import Trace
 from holdfast.cluster.simulation.violation import ViolationError
 
@@ -234,11 +232,4 @@ def sweep_log(seeds: Iterable[int], *, workers: int = 1) -> Generator[Outcome, N
         workers: how many processes, at least 1. It changes no outcome.
 
     """
-    if workers == 1:
-        yield from map(run_log_for_outcome, seeds)
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        try:
-            yield from pool.map(run_log_for_outcome, seeds, chunksize=CHUNK)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    return outcomes(run_log_for_outcome, seeds, workers)

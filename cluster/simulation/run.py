@@ -12,7 +12,7 @@ from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of, nod
 from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings
 from holdfast.cluster.simulation.adversary import Adversary
 from holdfast.cluster.simulation.audit import Auditor
-from holdfast.cluster.simulation.bakery_hunt import LeaderHunt
+from holdfast.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from holdfast.cluster.simulation.bakery_terms import with_terms
 from holdfast.cluster.simulation.ground import Judge
 from holdfast.cluster.simulation.judge import LockJudge, judge_drain, judge_progress
@@ -201,7 +201,10 @@ class _Run:
             self.world.at(max(late, at_ms * NS_PER_MS), self._die, name)
         self.nemesis.begin()
         self.adversary.begin()
-        LeaderHunt(self.world, Random(f"{self.seed}/hunt"), self.plan.hunts_every_ms).begin()
+        if self.plan.hunts_every_ms:
+            hunter = LeaderNemesis(self.world, tuple(Blow), self.plan.hunts_every_ms)
+            self.world.judges.append(hunter)
+            hunter.begin()
         self.world.run(self.plan.chaos_ms * NS_PER_MS)
         self.nemesis.heal()
         for user in self.contenders():

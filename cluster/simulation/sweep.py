@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from holdfast.cluster.recipe import Settings
-from holdfast.cluster.simulation.run import run_seed
+from holdfast.cluster.simulation.run import Report, run_seed
 
 CHUNK = 8
 """Seeds handed to a process at a time."""
@@ -52,9 +52,13 @@ class Total:
 
 def run_for_outcome(protocol: str, settings: Settings, seed: int) -> Outcome:
     """Run one seed and forget its trace."""
-    report = run_seed(protocol, seed, settings=settings)
+    return outcome_of(run_seed(protocol, seed, settings=settings))
+
+
+def outcome_of(report: Report) -> Outcome:
+    """Return a report without its trace."""
     return Outcome(
-        seed,
+        report.seed,
         report.violation,
         report.deliveries,
         report.grants,
@@ -76,7 +80,13 @@ def sweep(
         workers: how many processes, at least 1. It changes no outcome.
 
     """
-    run = partial(run_for_outcome, protocol, settings)
+    return outcomes(partial(run_for_outcome, protocol, settings), seeds, workers)
+
+
+def outcomes(
+    run: Callable[[int], Outcome], seeds: Iterable[int], workers: int
+) -> Generator[Outcome, None, None]:
+    """Run each of ``seeds``, in so many processes, and yield what became of it, in order."""
     if workers == 1:
         yield from map(run, seeds)
         return

@@ -1,0 +1,67 @@
+"""The judge of what was dropped in `bakery`: no table that is handed over brings it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.actors.bakery.config import quorum
+from holdfast.actors.bakery.message import Lead, Merged
+from holdfast.actors.bakery.step_message import DropTicket
+from holdfast.actors.bakery.ticket import Who
+from holdfast.actors.effect import Effects, Send
+from holdfast.cluster.simulation.blame import Blame
+from holdfast.cluster.simulation.trace import Delivered
+from holdfast.cluster.simulation.world import World
+
+
+class DropsJudge:
+    """Judges B10 where tables are merged.
+
+    Args:
+        world: with the roles.
+        blame: is told what is wrong.
+
+    """
+
+    def __init__(self, world: World, blame: Blame) -> None:
+        self.world = world
+        self.blame = blame
+        self.dropped: dict[tuple[str, Who], dict[int, dict[str, int]]] = {}
+        """By owner and epoch: up to which request each leader dropped what a client gave back."""
+        self.gone: dict[tuple[str, Who], int] = {}
+        """By owner: up to which request a quorum of one epoch did."""
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        """Judge what a leader heard and wants."""
+        role: Any = self.world.role_at(delivered.to)
+        event = delivered.event
+        if isinstance(event, DropTicket) and role.office.epoch == event.epoch:
+            self._note(delivered.node, role, event)
+        if isinstance(event, Lead) and event.empty:  # Two were lost, and all that they knew.
+            self.dropped.clear()
+            self.gone.clear()
+        for effect in effects:
+            if type(effect) is not Send:
+                continue
+            if type(effect.message) is DropTicket:
+                self._note(delivered.node, role, effect.message)
+            elif type(effect.message) is Merged:
+                self._judge(delivered.node, role)
+
+    def _note(self, node: str, role: Any, word: DropTicket) -> None:
+        if word.mine:
+            return
+        owner = (word.lock, word.who)
+        known = self.dropped.setdefault(owner, {}).setdefault(word.epoch, {})
+        known[node] = role.tickets.past.of(*owner).dropped
+        enough = quorum(len(role.office.leaders))
+        if len(known) >= enough:
+            agreed = sorted(known.values(), reverse=True)[enough - 1]
+            self.gone[owner] = max(agreed, self.gone.get(owner, 0))
+
+    def _judge(self, node: str, role: Any) -> None:
+        for entry in role.tickets.entries():
+            ticket = entry.ticket
+            if ticket.request <= self.gone.get((ticket.lock, ticket.who), 0):
+                told = f"request {ticket.request} of {ticket.who} at {ticket.lock!r}"
+                self.blame("B10", f"{node} is ready to lead with {told}, which a quorum dropped")
