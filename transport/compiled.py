@@ -85,7 +85,12 @@ def short_write(cls: type[Message], ways: Sequence[Way], pack: Pack) -> Write:
     ]
     names = {f"p{n}": way.codec.pack for n, way in enumerate(ways)}
     scope = {**names, "pack": pack, "dump": dump, "opening": opening, "join": b"".join}
-    scope |= {"number": _number, "text_heads": _TEXT_HEADS, "bytes_heads": _BYTES_HEADS}
+    scope |= {
+        "number": _number,
+        "small": _SMALL,
+        "text_heads": _TEXT_HEADS,
+        "bytes_heads": _BYTES_HEADS,
+    }
     write: Write = _define("write", lines, {**scope, "Unusual": _UNUSUAL})
     return write
 

@@ -40,7 +40,7 @@ PLAIN: Mapping[Any, Codec] = {
         _check_int,
         _check_int,
         f"type({{v}}) is int and {INT_MIN} <= {{v}} <= {INT_MAX}",
-        ("number({v})",),
+        ("(small[{v}] if 0 <= {v} < 256 else number({v}))",),
     ),
     str: Codec(
         _check_str,

@@ -59,7 +59,7 @@ def _why_not_acquire(ledger: Ledger, acquire: Acquire) -> No | None:
 
 def _why_not_release(ledger: Ledger, release: Release) -> No | None:
     claim = claim_named(release.lock, release.owner)
-    loss = ledger.memory.tell(claim, release.fence)
+    loss = ledger.memory.tell(claim, release.fence) if ledger.memory.losses else None
     if loss is not None:
         return lost(claim, release.fence, loss)
     hold = ledger.holds.get(claim)
