@@ -26,6 +26,7 @@ def copier(cls: type[M], *changed: str) -> Callable[..., M]:
     lines = [
         f"def copy(message, {', '.join(changed)}):",
         "    made = new(cls)",
+        "    made.encoded = None",
         *(f"    made.{name} = {name if name in changed else f'message.{name}'}" for name in names),
         "    return made",
     ]

@@ -16,7 +16,7 @@ from holdfast.actors.error import (
     LockTimeoutError,
     NotHeldError,
 )
-from holdfast.actors.lock.message import Acquire, Cancel, Release
+from holdfast.actors.lock.message import Cancel, Release
 from holdfast.actors.lock.session_message import Renew
 from holdfast.cluster.attempt import Attempt
 from holdfast.cluster.grips import Grips
@@ -24,7 +24,7 @@ from holdfast.cluster.hold import HOLDING, Callback, Grip, HoldState, Listeners,
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.line import Line, closed_meanwhile
 from holdfast.cluster.operation import Operation
-from holdfast.cluster.terms import Terms, term_ms_of, wait_ms_of
+from holdfast.cluster.terms import Terms, acquire_by, release_by, term_ms_of, wait_ms_of
 
 
 class Handle:
@@ -40,6 +40,7 @@ class Handle:
         self._line = line
         self._grips = grips
         self._terms = terms
+        self._acquire, self._release = terms.acquire(), Release(lock=terms.name, fence=0)
         self._listeners = Listeners()
 
     @property
@@ -151,18 +152,8 @@ class Handle:
             if wait_ms is not None:
                 wait_ms = max(0, wait_ms - int((time.monotonic() - began) * 1000))
         attempt = Attempt(self._grips.granted, terms.name, owner, self._listeners)
-        acquire = Acquire(
-            lock=terms.name,
-            owner=owner,
-            request=attempt.token,
-            wait_ms=wait_ms,
-            limit=terms.limit,
-            label=terms.label,
-            hold_ms=terms.hold_ms,
-            grace_ms=terms.grace_ms,
-        )
         try:
-            self._line.submit(acquire, attempt)
+            self._line.submit(acquire_by(self._acquire, owner, attempt.token, wait_ms), attempt)
             yield attempt
             return self._entered(attempt)
         except HoldfastError as error:
@@ -261,8 +252,7 @@ class Handle:
             return  # Released in the background meanwhile.
 
     def _send_release(self, grip: Grip, reply: Reply) -> None:
-        release = Release(lock=grip.lock, fence=grip.fence, owner=grip.owner)
-        self._line.submit(release, reply)
+        self._line.submit(release_by(self._release, grip.fence, grip.owner), reply)
         grip.sent = reply
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:

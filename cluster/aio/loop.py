@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from holdfast.cluster.herald import call_guarded
@@ -48,11 +49,8 @@ async def drive(operation: Operation[T]) -> T:
         operation.close()  # An interrupt between two lines of this function ends it, too.
 
 
-class Waiter(NamedTuple):
-    """A task that waits for an answer, and the operation it carries out."""
-
-    done: asyncio.Future[None]
-    operation: Operation[Any]
+Waiter = tuple["asyncio.Future[None]", Operation[Any]]
+"""What a task waits for, and the operation it carries out."""
 
 
 class Bell:
@@ -75,9 +73,9 @@ class Bell:
         If the loop is closed by then its tasks never run again: ``operation`` is ended there and
         then, so that it undoes what it began, and nothing is held by a task that is no more.
         """
-        waiter = Waiter(self.loop.create_future(), operation)
-        reply.add_done_callback(lambda: self._ring(waiter))
-        return waiter.done
+        done = self.loop.create_future()
+        reply.add_done_callback(partial(self._ring, (done, operation)))
+        return done
 
     def _ring(self, waiter: Waiter) -> None:
         """Have the loop told that ``waiter`` has its answer; on the thread that gave it."""
@@ -90,7 +88,7 @@ class Bell:
         except RuntimeError:  # The loop was closed.
             while self._answered:
                 with suppress(IndexError, ValueError):  # It is being ended where its task is
-                    self._answered.popleft().operation.close()  # destroyed, or by another thread.
+                    self._answered.popleft()[1].close()  # destroyed, or by another thread.
         except BaseException:
             self._rung = False  # An interrupt on the loop's own thread must not leave it deaf.
             raise
@@ -98,7 +96,7 @@ class Bell:
     def _tell(self) -> None:
         self._rung = False
         while self._answered:
-            done = self._answered.popleft().done
+            done, _ = self._answered.popleft()
             if not done.done():
                 done.set_result(None)
 
