@@ -25,8 +25,9 @@ __all__ = [
 ]
 
 
-KEPT_BYTES_MAX = 4096
-"""A message keeps its encoding up to this size: most are sent and journaled within a turn."""
+KEPT_BYTES_MAX = 40 << 10
+"""A message keeps its encoding up to this size (40 KiB): most are sent and journaled within a turn,
+and a full slot, which goes to a journal and to all members, is not larger."""
 
 
 def encode(message: Message) -> bytes:

@@ -6,7 +6,7 @@ from holdfast.actors.effect import Effect, Effects, Observe, Send
 from holdfast.actors.lock.command import CloseReason
 from holdfast.actors.lock.message import Reason
 from holdfast.actors.lock.outcome import Denied, Freed, Held, Lost, Queued, SessionClosed
-from holdfast.actors.message import Instant
+from holdfast.actors.message import Instant, Message
 from holdfast.actors.paxos.event import Happened
 from holdfast.actors.paxos.message import Decline, Declined
 from holdfast.actors.paxos.proxy_command import errand_of
@@ -18,6 +18,8 @@ from holdfast.actors.paxos.proxy_wording import answer, ended, hold_lost, refuse
 
 _GRANTED = Observe("proxy.granted")
 _RELEASED = Observe("proxy.released")
+
+_LOSSES: frozenset[type[Message]] = frozenset({Lost, SessionClosed})
 
 
 class Answering:
@@ -42,11 +44,12 @@ class Answering:
     def happened(self, happened: Happened, now: Instant) -> list[Effect]:
         """Take in what one slot brought, of which this node's replica tells every one."""
         effects: list[Effect] = []
-        idle = not self.errands.by_key  # Mostly so where few clients come: losses concern it.
-        for outcome in happened.outcomes:
+        outcomes = happened.outcomes
+        if not self.errands.by_key and _LOSSES.isdisjoint(map(type, outcomes)):
+            return effects  # As mostly where few clients come: nothing but losses concerns them.
+        for outcome in outcomes:
             if isinstance(outcome, Held) or isinstance(outcome, Freed):  # noqa: SIM101  # Mostly.
-                if not idle:
-                    self._take(outcome, now, effects)
+                self._take(outcome, now, effects)
             elif isinstance(outcome, Told):
                 self._take(outcome, now, effects)
                 if isinstance(outcome, Lost | SessionClosed):
