@@ -44,7 +44,8 @@ class Client(Face):
         Args:
             name: 1 to 256 bytes of printable text.
             timeout: how long ``with``, and `Lock.acquire` unless told otherwise, wait
-                (s), 0 to a week; None for without limit.
+                (s), 0 to a week, ``math.inf`` for the longest; None for what the cluster lets
+                anybody wait: without limit, but on `bakery` 5 s, or what its config says.
             reentrant: whether an owner may acquire what it holds once more; it releases
                 as often.
             limit: how often at once, at least 1; None for without limit if ``reentrant``,

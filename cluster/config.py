@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from holdfast.actors.bakery.config import LEADERS_MAX, OFF, PRIORITY
 from holdfast.actors.error import ConfigError
+from holdfast.actors.lock.name import WAIT_MS_MAX
 from holdfast.cluster.config_file import ALLOWED, MS_PER_S, PRIORITY_OFF, TABLES, File
 from holdfast.cluster.guarantee import PROMISES
 from holdfast.cluster.recipe import Settings
@@ -100,7 +101,7 @@ def parse(text: str, folder: Path) -> Config:
             bakery_hold_ms=_ms(file.bakery.duration),
             bakery_grace_ms=_ms(file.bakery.grace),
             bakery_least_ms=_ms(file.bakery.least),
-            bakery_wait_ms=None if file.bakery.wait is None else _ms(file.bakery.wait),
+            bakery_wait_ms=_obtention_ms(file),
             central_server=file.central.server or "",
             central_journal=file.central.journal,
             paxos_journal_bytes=file.paxos.journal_bytes,
@@ -162,8 +163,8 @@ data = "./data"  # where nodes keep what must survive a restart; relative to thi
 [bakery]  # read by protocol = "bakery" only; [nodes.*] may have a priority = 1 to 14 or "off"
 duration = 5.0  # how long a lock is held where nobody says otherwise (s); then unlock, or renew
 grace = 5.0  # so much later it is taken away
-least = 3.0  # shorter durations and graces are refused
-# wait = 5.0  # for those who say no timeout; left out: until they have the lock
+least = 3.0  # shorter durations and graces are refused, and so are shorter defaults
+obtention = 5.0  # how long who says no timeout waits for a lock (s), or "unlimited": a week
 
 [central]  # read by protocol = "central" only
 # server = {first}  # the node that owns every lock; the first by name if left out
@@ -228,8 +229,9 @@ def _contradictions(file: File) -> list[str]:
 def _problems_of_bakery(file: File) -> list[str]:
     problems: list[str] = []
     least = file.bakery.least
-    for key, value in (("duration", file.bakery.duration), ("grace", file.bakery.grace)):
-        if value < least:
+    terms = ("duration", file.bakery.duration), ("grace", file.bakery.grace)
+    for key, value in (*terms, ("obtention", file.bakery.obtention)):
+        if not isinstance(value, str) and value < least:
             allowed = f"at least bakery.least, {least:g} s,"
             problems.append(_unusable(f"bakery.{key}", value, allowed))
     off = [node for node, table in sorted(file.nodes.items()) if table.priority == PRIORITY_OFF]
@@ -240,6 +242,11 @@ def _problems_of_bakery(file: File) -> list[str]:
             "the leaders"
         )
     return problems
+
+
+def _obtention_ms(file: File) -> int:
+    obtention = file.bakery.obtention
+    return WAIT_MS_MAX if isinstance(obtention, str) else _ms(obtention)
 
 
 def _ms(seconds: float) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
-from holdfast.actors.bakery.config import GRACE_MS, HOLD_MS, PRIORITY, TERM_MS_MIN
+from holdfast.actors.bakery.config import GRACE_MS, HOLD_MS, OBTENTION_MS, PRIORITY, TERM_MS_MIN
 from holdfast.actors.bakery.ticket import TERM_MS_MAX
 from holdfast.actors.paxos.photography import JOURNAL_BYTES
 from holdfast.cluster.guarantee import PROMISES
@@ -36,6 +36,9 @@ PRIORITIES = range(1, 15)
 MS_PER_S = 1_000
 TERM_S_MIN, TERM_S_MAX = 0.1, TERM_MS_MAX / MS_PER_S
 """Of `bakery`: how short a duration may be allowed to be: a few times the network's delay (s)."""
+
+UNLIMITED = "unlimited"
+"""Of `bakery`: an obtention timeout as long as a wait can be."""
 
 
 def _matching(pattern: re.Pattern[str]) -> AfterValidator:
@@ -66,6 +69,16 @@ def _priority(value: object) -> int | str:
     raise ValueError(value)
 
 
+def _obtention(value: object) -> float | str:
+    if value == UNLIMITED:
+        return UNLIMITED
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(value)  # noqa: TRY004  # It is told as any value that is not allowed.
+    if not TERM_S_MIN <= value <= TERM_S_MAX:
+        raise ValueError(value)
+    return float(value)
+
+
 class Strict(BaseModel):
     """A table in which every key must be known, and of the right type."""
 
@@ -84,7 +97,7 @@ class _Bakery(Strict):
     duration: Term = HOLD_MS / MS_PER_S
     grace: Term = GRACE_MS / MS_PER_S
     least: Term = TERM_MS_MIN / MS_PER_S
-    wait: Annotated[float, Field(ge=0, le=TERM_S_MAX)] | None = None
+    obtention: Annotated[float | str, PlainValidator(_obtention)] = OBTENTION_MS / MS_PER_S
 
 
 class _Central(Strict):
@@ -134,7 +147,7 @@ ALLOWED = {
     "bakery.duration": _TERM,
     "bakery.grace": _TERM,
     "bakery.least": _TERM,
-    "bakery.wait": f"0 to {TERM_S_MAX:g} s",
+    "bakery.obtention": f'{_TERM}, or "{UNLIMITED}"',
     "central": "a table with " + " and ".join(_Central.model_fields),
     "central.server": 'the id of a node like "n1"',
     "central.journal": "true or false",

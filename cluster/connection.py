@@ -14,7 +14,7 @@ from random import Random
 import pykka
 
 from holdfast.actors.client.closing import CLOSE_MS
-from holdfast.actors.client.message import Close, Survey, Surveyed
+from holdfast.actors.client.message import Close, ClusterState, Survey, Surveyed, WatchCluster
 from holdfast.actors.client.session import ClientSession
 from holdfast.actors.clock import Clock
 from holdfast.actors.effect import Spawn
@@ -28,7 +28,8 @@ from holdfast.actors.lock.command import LABEL_BYTES_MAX
 from holdfast.actors.lock.message import Acquire, Contender, Describe, NodeStatus
 from holdfast.actors.lock.name import check_lock_name, check_owner
 from holdfast.actors.lock.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
-from holdfast.actors.message import address_of
+from holdfast.actors.message import Event, address_of
+from holdfast.cluster.forecast import Forecast
 from holdfast.cluster.grips import Grips
 from holdfast.cluster.guarantee import Guarantee, demand
 from holdfast.cluster.herald import Herald
@@ -70,7 +71,8 @@ class Connection:
         self.protocol = ""
         self.endpoints = parse_addresses(settings.addresses)
         self._timeout = settings.timeout
-        self._herald = herald
+        self.herald = herald
+        self.forecast = Forecast(herald, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
         links = {f"gate-{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
         counters: Counter[str] = Counter()
@@ -106,12 +108,24 @@ class Connection:
             "gates": tuple(address_of(link, "proxy") for link in links),
             "random": Random(secrets.randbits(64)),
             "labels": self.endpoints,
-            "watcher": self._dispatcher.listen("watcher", self.grips.hear),
+            "watcher": self._dispatcher.listen("watcher", self._hear),
             "ttl_ms": math.ceil(settings.ttl * 1000),
             "label": label,
         }
         session = Spawn(address_of(self.session, "session"), ClientSession, arguments)
         return Cast(roles=(session, Spawn(address_of(self.session, "clock"), Clock)))
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, ClusterState):
+            self.forecast.hear(event)
+        else:
+            self.grips.hear(event)
+
+    def watching(self) -> Forecast:
+        """Return what is known of the cluster, where nodes tell of it; see `Face.on_cluster`."""
+        self.line.check()
+        demand(self.protocol, Guarantee.CLUSTER_EVENTS)
+        return self.forecast
 
     def greeting(self) -> Operation[None]:
         """Wait for the first answer of any node.
@@ -239,5 +253,5 @@ class Connection:
     def stop(self) -> None:
         """Stop at once; what was held or waited for is for the nodes to notice."""
         self._dispatcher.stop(STOP_S)
-        self._herald.stop(STOP_S)
+        self.herald.stop(STOP_S)
         self.grips.clear()

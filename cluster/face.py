@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.actors.client.message import ClusterState
 from holdfast.cluster.connection import Connection
+from holdfast.cluster.forecast import ClusterCallback
 from holdfast.cluster.hold import Callback
 
 
@@ -27,7 +29,7 @@ class Face:
 
         Callbacks run one after the other: those of `holdfast.Client` on a thread of their
         own, so they may block or use the client, those of `holdfast.aio.Client` on the loop.
-        What they raise is logged.
+        What they raise is logged, counted by `callbacks_failed`, and harms nobody.
         """
         self._connection.grips.listeners.lost.append(callback)
 
@@ -38,3 +40,39 @@ class Face:
     def on_suspect(self, callback: Callback) -> None:
         """Have ``callback`` called when any lock of this client is in doubt; see `on_lost`."""
         self._connection.grips.listeners.suspect.append(callback)
+
+    @property
+    def cluster(self) -> ClusterState:
+        """How the cluster is, as was said last; `on_cluster` says what that means.
+
+        To look is to watch: a client that was never asked for it learns of it from then on, and
+        keeps its session alive until it is closed. Until a node has spoken, it is not up.
+
+        Raises:
+            UnsupportedError: the protocol's nodes do not tell of it (`bakery` does).
+            ClosedError: the client is closed, or this process was forked from its own.
+
+        """
+        return self._connection.watching().last()
+
+    def on_cluster(self, callback: ClusterCallback) -> None:
+        """Have ``callback`` called when the cluster goes up or down, and when it is ready or not.
+
+        It is given a `ClusterState`, as the node has it that the client uses: first the present
+        one, then each that differs; what changed back meanwhile, or changed again while the
+        client was slow, is left out. When the client loses its node, and no other one has
+        spoken for a second, it is told that nobody knows: not up, not ready. A broken
+        connection is noticed at once, a silent node within some six seconds, sooner with a
+        shorter ``ttl``. Where callbacks run, and what becomes of what they raise: see `on_lost`.
+
+        Raises:
+            UnsupportedError: as for `cluster`.
+            ClosedError: as for `cluster`.
+
+        """
+        self._connection.watching().add(callback)
+
+    @property
+    def callbacks_failed(self) -> int:
+        """How many callbacks raised something; each time it was logged."""
+        return self._connection.herald.failed

@@ -20,6 +20,7 @@ class Guarantee(Enum):
     LINEARIZABLE = "every answer, of reads too, is true at one instant between question and answer"
     SURVIVES_UNKIND_NETWORK = "messages that are lost, repeated, reordered or late do no harm"
     DEADLINES = "a hold has a duration, after which its owner is told to unlock, and a grace"
+    CLUSTER_EVENTS = "a client is told when the cluster goes up or down, or can grant or not"
     SURVIVES_LEADER_CRASH = "locks are granted again soon after a node that leads is lost"
     SURVIVES_MINORITY_CRASH = "locks are granted while a majority of the nodes is up and connected"
     SURVIVES_HOLDER_CRASH = "a lock whose holder is dead is granted to the next without an operator"
@@ -50,6 +51,7 @@ PROMISES: dict[str, Promise] = {
                 Guarantee.EXCLUSIVE,
                 Guarantee.FENCED,
                 Guarantee.DEADLINES,
+                Guarantee.CLUSTER_EVENTS,
                 Guarantee.SURVIVES_UNKIND_NETWORK,
                 Guarantee.SURVIVES_LEADER_CRASH,
                 Guarantee.SURVIVES_HOLDER_CRASH,
@@ -89,7 +91,7 @@ PROMISES: dict[str, Promise] = {
         why_nodes_min="its fences live in the other nodes' clocks: a restart learns them there",
     ),
     "paxos": Promise(
-        guarantees=frozenset(Guarantee) - {Guarantee.DEADLINES},
+        guarantees=frozenset(Guarantee) - {Guarantee.DEADLINES, Guarantee.CLUSTER_EVENTS},
         does_not_survive=(
             "a majority of the nodes must be up and connected; what a dead client held stays "
             "taken until its session's time is over"

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from loguru import logger
 
-from holdfast.cluster.hold import Callback, Notice
+from holdfast.cluster.hold import Notice
+
+T = TypeVar("T")
 
 
 class Herald(Protocol):
     """Where callbacks run."""
 
-    def call(self, callback: Callback, notice: Notice) -> None:
-        """Have ``callback`` called with ``notice``, soon and elsewhere; from any thread."""
+    failed: int
+    """How many callbacks raised something."""
+
+    def call(self, callback: Callable[[T], object], news: T) -> None:
+        """Have ``callback`` called with ``news``, soon and elsewhere; from any thread."""
         ...
 
     def stop(self, timeout: float) -> None:
@@ -30,17 +36,19 @@ class ThreadHerald:
     """
 
     def __init__(self) -> None:
-        self._news: queue.SimpleQueue[tuple[Callback, Notice] | None] = queue.SimpleQueue()
+        self.failed = 0
+        self._news: queue.SimpleQueue[tuple[Callable[[Any], object], Any] | None]
+        self._news = queue.SimpleQueue()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def call(self, callback: Callback, notice: Notice) -> None:
-        """Have ``callback`` called with ``notice`` (Herald)."""
+    def call(self, callback: Callable[[T], object], news: T) -> None:
+        """Have ``callback`` called with ``news`` (Herald)."""
         with self._guard:
             if self._stopped:
                 return
-            self._news.put((callback, notice))
+            self._news.put((callback, news))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="holdfast-callbacks", daemon=True
@@ -58,14 +66,20 @@ class ThreadHerald:
 
     def _run(self) -> None:
         while (news := self._news.get()) is not None:
-            call_guarded(*news)
+            self.failed += not call_guarded(*news)
 
 
-def call_guarded(callback: Callback, notice: Notice) -> None:
-    """Call ``callback``. What it raises is logged and goes nowhere else: nobody waits for it."""
+def call_guarded(callback: Callable[[T], object], news: T) -> bool:
+    """Call ``callback``; return whether it raised nothing.
+
+    What it raises is logged and goes nowhere else: nobody waits for it.
+    """
     try:
-        callback(notice)
+        callback(news)
     except Exception as error:  # noqa: BLE001  # The user's code; see above.
-        logger.opt(exception=error).error(
-            "a callback for lock {} ({}) failed: {!r}", notice.lock, notice.state.value, error
-        )
+        about = "the cluster"
+        if isinstance(news, Notice):
+            about = f"lock {news.lock} ({news.state.value})"
+        logger.opt(exception=error).error("a callback for {} failed: {!r}", about, error)
+        return False
+    return True

@@ -36,7 +36,8 @@ class Lock(Handle):
         Args:
             blocking: whether to wait while somebody else holds it.
             timeout: how long to wait (s), 0 to a week; None for the ``timeout`` given to
-                `Client.lock`, which is None, without limit, by default.
+                `Client.lock`; if that is None, too, as long as the cluster lets anybody
+                wait: without limit, but on `bakery` 5 s, or what its config says.
 
         Returns:
             The fence, which is positive and hence true; None if the time was over, or

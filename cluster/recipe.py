@@ -6,7 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from holdfast.actors.bakery.config import GRACE_MS, HOLD_MS, PRIORITY, TERM_MS_MIN, Terms
+from holdfast.actors.bakery.config import (
+    GRACE_MS,
+    HOLD_MS,
+    OBTENTION_MS,
+    PRIORITY,
+    TERM_MS_MIN,
+    Terms,
+)
 from holdfast.actors.bakery.seating import seat_bakery
 from holdfast.actors.central.broker import Broker
 from holdfast.actors.central.server import LockServer
@@ -39,7 +46,7 @@ class Settings:
     """`bakery`: how much longer until it is taken away (ms)."""
     bakery_least_ms: int = TERM_MS_MIN
     """`bakery`: who asks for a shorter duration, or grace, is refused (ms)."""
-    bakery_wait_ms: int | None = None
+    bakery_wait_ms: int | None = OBTENTION_MS
     """`bakery`: how long who says nothing waits for a lock (ms); None for without limit."""
     bakery_priority: int = PRIORITY
     """`bakery`: of this node as a leader, 1 to 14, the smaller the likelier; 15 is off."""

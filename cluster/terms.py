@@ -17,7 +17,7 @@ class Terms:
 
     name: str
     timeout: float | None = None
-    """How long an acquire waits unless told otherwise (s); None: without limit."""
+    """How long an acquire waits unless told otherwise (s); None: as long as the cluster lets it."""
     owner: str | None = None
     """Who holds it; None for whoever runs."""
     limit: int = 1
@@ -67,15 +67,19 @@ def term_ms_of(name: str, term: float | None) -> int:
 def wait_ms_of(timeout: float | None) -> int | None:
     """Return ``timeout`` (s) as a wait in milliseconds, rounded up; None stays None.
 
+    ``math.inf`` is the longest wait there is, a week.
+
     Raises:
-        ValueError: it is negative, not a number, or above a week.
+        ValueError: it is negative, not a number, or above a week and not infinite.
 
     """
     if timeout is None:
         return None
+    if timeout == math.inf:
+        return WAIT_MS_MAX
     if not 0 <= timeout <= WAIT_MS_MAX / 1000:
         raise ValueError(
             f"timeout is {timeout}, and must be from 0 to {WAIT_MS_MAX // 1000} s, "
-            "or None for no limit"
+            "math.inf for the longest, or None for what the cluster lets anybody wait"
         )
     return math.ceil(float(timeout) * 1000)

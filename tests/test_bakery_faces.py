@@ -54,7 +54,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
             stack.enter_context(Node.start(config, node))
         addresses = ",".join(config.nodes.values())
         with holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
-            client.lock("first").acquire()  # From now on there are leaders: no wait for them.
+            client.lock("first").acquire(
+                timeout=PATIENCE_S
+            )  # From now on there are leaders: no wait for them.
         yield config
 
 
@@ -231,16 +233,3 @@ def test_one_node_and_two_grant_locks_too(tmp_path: Path, nodes: int) -> None:
         assert first is not None
         assert second is not None
         assert second > first
-
-
-def test_who_says_no_timeout_waits_as_long_as_the_config_says(tmp_path: Path) -> None:
-    config = config_of(tmp_path, 1)
-    text = f'cluster = "{CLUSTER}"\nprotocol = "bakery"\ndata = "d"\n[bakery]\nwait = 0.3\n'
-    text += f'[nodes.n1]\naddress = "{config.nodes["n1"]}"\n'
-    config = parse(text, tmp_path)
-    with (
-        Node.start(config, "n1"),
-        holdfast.connect(config.nodes["n1"], cluster=CLUSTER, timeout=PATIENCE_S) as client,
-    ):
-        client.lock("busy", owner="holder").acquire()
-        assert client.lock("busy", owner="other").acquire() is None

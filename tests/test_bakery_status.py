@@ -77,7 +77,9 @@ def test_durations_and_priorities_arrive_each_at_its_node() -> None:
         '4043"\n', '4043"\npriority = "off"\n'
     )
     config = parse(text, Path())
-    assert (config.settings.bakery_hold_ms, config.settings.bakery_grace_ms) == (5_000, 4_000)
+    settings = config.settings
+    terms = settings.bakery_hold_ms, settings.bakery_grace_ms, settings.bakery_wait_ms
+    assert terms == (5_000, 4_000, 5_000)
     assert [config.settings_of(node).bakery_priority for node in config.nodes] == [
         14,
         3,
@@ -110,3 +112,18 @@ def test_no_default_is_below_the_least() -> None:
         ConfigError, match=r"bakery.grace: 2.5 is not usable: at least bakery.least, 3 s"
     ):
         parse(text, Path())
+
+
+@pytest.mark.parametrize(("said", "wait_ms"), [("3", 3_000), ('"unlimited"', 7 * 24 * 3_600_000)])
+def test_the_obtention_timeout_is_at_most_a_week(said: str, wait_ms: int) -> None:
+    text = starting_config(loopback(3), protocol="bakery")
+    config = parse(text.replace("obtention = 5.0", f"obtention = {said}"), Path())
+    assert config.settings.bakery_wait_ms == wait_ms
+
+
+@pytest.mark.parametrize("said", ["2.9", "0", "604801", "true", '"none"', "nan"])
+def test_an_obtention_timeout_out_of_its_limits_is_refused(said: str) -> None:
+    """Scenario 2, for what is configured."""
+    text = starting_config(loopback(3), protocol="bakery")
+    with pytest.raises(ConfigError, match=r"bakery.obtention: .* is not usable: "):
+        parse(text.replace("obtention = 5.0", f"obtention = {said}"), Path())

@@ -28,11 +28,11 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("protocol", ["paxos", "lamport", "central"])
+@pytest.mark.parametrize("protocol", ["paxos", "bakery", "lamport", "central"])
 def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) -> None:
     ended = run("cluster.py", "--protocol", protocol, "--seconds", "3", "--json")
-    verdict = json.loads(ended.stdout.splitlines()[-1])
     assert ended.returncode == 0, ended.stderr
+    verdict = json.loads(ended.stdout.splitlines()[-1])
     assert verdict["ok"] is True
     assert verdict["protocol"] == protocol
     assert (verdict["overlaps"], verdict["lost_updates"], verdict["fence_regressions"]) == (0, 0, 0)
@@ -48,15 +48,18 @@ def test_an_entry_by_logical_time_costs_what_the_algorithm_says() -> None:
     assert verdict["messages_per_entry"] == pytest.approx(3 * (verdict["nodes"] - 1), rel=0.05)
 
 
-@pytest.mark.parametrize("options", [(), ("--protocol", "central", "--journal")])
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--protocol", "bakery", "--nodes", "5"), ("--protocol", "central", "--journal")],
+)
 def test_clients_go_on_when_the_leader_is_killed_and_nothing_is_lost(
     options: tuple[str, ...],
 ) -> None:
     ended = run(
         "cluster.py", "--kill-leader", "--kill-every", "3", "--seconds", "9", "--json", *options
     )
-    verdict = json.loads(ended.stdout.splitlines()[-1])
     assert ended.returncode == 0, ended.stderr
+    verdict = json.loads(ended.stdout.splitlines()[-1])
     assert verdict["ok"] is True
     assert verdict["kills"] >= 1
     assert 0 < verdict["longest_gap_ms"] < 9_000

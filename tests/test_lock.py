@@ -21,7 +21,6 @@ from holdfast.actors.error import (
 from holdfast.actors.lock.message import Acquire, Cancel, Granted, Release, Released
 from holdfast.actors.message import Event, Instant
 from holdfast.cluster.grips import Grips
-from holdfast.cluster.hold import Callback, Notice
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.line import Line
 from holdfast.cluster.lock import Lock
@@ -71,10 +70,10 @@ class Script:
 
 
 class Nobody:
-    """A herald without callbacks to call."""
+    failed = 0
 
-    def call(self, callback: Callback, notice: Notice) -> None:
-        raise AssertionError((callback, notice))
+    def call(self, callback: Any, news: Any) -> None:
+        raise AssertionError((callback, news))
 
     def stop(self, timeout: float) -> None:
         del timeout

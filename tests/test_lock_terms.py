@@ -113,7 +113,7 @@ def test_a_label_that_does_not_print_or_fit_is_refused(text: str) -> None:
         Settings("tcp://a:1", "c", 1.0, 15.0, text)
 
 
-@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("inf"), 1e9])
+@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("-inf"), 1e9])
 def test_a_timeout_out_of_range_is_a_value_error(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout is"):
         wait_ms_of(timeout)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from holdfast.actors.bakery import door_wording as words
+from holdfast.actors.bakery import telling
+from holdfast.actors.bakery.asking import Asking
 from holdfast.actors.bakery.config import leader_of, quorum
 from holdfast.actors.bakery.door_message import (
     Expired,
@@ -16,7 +18,6 @@ from holdfast.actors.bakery.door_message import (
 )
 from holdfast.actors.bakery.errand import Errand, Errands, Kind, Name
 from holdfast.actors.bakery.guest import Guests
-from holdfast.actors.bakery.ticket import Who
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.lock.message import Acquire, Cancel, Inspect, Release
 from holdfast.actors.lock.session_message import End, Renew
@@ -33,7 +34,7 @@ class Answering:
         members: all that are configured.
         errands: what waits for an answer.
         guests: the clients of other processes.
-        own: of callers inside this one: who holds a lock under a fence.
+        asking: what a door begins by itself; it knows what callers inside this process hold.
 
     """
 
@@ -43,13 +44,14 @@ class Answering:
         members: tuple[str, ...],
         errands: Errands,
         guests: Guests,
-        own: dict[tuple[str, int], Who],
+        asking: Asking,
     ) -> None:
         self.node = node
         self.members = members
         self.errands = errands
         self.guests = guests
-        self.own = own
+        self.asking = asking
+        self.own = asking.own
 
     def hear(self, sender: Address, event: FromLeader, now: Instant) -> list[Effect]:
         """Take in what a role says that is, perhaps, a leader."""
@@ -61,7 +63,7 @@ class Answering:
                 name = Name(Kind.LOCK, event.lock, event.who, event.request)
                 errand = self.errands.by_name.get(name)
                 if errand is None:
-                    return [Observe("bakery.late_answer")]
+                    return self._on_late(event, now)
                 return self._on_decided(errand, event)
             case Unlocked() | Prolonged() | Peeked():
                 errand = self.errands.by_number.get(event.number)
@@ -87,7 +89,16 @@ class Answering:
             return [words.failed(errand, errand.asked, event), Observe("proxy.refused")]
         if not errand.asked.session:
             self.own[event.lock, event.fence] = event.who
-        return [words.granted(errand, errand.asked, event), Observe("proxy.granted")]
+        return [telling.granted(errand, errand.asked, event), Observe("proxy.granted")]
+
+    def _on_late(self, event: Locked | LockFailed, now: Instant) -> list[Effect]:
+        if isinstance(event, LockFailed):
+            return [Observe("bakery.late_answer")]
+        effects = self.asking.return_stray(event, now)
+        asker = self.guests.asker_of(event.who.session)
+        if asker is not None:
+            effects.append(Send(asker, telling.stray(event)))
+        return effects
 
     def _on_done(
         self, leader: str, errand: Errand, event: Unlocked | Prolonged | Peeked
@@ -109,17 +120,17 @@ class Answering:
         self.errands.end(errand)
         if isinstance(event, Unlocked) and errand.fence:
             self.own.pop((errand.name.lock, errand.fence), None)
-        return words.done(errand, event, self.node)
+        return telling.done(errand, event, self.node)
 
     def _on_unlocking(self, event: Unlocking) -> list[Effect]:
         asker = self.guests.asker_of(event.who.session)
         if asker is None:
             return [Observe("bakery.unlocking_of_stranger")]
-        return [Send(asker, words.unlocking(event))]
+        return [Send(asker, telling.unlocking(event))]
 
     def _on_expired(self, event: Expired) -> list[Effect]:
         self.own.pop((event.lock, event.fence), None)
         asker = self.guests.asker_of(event.who.session)
         if asker is None:
             return [Observe("bakery.expiry_of_stranger")]
-        return [Send(asker, words.expired(event))]
+        return [Send(asker, telling.expired(event))]

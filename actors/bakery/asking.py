@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from holdfast.actors.bakery import door_wording as words
 from holdfast.actors.bakery.config import Terms, later
+from holdfast.actors.bakery.door_message import Locked
 from holdfast.actors.bakery.errand import Asked, Errand, Errands, Kind, Name
 from holdfast.actors.bakery.ticket import Who
-from holdfast.actors.effect import Effect, Observe
-from holdfast.actors.lock.message import Acquire, Cancel, Inspect, Release
+from holdfast.actors.effect import Effect, Observe, Send
+from holdfast.actors.lock.message import Acquire, Alive, Cancel, Inspect, Release
 from holdfast.actors.lock.session_message import End, Renew
 from holdfast.actors.message import Address, Instant
 
@@ -51,13 +52,14 @@ class Asking:
         *,
         fence: int = 0,
         until: Instant | None = None,
+        leader: str = "",
     ) -> list[Effect]:
         """Begin an errand, unless it is under way; then its answer goes to who asked last."""
         errand = self.errands.by_name.get(name)
         if errand is not None:
             errand.asker, errand.asked = asker, asked
-            return []
-        return self.errands.add(name, asker, asked, now, fence=fence, until=until)
+            return self._still(asker, asked.session)
+        return self.errands.add(name, asker, asked, now, fence=fence, until=until, leader=leader)
 
     def acquire(self, asker: Address, asked: Acquire, now: Instant) -> list[Effect]:
         """Have a lock asked for; the same request, said again, is the same errand."""
@@ -71,19 +73,34 @@ class Asking:
                 self.errands.end(errand)  # An owner is sequential: it gave the old wait up.
                 if errand.asker is not None:
                     effects.append(words.given_up(errand))
-        if name not in self.errands.by_name:
-            asked = replace(
-                asked,
-                wait_ms=self.terms.wait_ms if asked.wait_ms is None else asked.wait_ms,
-                hold_ms=asked.hold_ms or self.terms.hold_ms,
-                grace_ms=asked.grace_ms or self.terms.grace_ms,
-            )
-            until = None
-            if asked.wait_ms is not None:
-                until = later(now, (asked.wait_ms or TRY_MS) + LATE_MS)
-            return [*effects, *self.errands.add(name, asker, asked, now, until=until)]
-        self.errands.by_name[name].asker = asker
-        return effects
+        if name in self.errands.by_name:
+            self.errands.by_name[name].asker = asker
+            return [*effects, *self._still(asker, asked.session)]
+        return [*effects, *self._begin_wait(name, asker, asked, now)]
+
+    def _begin_wait(self, name: Name, asker: Address, asked: Acquire, now: Instant) -> list[Effect]:
+        terms, until, note = self.terms, None, ""
+        if asked.wait_ms is None and terms.wait_ms is not None:
+            note = words.no_timeout_was_said(terms.wait_ms)
+        asked = replace(
+            asked,
+            wait_ms=terms.wait_ms if asked.wait_ms is None else asked.wait_ms,
+            hold_ms=asked.hold_ms or terms.hold_ms,
+            grace_ms=asked.grace_ms or terms.grace_ms,
+        )
+        if asked.wait_ms is not None:
+            until = later(now, (asked.wait_ms or TRY_MS) + LATE_MS)
+        return self.errands.add(name, asker, asked, now, until=until, note=note)
+
+    def _still(self, asker: Address | None, session: str) -> list[Effect]:
+        """Say that a request is under way that was said again: this door is not silent.
+
+        It names no leader. Two doors that see different leaders would send a client to and fro,
+        which asks at each door again, as fast as words travel.
+        """
+        if asker is None or not session:
+            return []
+        return [Send(asker, Alive(session=session, node=self.node))]
 
     def release(self, asker: Address, asked: Release, now: Instant) -> list[Effect]:
         """Have a hold dropped."""
@@ -107,14 +124,18 @@ class Asking:
     def cancel(self, asker: Address, asked: Cancel, now: Instant) -> list[Effect]:
         """Have a request dropped, whatever became of it; repeatable."""
         who = Who(asked.session, asked.owner)
-        self._give_up_waits(asked.lock, who, asked.request)
+        leader = self._give_up_waits(asked.lock, who, asked.request)
         name = Name(Kind.UNLOCK, asked.lock, who, asked.request)
-        return self.begin(name, asker, asked, now)
+        return self.begin(name, asker, asked, now, leader=leader)
 
-    def _give_up_waits(self, lock: str, who: Who, request: int) -> None:
+    def _give_up_waits(self, lock: str, who: Who, request: int) -> str:
+        """End what waits; return the leader that has it, empty if none was told."""
+        leader = ""
         for errand in self.errands.about(lock, who):
             if errand.name.kind is Kind.LOCK and errand.name.request <= request:
+                leader = errand.leader
                 self.errands.end(errand)
+        return leader
 
     def end(self, asker: Address, asked: End, now: Instant) -> list[Effect]:
         """Have everything of a session dropped."""
@@ -143,4 +164,22 @@ class Asking:
         if not errand.said:
             return []
         name = errand.name._replace(kind=Kind.UNLOCK)
-        return self.begin(name, None, errand.asked, now)
+        return self.begin(name, None, errand.asked, now, leader=errand.leader)
+
+    def return_stray(self, event: Locked, now: Instant) -> list[Effect]:
+        """See to a grant that nobody here waits for any more.
+
+        Nobody else can have been let in for a caller inside this process, so what it waited
+        for is given back. A client may hold the lock through another door: it is told, and
+        gives back what it does not hold.
+        """
+        who = event.who
+        if self.own.get((event.lock, event.fence)) == who:
+            return [Observe("bakery.late_answer")]
+        if not who.session.startswith(f"{self.node}/"):  # It named a session.
+            return [Observe("bakery.stray_grant")]
+        name = Name(Kind.UNLOCK, event.lock, who, event.request)
+        if name in self.errands.by_name:
+            return [Observe("bakery.late_answer")]
+        asked = Acquire(lock=event.lock, owner=who.owner, request=event.request)
+        return [*self.begin(name, None, asked, now), Observe("bakery.stray_grant")]

@@ -38,6 +38,7 @@ DRIFT_PPM = 1_000
 
 HOLD_MS = 5_000
 GRACE_MS = 5_000
+OBTENTION_MS = 5_000
 TERM_MS_MIN = 3_000
 
 _PPM = 1_000_000
@@ -51,8 +52,8 @@ class Terms:
     grace_ms: int = GRACE_MS
     least_ms: int = TERM_MS_MIN
     """No duration and no grace is shorter: who asks for one is refused."""
-    wait_ms: int | None = None
-    """For those who say nothing; None for without limit."""
+    wait_ms: int | None = OBTENTION_MS
+    """The obtention timeout of those who say none; None for without limit."""
 
 
 def later(now: Instant, after_ms: int) -> Instant:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.actors.bakery import door_wording as words
+from holdfast.actors.bakery import telling
 from holdfast.actors.bakery.answering import Answering, FromLeader
 from holdfast.actors.bakery.asking import ANSWER_MS, Asking
 from holdfast.actors.bakery.config import SILENT_MS, Terms, leader_of
@@ -23,12 +24,13 @@ from holdfast.actors.bakery.errand import Errands, Kind
 from holdfast.actors.bakery.event import DoorDue, ListTickets, Readiness, Tally
 from holdfast.actors.bakery.guest import Guests
 from holdfast.actors.bakery.ticket import Who
+from holdfast.actors.bakery.watching import Watchers
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.lock.backend import Report, Reported
+from holdfast.actors.lock.cluster_message import Watch
 from holdfast.actors.lock.message import (
     Abandon,
     Acquire,
-    Alive,
     Cancel,
     Describe,
     Inspect,
@@ -60,6 +62,7 @@ FromClient = (
     | End
     | ListLocks
     | Evict
+    | Watch
 )
 Heard = (
     FromClient
@@ -93,6 +96,7 @@ class Door(Role[Heard]):
         members: all that are configured, sorted.
         terms: the durations of requests that say none.
         random: where the round robin over the leaders begins.
+        life: of this node: drawn anew at each start.
 
     """
 
@@ -105,6 +109,7 @@ class Door(Role[Heard]):
         members: tuple[str, ...],
         terms: Terms,
         random: Random,
+        life: int,
     ) -> None:
         super().__init__(address, host)
         self.node = node
@@ -112,10 +117,11 @@ class Door(Role[Heard]):
         self.terms = terms
         self.errands = Errands(node, random)
         self.guests = Guests(node)
+        self.watchers = Watchers(node, len(members), life)
         self.own: dict[tuple[str, int], Who] = {}
         """Of callers inside the process: who holds a lock under a fence."""
         self.asking = Asking(node, self.errands, terms, self.own)
-        self.answering = Answering(node, members, self.errands, self.guests, self.own)
+        self.answering = Answering(node, members, self.errands, self.guests, self.asking)
         self.describing: list[tuple[Address, Describe]] = []
         self.tickets = Tally(serving=False, locks=())
         self.ticking = False
@@ -131,8 +137,8 @@ class Door(Role[Heard]):
         return [*effects, *self._tick()]
 
     def _on_client(self, asker: Address, event: FromClient, now: Instant) -> list[Effect]:
-        if isinstance(event, Describe):
-            return self._on_describe(asker, event)
+        if isinstance(event, Describe | Watch):
+            return self._on_question(asker, event, now)
         reason, problem = words.problem_of(self.node, self.terms, asker, event)
         if problem:
             return [words.refuse(asker, event, reason, problem), Observe("proxy.refused")]
@@ -152,7 +158,8 @@ class Door(Role[Heard]):
             case Inspect():
                 return self.asking.inspect(asker, event, now)
             case KeepAlive():
-                return [Send(asker, self._alive(event))]
+                said = telling.alive(event.session, self.node, event.request, self.errands)
+                return [Send(asker, said)]
             case Open():
                 return [Send(asker, self._opened(event))]
             case End():
@@ -171,7 +178,7 @@ class Door(Role[Heard]):
             case Abandon():
                 return self._on_abandon(sender, now)
             case Readiness():
-                return self.errands.lead(event, now)
+                return [*self.errands.lead(event, now), *self.watchers.see(event)]
             case Reported():
                 asked, self.describing = self.describing, []
                 return describe(
@@ -186,6 +193,7 @@ class Door(Role[Heard]):
 
     def _on_abandon(self, asker: Address, now: Instant) -> list[Effect]:
         """Undo what a caller inside the process waited for: nobody is there any more."""
+        self.watchers.leave(asker)
         effects: list[Effect] = []
         for errand in list(self.errands.by_number.values()):
             if errand.asker != asker:
@@ -197,7 +205,7 @@ class Door(Role[Heard]):
         return effects
 
     def _on_due(self, now: Instant) -> list[Effect]:
-        effects: list[Effect] = []
+        effects = self.watchers.fall_silent(now)
         for session in self.guests.fall_silent(now):
             gone = self.asking.drop_waits(session)
             if gone:
@@ -214,17 +222,15 @@ class Door(Role[Heard]):
                 effects += self.errands.say(errand, now)
         return effects
 
-    def _on_describe(self, asker: Address, asked: Describe) -> list[Effect]:
+    def _on_question(self, asker: Address, asked: Describe | Watch, now: Instant) -> list[Effect]:
         if len(self.describing) >= DESCRIBES_MAX or not words.sound_session(asked.session):
             return [Observe("proxy.describe_dropped")]
+        if isinstance(asked, Watch):
+            return self.watchers.watch(asker, asked, now)
         self.describing.append((asker, asked))
         if len(self.describing) > 1:
             return []
         return [Send(leader_of(self.node), ListTickets())]
-
-    def _alive(self, asked: KeepAlive) -> Alive:
-        leader = words.leader_for(asked.session, self.errands)
-        return Alive(session=asked.session, node=self.node, request=asked.request, master=leader)
 
     def _opened(self, asked: Open) -> Opened:
         """Keep nothing: a session is a name, and what it holds is the leaders' to know."""
@@ -234,11 +240,11 @@ class Door(Role[Heard]):
             ttl_ms=max(SILENT_MS, asked.ttl_ms),
             node=self.node,
             request=asked.request,
-            master=words.leader_for(asked.session, self.errands),
+            master=telling.leader_for(asked.session, self.errands),
         )
 
     def _tick(self) -> list[Effect]:
-        busy = self.errands.by_number or self.guests.known
+        busy = self.errands.by_number or self.guests.known or self.watchers.waiting
         if self.ticking or not busy:
             return []
         self.ticking = True

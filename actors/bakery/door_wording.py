@@ -1,35 +1,25 @@
-"""What a door answers: grants, refusals in words, its node's description. Pure."""
+"""What a door refuses, and in which words. Pure."""
 
 from __future__ import annotations
 
 from holdfast.actors.bakery.config import Terms
 from holdfast.actors.bakery.door_message import (
     Error,
-    Expired,
-    Locked,
     LockFailed,
-    Peeked,
-    Prolonged,
-    Unlocked,
 )
-from holdfast.actors.bakery.door_message import Unlocking as LeaderUnlocking
-from holdfast.actors.bakery.errand import Errand, Errands, Kind
+from holdfast.actors.bakery.errand import Errand, Kind
 from holdfast.actors.bakery.event import Readiness
 from holdfast.actors.bakery.ticket import TERM_MS_MAX
-from holdfast.actors.effect import Effect, Observe, Send
+from holdfast.actors.effect import Effect, Send
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.message import (
     Acquire,
     Cancel,
-    Cancelled,
-    Granted,
     Inspect,
     KeepAlive,
-    LockStatus,
     Reason,
     Refused,
     Release,
-    Released,
 )
 from holdfast.actors.lock.name import (
     OWNER_BYTES_MAX,
@@ -39,15 +29,11 @@ from holdfast.actors.lock.name import (
 )
 from holdfast.actors.lock.session_message import (
     End,
-    Ended,
     Evict,
-    HoldLost,
     ListLocks,
     Open,
     Renew,
-    Renewed,
 )
-from holdfast.actors.lock.session_message import Unlocking as ClientUnlocking
 from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
 
 REASONS = {
@@ -75,6 +61,8 @@ def problem_of(node: str, terms: Terms, asker: Address, asked: FromClient) -> tu
     own = session.startswith((f"{client}~", f"{client}."))
     if client not in {node, session} and not own:
         return Reason.INVALID, f"session {session[:80]!r} is not of the client {client!r} itself"
+    if session.startswith(f"{node}/"):
+        return Reason.INVALID, f"session {session[:80]!r} is an address: who names none has that"
     if isinstance(asked, Open | End | Cancel | KeepAlive) and not session and client != node:
         return Reason.INVALID, "session is empty"
     try:
@@ -130,6 +118,14 @@ def not_held(asker: Address, asked: Release | Renew, node: str) -> Send:
     return refuse(asker, asked, Reason.NOT_HELD, f"{text} (says {node})")
 
 
+def no_timeout_was_said(wait_ms: int) -> str:
+    """Return what is added to the refusal of a wait that had the cluster's own limit."""
+    return (
+        f"; no timeout was said, and then it is {wait_ms} ms here: "
+        '"obtention" under [bakery] in the configuration'
+    )
+
+
 def given_up(errand: Errand) -> Send:
     """Tell a wait that its owner asked anew."""
     assert errand.asker is not None
@@ -137,30 +133,15 @@ def given_up(errand: Errand) -> Send:
     return refuse(errand.asker, errand.asked, Reason.CANCELLED, text)
 
 
-def granted(errand: Errand, asked: Acquire, event: Locked) -> Send:
-    """Return what a holder is told."""
-    assert errand.asker is not None
-    return Send(
-        errand.asker,
-        Granted(
-            lock=event.lock,
-            fence=event.fence,
-            session=asked.session,
-            owner=asked.owner,
-            request=asked.request,
-            hold_ms=event.hold_ms,
-            grace_ms=event.grace_ms,
-        ),
-    )
-
-
 def failed(errand: Errand, asked: Acquire, event: LockFailed) -> Send:
     """Return what whoever did not get its lock is told."""
     assert errand.asker is not None
-    reason = REASONS[event.error]
+    reason, detail = REASONS[event.error], event.detail
+    if event.error is Error.TIMED_OUT:
+        detail += errand.note
     if reason is Reason.CANCELLED and not asked.session:
         reason = Reason.UNAVAILABLE
-    return refuse(errand.asker, asked, reason, event.detail)
+    return refuse(errand.asker, asked, reason, detail)
 
 
 def over(errand: Errand, readiness: Readiness, now: Instant) -> list[Effect]:
@@ -173,98 +154,10 @@ def over(errand: Errand, readiness: Readiness, now: Instant) -> list[Effect]:
         return []
     if not readiness.ready:
         text = f"lock {lock!r}: {waited}; bakery grants nothing now: {readiness.detail}"
+        text += errand.note
         return [refuse(errand.asker, errand.asked, Reason.UNAVAILABLE, text)]
     if errand.name.kind is Kind.LOCK:
-        text = f"lock {lock!r}: {waited}; another holds it, or is ahead"
+        text = f"lock {lock!r}: {waited}; another holds it, or is ahead{errand.note}"
         return [refuse(errand.asker, errand.asked, Reason.TIMED_OUT, text)]
     text = f"lock {lock!r}: {waited}; no leader answered"
     return [refuse(errand.asker, errand.asked, Reason.UNAVAILABLE, text)]
-
-
-def done(errand: Errand, event: Unlocked | Prolonged | Peeked, node: str) -> list[Effect]:
-    """Return what became of a request other than for a lock."""
-    asker, asked = errand.asker, errand.asked
-    if asker is None:
-        return []
-    match asked:
-        case Release() if isinstance(event, Unlocked) and not event.found:
-            return [not_held(asker, asked, node)]
-        case Release():
-            released = Released(
-                lock=asked.lock, session=asked.session, owner=asked.owner, request=asked.request
-            )
-            return [Send(asker, released), Observe("proxy.released")]
-        case Cancel():
-            cancelled = Cancelled(
-                lock=asked.lock, session=asked.session, owner=asked.owner, request=asked.request
-            )
-            return [Send(asker, cancelled)]
-        case End():
-            text = "what it held was given back"
-            return [Send(asker, Ended(session=asked.session, detail=text, request=asked.request))]
-        case Renew():
-            return [_renewed(asker, asked, event, node)]
-        case Inspect():
-            return [_status(asker, asked, event)]
-        case Acquire():
-            return []
-
-
-def _renewed(
-    asker: Address, asked: Renew, event: Unlocked | Prolonged | Peeked, node: str
-) -> Effect:
-    if not isinstance(event, Prolonged) or not event.fence:
-        return not_held(asker, asked, node)
-    renewed = Renewed(
-        lock=asked.lock,
-        fence=event.fence,
-        hold_ms=event.hold_ms,
-        grace_ms=event.grace_ms,
-        session=asked.session,
-        owner=asked.owner,
-        request=asked.request,
-    )
-    return Send(asker, renewed)
-
-
-def _status(asker: Address, asked: Inspect, event: Unlocked | Prolonged | Peeked) -> Effect:
-    assert isinstance(event, Peeked)
-    status = LockStatus(
-        lock=asked.lock,
-        holder=event.holder,
-        waiters=event.waiters,
-        waits_for=(),
-        session=asked.session,
-        request=asked.request,
-    )
-    return Send(asker, status)
-
-
-def unlocking(event: LeaderUnlocking) -> ClientUnlocking:
-    """Return the warning as a client hears it."""
-    return ClientUnlocking(
-        lock=event.lock,
-        fence=event.fence,
-        grace_ms=event.grace_ms,
-        session=event.who.session,
-        owner=event.who.owner,
-    )
-
-
-def expired(event: Expired) -> HoldLost:
-    """Return the end of a hold as a client hears it."""
-    return HoldLost(
-        lock=event.lock,
-        fence=event.fence,
-        session=event.who.session,
-        owner=event.who.owner,
-        detail="its duration and its grace were over (timed out)",
-    )
-
-
-def leader_for(session: str, errands: Errands) -> str:
-    """Return the leader that a client should rather speak with; the clients share them out."""
-    leaders = errands.leaders()
-    if not leaders:
-        return ""
-    return leaders[sum(session.encode()) % len(leaders)]

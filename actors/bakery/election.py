@@ -53,7 +53,7 @@ STALL_MS = 400
 """A majority that heeds no seating for so long needs another one (ms)."""
 
 PATIENCE_MS = 300
-"""How long the first coordinator of a new cluster waits for all members to come (ms)."""
+"""How long who has just joined a majority waits for the other members to come (ms)."""
 
 RECORDS_MAX = 64
 """Records in the journal before what they say is written anew."""
@@ -110,7 +110,6 @@ class ElectionCoordinator(Role[Heard]):
     def begin(self, now: Instant) -> Effects:
         """Have the beats of this node say what its journal holds."""
         self.healthy_at = now
-        self.patient_until = later(now, PATIENCE_MS)
         return [self._standing(now), Wake(TICK_MS, CampaignDue())]
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
@@ -188,10 +187,11 @@ class ElectionCoordinator(Role[Heard]):
 
     def _on_seen(self, seen: Seen, now: Instant) -> list[Effect]:
         """Take in who is connected, and learn the highest seating that any of them knows."""
+        if len(self.seen) < majority(len(self.members)):
+            self.patient_until = later(now, PATIENCE_MS)  # A leader not seen yet may be there.
         self.seen = seen.members
-        known = [member.seating for member in seen.members]
         self.highest = max(self.highest, *(member.promised for member in seen.members))
-        best = max(known, key=lambda seating: (seating.epoch, seating.bound_ms))
+        best = max((m.seating for m in seen.members), key=lambda one: (one.epoch, one.bound_ms))
         return self._learn(best, now)
 
     def _learn(self, seating: Seating, now: Instant) -> list[Effect]:
@@ -245,8 +245,8 @@ class ElectionCoordinator(Role[Heard]):
         stalled = seating.epoch > 0 and ms_between(self.healthy_at, now) >= STALL_MS
         if not leaders and not choice.why_not and stalled:
             leaders = seating.leaders  # They are fine, but a majority promised more.
-        patient = seating.epoch == 0 and len(self.seen) < len(self.members)
-        if not leaders or self.highest >= EPOCH_MAX or (patient and now < self.patient_until):
+        patient = len(self.seen) < len(self.members) and now < self.patient_until
+        if not leaders or self.highest >= EPOCH_MAX or patient:
             return []
         self.highest += 1
         self.campaign = Campaign(self.highest, leaders, len(self.members), now)

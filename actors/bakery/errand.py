@@ -62,6 +62,7 @@ class Errand:
         until: when the door ends it by itself, None for never.
         leader: to whom it was said last, empty if to nobody.
         said: how often it was said.
+        note: what is added where its time is over.
 
     """
 
@@ -73,6 +74,7 @@ class Errand:
     fence: int
     until: Instant | None
     leader: str = ""
+    note: str = ""
     said: int = 0
     pause_ms: int = REPEAT_MS
     due: Instant | None = None
@@ -118,10 +120,12 @@ class Errands:
         *,
         fence: int = 0,
         until: Instant | None = None,
+        leader: str = "",
+        note: str = "",
     ) -> list[Effect]:
-        """Begin an errand, and say it if anybody leads."""
+        """Begin an errand, and say it if anybody leads: to ``leader`` first, if that does."""
         self.count += 1
-        errand = Errand(name, self.count, asker, asked, now, fence, until)
+        errand = Errand(name, self.count, asker, asked, now, fence, until, leader, note)
         self.by_name[name] = errand
         self.by_number[errand.number] = errand
         self.of.setdefault((name.lock, name.who), {})[errand.number] = None

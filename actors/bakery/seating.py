@@ -56,7 +56,7 @@ def seat_bakery(
     election = {**known, "bound_ms": bound_ms, "random": random, "records": records}
     return (
         Spawn(leader_of(node), Leader, {**known, "life": life, "terms": terms}),
-        Spawn(door_of(node), Door, {**known, "terms": terms, "random": random}),
+        Spawn(door_of(node), Door, {**known, "terms": terms, "random": random, "life": life}),
         Spawn(election_of(node), ElectionCoordinator, election),
         Spawn(status_of(node), ClusterStatus, status),
     )

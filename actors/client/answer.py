@@ -5,8 +5,9 @@ from __future__ import annotations
 from holdfast.actors.client import lease
 from holdfast.actors.client.holding import Hold, Level
 from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.lookout import keep_watching
 from holdfast.actors.client.loss import GONE, let_go, lose
-from holdfast.actors.client.pending import Claim, Debt, Pending, settle
+from holdfast.actors.client.pending import ANY_GATE, Claim, Debt, Pending, settle
 from holdfast.actors.client.standing import hear, note_node, prefer_master
 from holdfast.actors.client.wording import Answer, No, answers, lost
 from holdfast.actors.effect import Effect, Observe, Send
@@ -119,7 +120,8 @@ def on_alive(ledger: Ledger, sender: Address, alive: Alive, now: Instant) -> lis
     effects = hear(ledger, sender, now)
     if tenure.kept and alive.session == tenure.assigned:
         effects += ledger.confirm(tenure.sent.pop(alive.request, None), now)
-    return effects + note_node(ledger, sender, alive.node, alive.master, now)
+    effects += note_node(ledger, sender, alive.node, alive.master, now)
+    return effects + keep_watching(ledger, now)
 
 
 def on_opened(ledger: Ledger, sender: Address, opened: Opened, now: Instant) -> list[Effect]:
@@ -134,7 +136,7 @@ def on_opened(ledger: Ledger, sender: Address, opened: Opened, now: Instant) -> 
     effects += ledger.tell_watcher(now)
     effects += note_node(ledger, sender, opened.node, opened.master, now)
     effects += prefer_master(ledger, now)  # It may have been known before there was a session.
-    return effects + ledger.outstanding.start_over(now)
+    return effects + ledger.outstanding.start_over(now) + keep_watching(ledger, now)
 
 
 def _on_expired(ledger: Ledger, sender: Address, answer: Refused, now: Instant) -> list[Effect]:
@@ -251,16 +253,21 @@ def _on_late(ledger: Ledger, sender: Address, answer: Answer) -> list[Effect]:
 
     A withdrawal sees to that, unless a network that delays without bound brought
     the wait to a gate that had forgotten its withdrawal. A cluster that keeps the
-    session does not forget it.
+    session does not forget it; but where holds have deadlines, a door may have said that
+    a wait is over while a leader granted it.
     """
     effects: list[Effect] = [Observe("client.late_answer_dropped")]
-    known = sender in ledger.gates.table and not ledger.tenure.kept
-    if not isinstance(answer, Granted) or not known:
+    if not isinstance(answer, Granted) or sender not in ledger.gates.table:
+        return effects
+    kept = ledger.tenure.kept
+    if kept and (not answer.hold_ms or answer.session != ledger.tenure.assigned):
         return effects
     claim = Claim(answer.lock, answer.owner)
     hold = ledger.holds.get(claim)
-    repeated = hold is not None and hold.fence == answer.fence
-    if repeated or Debt(sender, claim) in ledger.outstanding.withdrawals:
+    # A kept hold may be of this very request, which another leader granted anew.
+    repeated = hold is not None and (kept or hold.fence == answer.fence)
+    debt = Debt(ANY_GATE if kept else sender, claim)
+    if repeated or debt in ledger.outstanding.withdrawals:
         return effects
     cancel = Cancel(
         lock=answer.lock, session=answer.session, owner=answer.owner, request=answer.request

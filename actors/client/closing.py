@@ -42,6 +42,7 @@ class Closing:
             self.due_at = self.due_at or now
             return []
         self.begun = True
+        ledger.outlook.wanted = False
         self.due_at = later(now, CLOSE_MS)
         kept = ledger.tenure.kept
         effects: list[Effect] = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from holdfast.actors.client.gate import Gates
 from holdfast.actors.client.holding import Hold, Level, Memory
 from holdfast.actors.client.message import HoldsLost, Loss
+from holdfast.actors.client.outlook import Outlook
 from holdfast.actors.client.outstanding import Outstanding
 from holdfast.actors.client.pacing import later
 from holdfast.actors.client.pending import Claim, Pending
@@ -34,6 +35,7 @@ class Ledger:
     """Sessions that were given up and may live on at the cluster."""
     lapses_at: Instant | None = None
     """When the first of the holds that have a deadline is lost; perhaps it is renewed by then."""
+    outlook: Outlook = field(default_factory=Outlook)
     greetings: int = 0
     greet_at: Instant | None = None
 
@@ -138,6 +140,7 @@ class Ledger:
             or outstanding.withdrawals
             or outstanding.waits
             or outstanding.releases
+            or self.outlook.wanted
             or now < later(self.tenure.used_at, LINGER_MS)
         )
 
@@ -154,6 +157,7 @@ class Ledger:
             or outstanding.withdrawals
             or self.holds
             or self.endings
+            or self.outlook.wanted
             or stage is Stage.OPENING
             or stage is Stage.OPEN
         )
@@ -165,6 +169,7 @@ class Ledger:
             self.outstanding.next_at(),
             self.greet_at,
             self.lapses_at,
+            self.outlook.next_at(),
             *(ending.resend_at for ending in self.endings.values()),
         ]
         if tenure.stage is Stage.OPENING:

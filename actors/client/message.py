@@ -84,6 +84,33 @@ class HoldsLost(Local):
     detail: str
 
 
+@local
+class WatchCluster(Local):
+    """Tell the watcher how the cluster is, now and whenever that changes."""
+
+
+@local
+class ClusterState(Local):
+    """How a cluster is, as the node has it that a client uses. Immutable.
+
+    Once a client has lost its node, and while no other has spoken yet, it is neither up nor
+    ready, and ``reason`` says of every node why.
+    """
+
+    up: bool
+    """Whether a majority of the members is connected."""
+    complete: bool
+    """Whether all are."""
+    ready: bool
+    """Whether a lock can be had now, once its turn comes."""
+    reason: str
+    """Which condition is missing, in words; or ``ready``."""
+    epoch: int
+    """Of the highest election known; 0 before the first."""
+    leaders: tuple[str, ...]
+    """Who was elected in it, in order of rank."""
+
+
 @timer
 class Tick(Timer):
     """See what is due. Only the tick of the current ``round`` counts, earlier ones are stale."""

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client import answer, unasked, upkeep
+from holdfast.actors.client import answer, lookout, unasked, undoing, upkeep
 from holdfast.actors.client.admission import why_not
 from holdfast.actors.client.closing import CLOSED, Closing
 from holdfast.actors.client.gate import GATES_MAX, Gate, Gates
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.loss import judge_belief
-from holdfast.actors.client.message import Close, Survey, Tick
+from holdfast.actors.client.message import Close, Survey, Tick, WatchCluster
 from holdfast.actors.client.outstanding import Outstanding
 from holdfast.actors.client.pacing import RandomSource, later
-from holdfast.actors.client.pending import Claim, claim_named
+from holdfast.actors.client.pending import claim_named
 from holdfast.actors.client.survey import Round
 from holdfast.actors.client.tenure import Tenure
 from holdfast.actors.client.voice import greet, open_session
-from holdfast.actors.client.wording import Answer, No, refused
+from holdfast.actors.client.wording import Answer, refused
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
+from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp
 from holdfast.actors.lock.message import (
     Abandon,
     Acquire,
@@ -27,7 +28,6 @@ from holdfast.actors.lock.message import (
     Describe,
     Granted,
     Inspect,
-    Reason,
     Release,
     Released,
 )
@@ -58,8 +58,10 @@ TICK_MS = 100
 _TICK_NS = TICK_MS * NS_PER_MS
 
 FromUser = Acquire | Release | Renew | Cancel | Inspect | Describe | ListLocks | Evict
-FromGate = Answer | Cancelled | Alive | Opened | Ended | HoldLost | Unlocking
-Said = FromUser | FromGate | Abandon | Close | Survey | LinkUp | LinkDown | LinkRefused
+News = ClusterUp | ClusterDown
+FromGate = Answer | Cancelled | Alive | Opened | Ended | HoldLost | Unlocking | News
+FromFace = Abandon | Close | Survey | WatchCluster
+Said = FromUser | FromGate | FromFace | LinkUp | LinkDown | LinkRefused
 
 
 class ClientSession(Role[Said | Tick]):
@@ -165,9 +167,11 @@ class ClientSession(Role[Said | Tick]):
             case LinkRefused():
                 return upkeep.on_link_refused(self.ledger, event.node, event.detail, now)
             case Abandon():
-                return self._on_abandon(sender, now)
+                return undoing.on_abandon(self.ledger, sender, now)
             case Survey():
                 return self._on_survey(sender, now)
+            case WatchCluster():
+                return [] if self.closing.begun else lookout.watch(self.ledger, now)
             case Close():
                 return self.closing.begin(self.ledger, sender, now)
             case _:
@@ -189,12 +193,14 @@ class ClientSession(Role[Said | Tick]):
                 return unasked.on_hold_lost(self.ledger, sender, event, now)
             case Unlocking():
                 return unasked.on_unlocking(self.ledger, sender, event, now)
+            case ClusterUp() | ClusterDown():
+                return lookout.on_news(self.ledger, sender, event, now)
             case _:
                 return answer.on_answer(self.ledger, sender, event, now)
 
     def _on_user(self, user: Address, event: FromUser, now: Instant) -> list[Effect]:
         if isinstance(event, Cancel):
-            return self._on_cancel(user, event, now)
+            return undoing.on_cancel(self.ledger, user, event, now)
         ledger = self.ledger
         no = CLOSED if self.closing.begun else why_not(ledger, event, now)
         if no is not None:
@@ -224,39 +230,6 @@ class ClientSession(Role[Said | Tick]):
                 return outstanding.repeat(now)
         gate = ledger.gate_for(ledger.holds[claim])
         return outstanding.ask(user, release, gate, now, limit_ms=ANSWER_MS)
-
-    def _on_cancel(self, user: Address, cancel: Cancel, now: Instant) -> list[Effect]:
-        claim = Claim(cancel.lock, cancel.owner)
-        ledger = self.ledger
-        effects: list[Effect] = []
-        number = ledger.outstanding.waits.get(claim)
-        waiting = None if number is None else ledger.outstanding.pending[number]
-        if waiting is not None and waiting.asked.request == cancel.request:
-            text = f"lock {claim.lock!r}: the wait was cancelled"
-            effects += ledger.refuse(waiting, No(Reason.CANCELLED, text), now)
-        elif (hold := ledger.holds.get(claim)) is not None:
-            for level in [level for level in hold.levels if level.token == cancel.request][:1]:
-                effects += ledger.give_back(claim, level, now)
-        cancelled = Cancelled(
-            lock=cancel.lock, session=ledger.tenure.name, owner=cancel.owner, request=cancel.request
-        )
-        return [*effects, Send(user, cancelled)]
-
-    def _on_abandon(self, user: Address, now: Instant) -> list[Effect]:
-        """Undo what ``user`` waited for, or was just granted: nobody is there any more."""
-        ledger = self.ledger
-        effects: list[Effect] = []
-        for pending in list(ledger.outstanding.pending.values()):
-            if pending.user != user:
-                continue
-            if isinstance(pending.asked, Release):
-                pending.user, pending.ends_at = None, None
-            else:
-                effects += ledger.outstanding.withdraw(pending, now)
-        for claim, hold in list(ledger.holds.items()):
-            for level in [level for level in hold.levels if level.user == user]:
-                effects += ledger.give_back(claim, level, now)
-        return effects
 
     def _on_survey(self, user: Address, now: Instant) -> list[Effect]:
         ledger = self.ledger

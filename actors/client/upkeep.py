@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.lookout import keep_watching
 from holdfast.actors.client.pacing import later
 from holdfast.actors.client.standing import come_back, prefer_master
 from holdfast.actors.client.voice import (
@@ -48,6 +49,7 @@ def keep_up(ledger: Ledger, now: Instant) -> list[Effect]:
     repeated = ledger.outstanding.repeat(now)
     if repeated:
         probe(ledger, now)
+    effects += keep_watching(ledger, now)
     effects += [*repeated, *open_session(ledger, now), *keep_session(ledger, now)]
     return [*effects, *end_sessions(ledger, now), *ledger.finish_surveys()]
 
@@ -63,7 +65,7 @@ def on_link_up(ledger: Ledger, node: str, now: Instant) -> list[Effect]:
     effects = come_back(ledger, now) if revived else []
     effects += prefer_master(ledger, now)
     effects += greet(ledger, [gate.address], now)
-    return effects + ledger.outstanding.repeat(now)
+    return effects + ledger.outstanding.repeat(now) + keep_watching(ledger, now)
 
 
 def on_link_down(ledger: Ledger, node: str, now: Instant) -> list[Effect]:
@@ -73,6 +75,7 @@ def on_link_down(ledger: Ledger, node: str, now: Instant) -> list[Effect]:
         return [Observe("client.unknown_link")]
     gate.down = True
     left = _leave(ledger, gate.address, now)
+    left += keep_watching(ledger, now)
     return [Observe("client.link_down"), *left, *ledger.finish_surveys()]
 
 
@@ -90,7 +93,7 @@ def on_link_refused(ledger: Ledger, node: str, detail: str, now: Instant) -> lis
                 effects += ledger.refuse(pending, no, now)
     else:
         effects += _leave(ledger, gate.address, now)
-    return effects + ledger.finish_surveys()
+    return effects + keep_watching(ledger, now) + ledger.finish_surveys()
 
 
 def _leave(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from holdfast.actors.lock.cluster_message import Watch
 from holdfast.actors.lock.message import Contender
 from holdfast.actors.message import Message, message
 
@@ -176,8 +177,8 @@ class Unlocking(Message):
     owner: str = ""
 
 
-SessionRequest = Open | End | Renew
-"""What a client may say of its session and its holds, besides `KeepAlive`."""
+SessionRequest = Open | End | Renew | Watch
+"""What a client may say of its session, its holds and its cluster, besides `KeepAlive`."""
 
 OperatorRequest = ListLocks | Evict
 """What an operator may say to a proxy of a protocol that keeps a table of locks."""

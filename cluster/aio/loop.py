@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from holdfast.cluster.herald import call_guarded
-from holdfast.cluster.hold import Callback, Notice
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.operation import Operation, Wait
 
@@ -122,19 +122,20 @@ class LoopHerald:
     """Calls callbacks on the loop of the client: as all code there, they must not block."""
 
     def __init__(self) -> None:
+        self.failed = 0
         self._loop = asyncio.get_running_loop()
         self._stopped = False
 
-    def call(self, callback: Callback, notice: Notice) -> None:
-        """Have ``callback`` called with ``notice`` (Herald)."""
+    def call(self, callback: Callable[[T], object], news: T) -> None:
+        """Have ``callback`` called with ``news`` (Herald)."""
         with suppress(RuntimeError):  # The loop was closed.
-            self._loop.call_soon_threadsafe(self._call, callback, notice)
+            self._loop.call_soon_threadsafe(self._call, callback, news)
 
     def stop(self, timeout: float) -> None:
         """Call nobody any more (Herald)."""
         del timeout
         self._stopped = True
 
-    def _call(self, callback: Callback, notice: Notice) -> None:
+    def _call(self, callback: Callable[[T], object], news: T) -> None:
         if not self._stopped:
-            call_guarded(callback, notice)
+            self.failed += not call_guarded(callback, news)

@@ -148,6 +148,8 @@ def configuration(cluster: str, protocol: str, addresses: dict[str, str], *, dur
     lines = [f'cluster = "{cluster}"', f'protocol = "{protocol}"', 'data = "data"']
     for node, address in addresses.items():
         lines += [f"[nodes.{node}]", f'address = "{address}"']
+    if protocol == "bakery":
+        lines += ["[bakery]", 'obtention = "unlimited"']
     if protocol == "central":
         lines += ["[central]", f"journal = {str(durable).lower()}"]
     if protocol == "paxos" and not durable:

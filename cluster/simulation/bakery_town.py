@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.actors.bakery.config import leader_of
 from holdfast.actors.effect import Effects, Send, Spawn
+from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp
 from holdfast.actors.lock.message import (
     Acquire,
     Granted,
@@ -33,7 +34,9 @@ from holdfast.cluster.simulation.network import Cut
 from holdfast.cluster.simulation.world import World
 
 HOLD_MS, GRACE_MS = 1_000, 500
-TERMS = Settings(bakery_hold_ms=HOLD_MS, bakery_grace_ms=GRACE_MS, bakery_least_ms=100)
+TERMS = Settings(
+    bakery_hold_ms=HOLD_MS, bakery_grace_ms=GRACE_MS, bakery_least_ms=100, bakery_wait_ms=None
+)
 
 
 @local
@@ -44,7 +47,8 @@ class Say(Local):
     message: Message
 
 
-Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | LockStatus
+News = ClusterUp | ClusterDown
+Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | LockStatus | News
 
 
 class User(Role[Said]):

@@ -10,6 +10,7 @@ For example::
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast.actors.client.message import ClusterState
 from holdfast.actors.error import (
     AlreadyHeldError,
     CancelledError,
@@ -30,6 +31,7 @@ from holdfast.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
+from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
 from holdfast.actors.lock.message import (
     Absence,
     Acquire,
@@ -69,6 +71,9 @@ __all__ = [
     "CancelledError",
     "Client",
     "ClosedError",
+    "ClusterDown",
+    "ClusterState",
+    "ClusterUp",
     "Config",
     "ConfigError",
     "Contender",
@@ -102,6 +107,7 @@ __all__ = [
     "UnavailableError",
     "UnknownOutcomeError",
     "UnsupportedError",
+    "Watch",
     "WrongClusterError",
     "aio",
     "connect",

@@ -1,0 +1,154 @@
+"""What a door tells its clients: grants, releases, renewals, looks, signs of life. Pure."""
+
+from __future__ import annotations
+
+from holdfast.actors.bakery import door_wording as words
+from holdfast.actors.bakery.door_message import (
+    Expired,
+    Locked,
+    Peeked,
+    Prolonged,
+    Unlocked,
+)
+from holdfast.actors.bakery.door_message import Unlocking as LeaderUnlocking
+from holdfast.actors.bakery.errand import Errand, Errands
+from holdfast.actors.effect import Effect, Observe, Send
+from holdfast.actors.lock.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Granted,
+    Inspect,
+    LockStatus,
+    Release,
+    Released,
+)
+from holdfast.actors.lock.session_message import End, Ended, HoldLost, Renew, Renewed
+from holdfast.actors.lock.session_message import Unlocking as ClientUnlocking
+from holdfast.actors.message import Address
+
+
+def alive(session: str, node: str, request: int, errands: Errands) -> Alive:
+    """Return the sign of life that a client is given."""
+    leader = leader_for(session, errands)
+    return Alive(session=session, node=node, request=request, master=leader)
+
+
+def leader_for(session: str, errands: Errands) -> str:
+    """Return the leader that a client should rather speak with; the clients share them out."""
+    leaders = errands.leaders()
+    if not leaders:
+        return ""
+    return leaders[sum(session.encode()) % len(leaders)]
+
+
+def granted(errand: Errand, asked: Acquire, event: Locked) -> Send:
+    """Return what a holder is told."""
+    assert errand.asker is not None
+    return Send(
+        errand.asker,
+        Granted(
+            lock=event.lock,
+            fence=event.fence,
+            session=asked.session,
+            owner=asked.owner,
+            request=asked.request,
+            hold_ms=event.hold_ms,
+            grace_ms=event.grace_ms,
+        ),
+    )
+
+
+def stray(event: Locked) -> Granted:
+    """Return a grant as its client hears it that waits for none here any more."""
+    return Granted(
+        lock=event.lock,
+        fence=event.fence,
+        session=event.who.session,
+        owner=event.who.owner,
+        request=event.request,
+        hold_ms=event.hold_ms,
+        grace_ms=event.grace_ms,
+    )
+
+
+def done(errand: Errand, event: Unlocked | Prolonged | Peeked, node: str) -> list[Effect]:
+    """Return what became of a request other than for a lock."""
+    asker, asked = errand.asker, errand.asked
+    if asker is None:
+        return []
+    match asked:
+        case Release() if isinstance(event, Unlocked) and not event.found:
+            return [words.not_held(asker, asked, node)]
+        case Release():
+            released = Released(
+                lock=asked.lock, session=asked.session, owner=asked.owner, request=asked.request
+            )
+            return [Send(asker, released), Observe("proxy.released")]
+        case Cancel():
+            cancelled = Cancelled(
+                lock=asked.lock, session=asked.session, owner=asked.owner, request=asked.request
+            )
+            return [Send(asker, cancelled)]
+        case End():
+            text = "what it held was given back"
+            return [Send(asker, Ended(session=asked.session, detail=text, request=asked.request))]
+        case Renew():
+            return [_renewed(asker, asked, event, node)]
+        case Inspect():
+            return [_status(asker, asked, event)]
+        case Acquire():
+            return []
+
+
+def _renewed(
+    asker: Address, asked: Renew, event: Unlocked | Prolonged | Peeked, node: str
+) -> Effect:
+    if not isinstance(event, Prolonged) or not event.fence:
+        return words.not_held(asker, asked, node)
+    renewed = Renewed(
+        lock=asked.lock,
+        fence=event.fence,
+        hold_ms=event.hold_ms,
+        grace_ms=event.grace_ms,
+        session=asked.session,
+        owner=asked.owner,
+        request=asked.request,
+    )
+    return Send(asker, renewed)
+
+
+def _status(asker: Address, asked: Inspect, event: Unlocked | Prolonged | Peeked) -> Effect:
+    assert isinstance(event, Peeked)
+    status = LockStatus(
+        lock=asked.lock,
+        holder=event.holder,
+        waiters=event.waiters,
+        waits_for=(),
+        session=asked.session,
+        request=asked.request,
+    )
+    return Send(asker, status)
+
+
+def unlocking(event: LeaderUnlocking) -> ClientUnlocking:
+    """Return the warning as a client hears it."""
+    return ClientUnlocking(
+        lock=event.lock,
+        fence=event.fence,
+        grace_ms=event.grace_ms,
+        session=event.who.session,
+        owner=event.who.owner,
+    )
+
+
+def expired(event: Expired) -> HoldLost:
+    """Return the end of a hold as a client hears it."""
+    return HoldLost(
+        lock=event.lock,
+        fence=event.fence,
+        session=event.who.session,
+        owner=event.who.owner,
+        detail="its duration and its grace were over (timed out)",
+    )

@@ -1,0 +1,44 @@
+"""What a session undoes: its user changed its mind, or is there no more."""
+
+from __future__ import annotations
+
+from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.pending import Claim
+from holdfast.actors.client.wording import No
+from holdfast.actors.effect import Effect, Send
+from holdfast.actors.lock.message import Cancel, Cancelled, Reason, Release
+from holdfast.actors.message import Address, Instant
+
+
+def on_cancel(ledger: Ledger, user: Address, cancel: Cancel, now: Instant) -> list[Effect]:
+    """Undo an acquire, whether it waits or was granted; say so at once."""
+    claim = Claim(cancel.lock, cancel.owner)
+    effects: list[Effect] = []
+    number = ledger.outstanding.waits.get(claim)
+    waiting = None if number is None else ledger.outstanding.pending[number]
+    if waiting is not None and waiting.asked.request == cancel.request:
+        text = f"lock {claim.lock!r}: the wait was cancelled"
+        effects += ledger.refuse(waiting, No(Reason.CANCELLED, text), now)
+    elif (hold := ledger.holds.get(claim)) is not None:
+        for level in [level for level in hold.levels if level.token == cancel.request][:1]:
+            effects += ledger.give_back(claim, level, now)
+    cancelled = Cancelled(
+        lock=cancel.lock, session=ledger.tenure.name, owner=cancel.owner, request=cancel.request
+    )
+    return [*effects, Send(user, cancelled)]
+
+
+def on_abandon(ledger: Ledger, user: Address, now: Instant) -> list[Effect]:
+    """Undo what ``user`` waited for, or was just granted: nobody is there any more."""
+    effects: list[Effect] = []
+    for pending in list(ledger.outstanding.pending.values()):
+        if pending.user != user:
+            continue
+        if isinstance(pending.asked, Release):
+            pending.user, pending.ends_at = None, None
+        else:
+            effects += ledger.outstanding.withdraw(pending, now)
+    for claim, hold in list(ledger.holds.items()):
+        for level in [level for level in hold.levels if level.user == user]:
+            effects += ledger.give_back(claim, level, now)
+    return effects

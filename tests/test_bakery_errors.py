@@ -1,0 +1,152 @@
+"""The five errors of `bakery`, each provoked in processes of their own, and what they say."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.actors.lock.name import WAIT_MS_MAX
+from holdfast.cluster.bench.members import stop_all
+from holdfast.cluster.config import parse, starting_config
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+from holdfast.cluster.terms import wait_ms_of
+
+PATIENCE_S = 60
+CLUSTER = "bakery-errors"
+OBTENTION_S = 0.6
+TICKETS = 4
+"""How many tickets the leaders of these processes take: in real ones a test would fill memory."""
+
+SERVE = f"""
+import sys
+from holdfast.actors.bakery import reception
+reception.TICKETS_MAX = {TICKETS}
+from holdfast.cluster.cli.main import main
+sys.argv = ["holdfast", "serve", *sys.argv[1:]]
+main()
+"""
+
+
+def written(folder: Path, nodes: int) -> dict[str, str]:
+    """Write the configuration of a cluster with short times; return the addresses."""
+    at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(nodes), 1)}
+    text = starting_config(at, cluster=CLUSTER, protocol="bakery")
+    text = text.replace("least = 3.0", "least = 0.3")
+    text = text.replace("obtention = 5.0", f"obtention = {OBTENTION_S}")
+    (folder / "cluster.toml").write_text(text, encoding="utf-8")
+    return at
+
+
+def serving(folder: Path, nodes: int) -> Iterator[holdfast.Client]:
+    """Run n1 of a cluster of ``nodes`` as a process; yield a client of it."""
+    at = written(folder, nodes)
+    command = [sys.executable, "-c", SERVE, "--id", "n1"]
+    with (folder / "n1.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*command, "--config", str(folder / "cluster.toml")], stdout=log, stderr=log
+        )
+    try:
+        with holdfast.connect(at["n1"], cluster=CLUSTER, timeout=PATIENCE_S) as client:
+            yield client
+    finally:
+        stop_all([process])
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdfast.Client]:
+    for client in serving(tmp_path_factory.mktemp("alone"), 1):
+        client.lock("first").acquire(timeout=PATIENCE_S)
+        client.lock("first").release()
+        yield client
+
+
+def test_timed_out_says_how_long_it_waited_and_where_that_is_configured(
+    client: holdfast.Client,
+) -> None:
+    """Scenarios 16 and 20."""
+    with client.lock("busy", owner="holder", timeout=PATIENCE_S) as held:
+        waiter = client.lock("busy", owner="waiter")
+        with pytest.raises(holdfast.LockTimeoutError) as caught, waiter:
+            pass
+        assert f"held by holder through n1 under fence {held.fence}" in str(caught.value)
+        assert "no timeout was said, and then it is 600 ms here" in str(caught.value)
+        assert '"obtention" under [bakery]' in str(caught.value)
+        assert waiter.acquire() is None
+
+
+def test_a_timeout_that_is_said_counts_however_short_it_is(client: holdfast.Client) -> None:
+    with client.lock("short", owner="holder", timeout=PATIENCE_S):
+        waiter = client.lock("short", owner="waiter", timeout=0.05)
+        with pytest.raises(holdfast.LockTimeoutError) as caught, waiter:
+            pass
+        assert "obtention" not in str(caught.value)
+        assert waiter.acquire(blocking=False) is None
+
+
+def test_who_wants_to_wait_longer_says_so(client: holdfast.Client) -> None:
+    holder = client.lock("long", owner="holder", duration=3 * OBTENTION_S, grace=0.3)
+    assert holder.acquire(timeout=PATIENCE_S) is not None
+    waiter = client.lock("long", owner="waiter")
+    assert waiter.acquire(timeout=math.inf) is not None
+    assert holder.lost
+    waiter.release()
+
+
+def test_without_limit_is_a_week() -> None:
+    assert wait_ms_of(math.inf) == WAIT_MS_MAX == 7 * 24 * 3_600_000
+    with pytest.raises(ValueError, match=r"math\.inf for the longest"):
+        wait_ms_of(-math.inf)
+
+
+def test_invalid_names_the_field_and_what_is_allowed(client: holdfast.Client) -> None:
+    """Scenario 18: what is wrong is an error of its own."""
+    with pytest.raises(holdfast.InvalidRequestError, match=r"duration is 100 ms, 300 to 604800000"):
+        client.lock("invalid", duration=0.1).acquire()
+
+
+def test_duplicate_names_the_owner(client: holdfast.Client) -> None:
+    mine = client.lock("twice", owner="ann", timeout=PATIENCE_S)
+    with mine, pytest.raises(holdfast.AlreadyHeldError, match="ann"):
+        client.lock("twice", owner="ann").acquire()
+
+
+def test_overflow_names_the_limit_and_passes_when_there_is_room(client: holdfast.Client) -> None:
+    held = [client.lock(f"many-{number}") for number in range(TICKETS)]
+    for lock in held:
+        assert lock.acquire(timeout=PATIENCE_S) is not None
+    more = client.lock("one-more")
+    with pytest.raises(holdfast.OverloadedError, match=f"{TICKETS} tickets are in the table"):
+        more.acquire()
+    for lock in held:
+        lock.release()
+    with more:
+        assert more.held
+
+
+def test_failed_says_what_is_missing(tmp_path: Path) -> None:
+    for client in serving(tmp_path, 3):
+        with pytest.raises(holdfast.UnavailableError) as caught:
+            client.lock("nobody").acquire()
+        assert "1 of 3 members are connected, 2 are needed" in str(caught.value)
+        assert '"obtention" under [bakery]' in str(caught.value)
+
+
+def test_failed_is_told_to_who_repeats_what_it_gave_up(tmp_path: Path) -> None:
+    """A client's session asks again, under another number, and its user never hears of it."""
+    written(tmp_path, 1)
+    config = parse((tmp_path / "cluster.toml").read_text(encoding="utf-8"), tmp_path)
+    mine: dict[str, Any] = {"lock": "x", "session": "n1", "owner": "ann", "request": 7}
+    with Node.start(config, "n1") as node:
+        asked = holdfast.Acquire(**mine, wait_ms=60_000)
+        assert node.proxy.ask(asked, timeout=PATIENCE_S).fence > 0
+        node.proxy.ask(holdfast.Cancel(**mine), timeout=PATIENCE_S)
+        with pytest.raises(holdfast.CancelledError, match="ended before"):
+            node.proxy.ask(asked, timeout=PATIENCE_S)

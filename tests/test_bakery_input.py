@@ -1,0 +1,242 @@
+"""What members of `bakery` do not take from each other: what cannot be, and what is late."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.actors.bakery.config import (
+    BEAT_MS,
+    COPY_MS,
+    OFF,
+    Terms,
+    door_of,
+    election_of,
+    leader_of,
+    status_of,
+)
+from holdfast.actors.bakery.event import Seen
+from holdfast.actors.bakery.leader import SWEEP_MS, Leader
+from holdfast.actors.bakery.message import Beat, Chosen, Seating
+from holdfast.actors.bakery.status import ClusterStatus
+from holdfast.actors.bakery.step_message import (
+    AddTicket,
+    Collected,
+    DropTicket,
+    Entering,
+    MaxTicket,
+    TicketDropped,
+)
+from holdfast.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from holdfast.actors.effect import Send
+from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
+from holdfast.cluster.simulation.parley import of, one
+from holdfast.cluster.simulation.rehearsal import Rehearsal
+
+MEMBERS = ("n1", "n2", "n3")
+LIVES = tuple(Chosen(name, 1) for name in MEMBERS)
+FENCE = pack_fence(1, 1)
+WHO = Who("ann", "o")
+
+
+def status() -> Rehearsal[ClusterStatus]:
+    return Rehearsal(
+        lambda host: ClusterStatus(
+            status_of("n1"), host, node="n1", members=MEMBERS, life=1, priority=14, pid=5
+        )
+    )
+
+
+def beat_of(play: Rehearsal[ClusterStatus]) -> Beat:
+    """Return a beat of n2 that echoes what n1 said last."""
+    return Beat(
+        life=2,
+        number=1,
+        echo_life=1,
+        echo=play.role.number,
+        priority=14,
+        pid=7,
+        promised=0,
+        seating=Seating(0, (), 0),
+        serving=0,
+        waiting_ms=0,
+    )
+
+
+def seen(said: list[Send]) -> list[str]:
+    words = of(Seen, said, election_of("n1"))
+    return [member.node for member in words[-1].members] if words else []
+
+
+def test_a_member_that_echoes_is_connected() -> None:
+    play = status()
+    assert seen(play.hear(status_of("n2"), beat_of(play))) == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("priority", [-1, 0, OFF + 1])
+def test_a_priority_that_cannot_be_is_not_believed(priority: int) -> None:
+    """Scenario 29."""
+    play = status()
+    assert play.hear(status_of("n2"), replace(beat_of(play), priority=priority)) == []
+    assert play.counted == ["bakery.beat_malformed"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"number": 0},
+        {"echo": -1},
+        {"promised": -1},
+        {"serving": -1},
+        {"waiting_ms": -1},
+        {"seating": Seating(0, LIVES, 1)},
+        {"seating": Seating(1, (), 1)},
+        {"seating": Seating(1, LIVES, 0)},
+        {"seating": Seating(1, (Chosen("n9", 1),), 1)},
+        {"seating": Seating(1, (*LIVES, Chosen("n1", 1)), 1)},
+        {"seating": Seating(1 << 62, LIVES, 1)},
+    ],
+)
+def test_a_beat_with_a_field_that_cannot_be_is_not_believed(wrong: dict[str, object]) -> None:
+    """Scenarios 28, 30 and 55: the types of all fields are judged before, by the wire."""
+    play = status()
+    assert play.hear(status_of("n2"), replace(beat_of(play), **wrong)) == []  # type: ignore[arg-type]
+    assert play.counted == ["bakery.beat_malformed"]
+
+
+@pytest.mark.parametrize(
+    "sender", [status_of("n1"), status_of("n9"), address_of("n2", "proxy"), Address("n2")]
+)
+def test_nobody_but_the_status_of_another_member_has_a_beat(sender: Address) -> None:
+    """Scenario 55: its own name, or a stranger's."""
+    play = status()
+    assert play.hear(sender, beat_of(play)) == []
+
+
+def test_who_was_only_heard_of_is_not_connected() -> None:
+    """Scenario 100 (!): there a leader that somebody named counts as if it had been heard."""
+    play = status()
+    named = replace(beat_of(play), seating=Seating(1, LIVES, 1))
+    assert seen(play.hear(status_of("n2"), named)) == ["n1", "n2"]
+    one_way = replace(beat_of(play), echo=0, echo_life=0)
+    assert seen(play.hear(status_of("n3"), one_way)) == []
+    play.run(BEAT_MS)
+    assert [member.node for member in play.role.seen] == ["n1", "n2"]
+
+
+class Play(Rehearsal[Leader]):
+    """The leader of n1, which serves in epoch 1 with n2 and n3."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda host: Leader(
+                leader_of("n1"), host, node="n1", life=1, members=MEMBERS, terms=Terms(least_ms=1)
+            )
+        )
+        office = self.role.office
+        office.take(1, LIVES)
+        office.serving, office.bound_ms = True, 10_000
+        self.trust()
+
+    def trust(self) -> None:
+        """Have a majority trust it now."""
+        self.role.office.trusted_at = Instant(self.now_ms * NS_PER_MS)
+
+
+def ticket(number: int = 0) -> Ticket:
+    return Ticket("x", WHO, 1, Turn(number, "n2", 1), door_of("n2"), 500, 500, "")
+
+
+def entering() -> Entering:
+    return Entering(epoch=1, ticket=ticket())
+
+
+def add(number: int = 1, fence: int = FENCE) -> AddTicket:
+    return AddTicket(epoch=1, ticket=ticket(number), round=1, fence=fence, taken=False)
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+def test_of_a_lock_that_nobody_had_the_highest_number_is_0(play: Play) -> None:
+    """Scenarios 67 and 68: and who enters twice hears it twice."""
+    for _ in range(2):
+        told = one(MaxTicket, play.hear(leader_of("n2"), entering()), leader_of("n2"))
+        assert (told.highest, told.held) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Entering(epoch=1, ticket=ticket(number=1)),
+        Entering(epoch=1, ticket=ticket()._replace(hold_ms=0)),
+        Entering(epoch=1, ticket=ticket()._replace(grace_ms=-1)),
+        Entering(epoch=1, ticket=ticket()._replace(door=Address("x" * 10_000))),
+        add(number=0),
+        add(fence=-1),
+    ],
+)
+def test_a_step_that_cannot_be_is_not_taken(play: Play, step: Entering | AddTicket) -> None:
+    """Scenario 69 (!): nothing is answered to who is not of our making; there the lock fails."""
+    assert play.hear(leader_of("n2"), step) == []
+    assert play.counted == ["bakery.step_malformed"]
+    assert play.role.tickets.size == 0
+
+
+@pytest.mark.parametrize(
+    ("sender", "epoch"),
+    [(leader_of("n2"), 2), (leader_of("n2"), 0), (leader_of("n9"), 1), (door_of("n2"), 1)],
+)
+def test_a_step_of_another_epoch_or_a_stranger_is_not_taken(
+    play: Play, sender: Address, epoch: int
+) -> None:
+    """Scenario 48 (!): who leads is known by an epoch that a majority promised."""
+    assert play.hear(sender, Entering(epoch=epoch, ticket=ticket())) == []
+    assert play.counted == ["bakery.step_of_another_epoch"]
+
+
+def test_a_vote_is_given_once_and_said_again(play: Play) -> None:
+    """Scenarios 59 (!) and 71: a leader votes, and only the owner of a ticket grants."""
+    play.hear(leader_of("n2"), entering())
+    for _ in range(2):
+        said = play.hear(leader_of("n2"), add())
+        assert one(Collected, said, leader_of("n2")).voted
+        assert {send.to for send in said} == {leader_of("n2")}
+    drop = DropTicket(epoch=1, lock="x", who=WHO, request=1, fence=0, number=4, mine=False)
+    assert one(TicketDropped, play.hear(leader_of("n2"), drop)).found
+    assert of(TicketDropped, play.hear(leader_of("n2"), drop))
+    assert play.role.tickets.size == 0
+
+
+def test_an_answer_to_what_this_leader_never_asked_has_no_effect(play: Play) -> None:
+    """Scenarios 70, 73 (!) and 76: there it goes on as if the ticket were its own."""
+    play.hear(leader_of("n2"), entering())
+    collected = Collected(
+        epoch=1,
+        lock="x",
+        who=WHO,
+        request=1,
+        round=1,
+        voted=True,
+        ahead=None,
+        highest=1,
+        known=1,
+    )
+    assert play.hear(leader_of("n3"), collected) == []
+    highest = MaxTicket(epoch=1, lock="x", who=WHO, request=1, highest=9, held=0, known=0)
+    assert play.hear(leader_of("n3"), highest) == []
+    assert "bakery.late_answer" in play.counted
+    (entry,) = play.role.tickets.entries()
+    assert (entry.owner, entry.ticket.turn.number, entry.fence) == ("n2", 0, 0)
+
+
+def test_a_copy_that_its_owner_does_not_repeat_is_forgotten(play: Play) -> None:
+    """Scenarios 65 (!) and 72: a leader keeps no ticket whose owner is silent."""
+    play.hear(leader_of("n2"), entering())
+    assert play.role.tickets.size == 1
+    play.run(COPY_MS + SWEEP_MS)
+    assert play.role.tickets.size == 0
+    assert "bakery.copies_forgotten" in play.counted

@@ -1,0 +1,279 @@
+"""What a client library owes its user: scenarios 1 to 24 of the design page, in our faces."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from random import Random
+
+import pytest
+
+import holdfast
+from holdfast.actors.bakery.config import TERM_MS_MIN
+from holdfast.actors.bakery.config import Terms as ClusterTerms
+from holdfast.actors.bakery.ticket import TERM_MS_MAX
+from holdfast.actors.client.message import HoldsLost, Leased
+from holdfast.actors.effect import Send
+from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.link import LinkDown, LinkRefused
+from holdfast.actors.lock.message import (
+    Acquire,
+    Cancel,
+    Granted,
+    Inspect,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from holdfast.actors.lock.session_message import Renew, Unlocking
+from holdfast.actors.message import NS_PER_MS
+from holdfast.cluster.simulation.parley import ANN, ME, WATCHER, A, B, Parley, of, one
+from holdfast.cluster.terms import Terms, term_ms_of, wait_ms_of
+
+TTL_MS = 600_000
+HOUR_MS = 3_600_000
+WEEK_S = 7 * 24 * 3_600
+
+
+@pytest.fixture
+def parley() -> Parley:
+    return Parley(TTL_MS)
+
+
+def wanted(parley: Parley, wait_ms: int | None = None) -> Acquire:
+    return one(Acquire, parley.open(parley.acquire(wait_ms=wait_ms)), A)
+
+
+def granted(asked: Acquire, lock: str = "x", hold_ms: int = 1_000) -> Granted:
+    return Granted(
+        lock=lock,
+        fence=7,
+        session=asked.session,
+        owner=asked.owner,
+        request=asked.request,
+        hold_ms=hold_ms,
+        grace_ms=5_000,
+    )
+
+
+def held(parley: Parley, hold_ms: int = 1_000) -> Acquire:
+    asked = wanted(parley)
+    assert one(Granted, parley.hear(A, granted(asked, hold_ms=hold_ms)), ANN).fence == 7
+    return asked
+
+
+def unlocking(parley: Parley, lock: str = "x") -> list[Send]:
+    word = Unlocking(lock=lock, fence=7, grace_ms=5_000, session=parley.assigned, owner="ann")
+    return of_watcher(parley.hear(A, word))
+
+
+def of_watcher(said: list[Send]) -> list[Send]:
+    return [send for send in said if send.to == WATCHER]
+
+
+def test_three_timeouts_have_a_default_of_the_clusters_and_none_of_the_locks() -> None:
+    """Scenario 1."""
+    cluster = ClusterTerms()
+    assert (cluster.wait_ms, cluster.hold_ms, cluster.grace_ms) == (5_000, 5_000, 5_000)
+    lock = Terms("x")
+    assert (wait_ms_of(lock.timeout), lock.hold_ms, lock.grace_ms) == (None, 0, 0)
+
+
+def test_ten_thousand_durations_are_kept_or_refused_and_never_changed() -> None:
+    """Scenario 2 (!): the source moves what is out of its limits into them, unasked."""
+    assert (TERM_MS_MIN, TERM_MS_MAX) == (3_000, WEEK_S * 1_000)
+    chance = Random(2)
+    for _ in range(10_000):
+        term = chance.uniform(-10, 2 * WEEK_S)
+        if 0 < term <= WEEK_S:
+            assert 0 <= term_ms_of("duration", term) - term * 1_000 < 1
+        else:
+            with pytest.raises(InvalidRequestError, match=f"duration is {term}, and must be"):
+                term_ms_of("duration", term)
+
+
+def test_who_says_nothing_asks_for_what_the_cluster_has(parley: Parley) -> None:
+    """Scenario 3 (!): fields are never left out, 0 stands for the cluster's own."""
+    asked = wanted(parley)
+    assert (asked.lock, asked.owner, asked.wait_ms) == ("x", "ann", None)
+    assert (asked.hold_ms, asked.grace_ms) == (0, 0)
+    assert asked.request > 0
+
+
+def test_who_holds_is_busy_until_its_release_is_confirmed(parley: Parley) -> None:
+    """Scenario 4."""
+    held(parley)
+    assert one(Refused, parley.acquire(token=9), ANN).reason is Reason.ALREADY_HELD
+    release = one(Release, parley.release(), A)
+    assert (release.lock, release.owner, release.fence) == ("x", "ann", 7)
+    assert one(Refused, parley.acquire(token=10), ANN).reason is Reason.ALREADY_HELD
+    done = Released(lock="x", session=release.session, owner="ann", request=release.request)
+    assert one(Released, parley.hear(A, done), ANN).count == 0
+    assert one(Acquire, parley.acquire(token=11), A).owner == "ann"
+
+
+def test_all_that_is_said_of_a_lock_is_asked_for(parley: Parley) -> None:
+    """Scenario 6, without shared locks, which the source never had."""
+    asked = Acquire(
+        lock="x",
+        owner="ann",
+        wait_ms=wait_ms_of(10.5),
+        hold_ms=term_ms_of("duration", 3_600),
+        grace_ms=term_ms_of("grace", 0.5),
+    )
+    said = one(Acquire, parley.open(parley.hear(ANN, asked)), A)
+    assert (said.wait_ms, said.hold_ms, said.grace_ms) == (10_500, HOUR_MS, 500)
+
+
+def test_a_release_of_what_is_not_held_is_an_error_and_says_nothing_to_anybody(
+    parley: Parley,
+) -> None:
+    """Scenario 6 (!): there unlocking before locking is silently nothing."""
+    said = parley.release()
+    assert one(Refused, said, ANN).reason is Reason.NOT_HELD
+    assert of(Release, said, A) == []
+
+
+def test_who_holds_may_ask_for_other_things_and_its_deadline_is_the_hour_it_asked_for(
+    parley: Parley,
+) -> None:
+    """Scenario 7."""
+    asked_ms = parley.now_ms
+    asked = wanted(parley)
+    leased = one(Leased, parley.hear(A, granted(asked, hold_ms=HOUR_MS)), WATCHER)
+    ends_ms = leased.until // NS_PER_MS - 5_000
+    assert abs(ends_ms - asked_ms - HOUR_MS) <= HOUR_MS // 100
+    assert one(Inspect, parley.hear(ANN, Inspect(lock="y", request=5)), A).lock == "y"
+    assert one(Release, parley.release(), A).fence == 7
+
+
+@pytest.mark.parametrize("word", [Granted, Refused])
+def test_an_answer_that_names_another_lock_ends_no_wait(
+    parley: Parley, word: type[Granted | Refused]
+) -> None:
+    """Scenarios 8 and 17 (!): it is dropped and counted; there the lock fails."""
+    asked = wanted(parley)
+    answer: Granted | Refused = granted(asked, "other")
+    if word is Refused:
+        answer = Refused(
+            lock="other",
+            reason=Reason.TIMED_OUT,
+            detail="no",
+            session=asked.session,
+            owner="ann",
+            request=asked.request,
+        )
+    assert parley.hear(A, answer) == []
+    assert "client.unfit_answer_dropped" in parley.counted
+    assert one(Granted, parley.hear(A, granted(asked)), ANN).lock == "x"
+
+
+def test_a_confirmation_that_names_another_lock_confirms_nothing(parley: Parley) -> None:
+    """Scenario 9 (!)."""
+    held(parley)
+    release = one(Release, parley.release(), A)
+    wrong = Released(lock="other", session=release.session, owner="ann", request=release.request)
+    assert parley.hear(A, wrong) == []
+    assert of(Release, parley.run(1_000), A)  # It is said again.
+
+
+def test_nothing_is_released_by_itself_when_the_duration_is_over(parley: Parley) -> None:
+    """Scenario 10 (!): the source's library answers UNLOCK; here whoever holds decides."""
+    held(parley)
+    said = parley.run_kept(2_000, A)
+    assert one(Unlocking, said, WATCHER).lock == "x"
+    assert of(Release, said) == []
+    assert of(Renew, said) == []
+    release = one(Release, parley.release(), A)
+    done = Released(lock="x", session=release.session, owner="ann", request=release.request)
+    assert one(Released, parley.hear(A, done), ANN).lock == "x"
+
+
+def test_a_warning_that_comes_after_the_grace_is_too_late(parley: Parley) -> None:
+    """Scenario 11."""
+    held(parley)
+    said = parley.run_kept(7_000, A)
+    assert one(HoldsLost, said, WATCHER).losses[0].lock == "x"
+    assert unlocking(parley) == []
+
+
+def test_a_warning_about_another_lock_is_dropped(parley: Parley) -> None:
+    """Scenario 12 (!): it harms no other lock."""
+    held(parley, HOUR_MS)
+    assert unlocking(parley, "other") == []
+    assert of(HoldsLost, parley.run_kept(10_000, A)) == []
+
+
+def test_what_becomes_of_another_node_does_not_matter_to_a_wait(parley: Parley) -> None:
+    """Scenario 13."""
+    asked = wanted(parley)
+    assert of(Refused, parley.hear(ME, LinkDown(node="b"))) == []
+    assert one(Granted, parley.hear(A, granted(asked)), ANN).fence == 7
+
+
+def test_a_request_that_cannot_be_delivered_goes_to_another_node(parley: Parley) -> None:
+    """Scenario 14 (!): there the lock fails at once."""
+    asked = wanted(parley)
+    moved = one(Acquire, parley.hear(ME, LinkDown(node="a")), B)
+    assert moved.request == asked.request
+
+
+def test_with_no_node_of_its_cluster_left_a_wait_fails_at_once_and_says_why(
+    parley: Parley,
+) -> None:
+    """Scenario 14."""
+    wanted(parley)
+    said = parley.hear(ME, LinkRefused(node="a", detail="wrong cluster"))
+    said += parley.hear(ME, LinkRefused(node="b", detail="wrong cluster"))
+    assert one(Refused, said, ANN).reason is Reason.WRONG_CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        (Reason.TIMED_OUT, holdfast.LockTimeoutError),
+        (Reason.INVALID, holdfast.InvalidRequestError),
+        (Reason.ALREADY_HELD, holdfast.AlreadyHeldError),
+        (Reason.OVERLOADED, holdfast.OverloadedError),
+        (Reason.UNAVAILABLE, holdfast.UnavailableError),
+    ],
+)
+def test_each_refusal_is_an_error_of_its_own(
+    parley: Parley, reason: Reason, error: type[Exception]
+) -> None:
+    """Scenarios 16 and 18 (!): there all but one are INVALID."""
+    parley.open(parley.acquire())
+    refused = one(Refused, parley.refuse([Send(A, parley_asked(parley))], reason), ANN)
+    assert type(refused.error()) is error
+
+
+def parley_asked(parley: Parley) -> Acquire:
+    """Return the wait of ann as the gate heard it."""
+    (pending,) = parley.role.ledger.outstanding.pending.values()
+    return Acquire(lock="x", session=parley.assigned, owner="ann", request=pending.number)
+
+
+def test_a_wait_that_nobody_answers_ends_by_the_clients_own_clock(parley: Parley) -> None:
+    """Scenario 20."""
+    wanted(parley, wait_ms=3_000)
+    said = parley.run(2_900)
+    assert of(Refused, said, ANN) == []
+    refused = one(Refused, parley.run(10_000), ANN)
+    assert refused.reason is Reason.UNAVAILABLE
+    assert "silent" in refused.detail
+
+
+def test_a_release_that_nobody_confirms_is_told_after_a_while_and_goes_on(
+    parley: Parley,
+) -> None:
+    """Scenario 22: a user is not kept for ever, and what it released is not held for ever."""
+    held(parley, HOUR_MS)
+    said = [*parley.release(), *parley.run(11_000)]
+    assert one(Refused, said, ANN).reason is Reason.UNAVAILABLE
+    assert of(Release, parley.run(5_000))
+    assert of(Cancel, said) == []
+
+
+def test_the_version_is_the_one_that_was_built() -> None:
+    """Scenario 24."""
+    assert holdfast.__version__ == metadata.version("holdfast")

@@ -1,0 +1,297 @@
+"""Who watches a cluster: the door that answers when it changes, and the session that asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.actors.bakery.event import Readiness
+from holdfast.actors.bakery.message import Chosen
+from holdfast.actors.bakery.watching import NUMBERS, SILENCE_MS, WATCHERS_MAX, Watchers
+from holdfast.actors.client.message import Close, ClusterState, WatchCluster
+from holdfast.actors.client.outlook import WATCH_MS
+from holdfast.actors.effect import Effect, Observe, Send
+from holdfast.actors.link import LinkDown, LinkUp
+from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
+from holdfast.actors.lock.message import KeepAlive
+from holdfast.actors.lock.session_message import Open
+from holdfast.actors.message import NS_PER_MS, Address, Instant
+from holdfast.cluster.simulation.bakery_town import Town
+from holdfast.cluster.simulation.parley import ME, WATCHER, A, B, Parley, of, one
+
+ANN, OWN = Address("ann/session"), Address("n1/~ask.1")
+MEMBERS = ("n1", "n2", "n3")
+News = ClusterUp | ClusterDown
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def ready(reachable: tuple[str, ...] = MEMBERS, detail: str = "ready", epoch: int = 1) -> Readiness:
+    return Readiness(
+        epoch=epoch,
+        leaders=tuple(Chosen(name, 1) for name in MEMBERS),
+        reachable=reachable,
+        ready=detail == "ready",
+        detail=detail,
+        members=(),
+    )
+
+
+def said(effects: list[Effect]) -> list[News]:
+    return [
+        effect.message
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, ClusterUp | ClusterDown)
+    ]
+
+
+@pytest.fixture
+def watchers() -> Watchers:
+    return Watchers("n1", 3, life=7)
+
+
+def know(watchers: Watchers, asker: Address = ANN, ms: int = 0) -> int:
+    """Have ``asker`` learn the present state, and wait for the next; return its number."""
+    (now,) = said(watchers.watch(asker, Watch(session="ann", request=1), at(ms)))
+    watched = Watch(known=now.number, session="ann", request=2)
+    assert watchers.watch(asker, watched, at(ms)) == []
+    return now.number
+
+
+def test_who_knows_nothing_is_told_at_once(watchers: Watchers) -> None:
+    (told,) = said(watchers.watch(ANN, Watch(session="ann", request=5), at(0)))
+    assert isinstance(told, ClusterDown)
+    assert (told.reason, told.session, told.request, told.epoch) == ("starting", "ann", 5, 0)
+
+
+def test_each_change_of_cluster_readiness_reason_or_leaders_is_told_once(
+    watchers: Watchers,
+) -> None:
+    changes = [
+        (ready(("n1",), "down"), ClusterDown, False),
+        (ready(("n1", "n2"), "an election is under way"), ClusterUp, False),
+        (ready(("n1", "n2"), "hand-over"), ClusterUp, False),
+        (ready(("n1", "n2")), ClusterUp, False),
+        (ready(), ClusterUp, True),
+        (ready(epoch=2), ClusterUp, True),
+    ]
+    numbers = {know(watchers)}
+    for readiness, kind, complete in changes:
+        (told,) = said(watchers.see(readiness))
+        assert isinstance(told, kind)
+        assert told.reason == readiness.detail
+        if isinstance(told, ClusterUp):
+            assert (told.complete, told.ready) == (complete, readiness.ready)
+            assert (told.epoch, told.leaders) == (readiness.epoch, MEMBERS)
+        assert told.number not in numbers
+        numbers.add(told.number)
+        watchers.watch(ANN, Watch(known=told.number, session="ann", request=3), at(0))
+
+
+def test_nothing_is_said_while_nothing_changes(watchers: Watchers) -> None:
+    watchers.see(ready())
+    number = know(watchers)
+    assert watchers.see(ready()) == []
+    assert watchers.see(replace(ready(), reachable=tuple(MEMBERS))) == []
+    assert watchers.watch(ANN, Watch(known=number, session="ann", request=9), at(5_000)) == []
+
+
+def test_a_slow_client_is_owed_one_answer_the_newest(watchers: Watchers) -> None:
+    know(watchers)
+    assert len(said(watchers.see(ready(("n1", "n2"), "hand-over")))) == 1
+    assert watchers.see(ready(("n1",), "down")) == []
+    assert watchers.see(ready()) == []
+    (told,) = said(watchers.watch(ANN, Watch(known=1, session="ann", request=3), at(0)))
+    assert isinstance(told, ClusterUp)
+    assert told.ready
+
+
+def test_what_an_earlier_life_said_is_not_known_to_the_next_one() -> None:
+    first, second = Watchers("n1", 3, life=7), Watchers("n1", 3, life=8)
+    number = know(first)
+    assert said(second.watch(ANN, Watch(known=number, session="ann"), at(0)))
+    assert Watchers("n1", 3, life=(1 << 63) - 1).number < 1 << 63
+    assert second.number - first.number == NUMBERS
+
+
+def test_a_client_that_is_silent_is_forgotten_and_an_ask_of_this_process_is_not(
+    watchers: Watchers,
+) -> None:
+    know(watchers)
+    know(watchers, OWN)
+    assert watchers.fall_silent(at(SILENCE_MS - 1)) == []
+    assert watchers.fall_silent(at(SILENCE_MS)) == [Observe("proxy.watcher_silent", 1)]
+    assert [send.to for send in watchers.see(ready()) if isinstance(send, Send)] == [OWN]
+
+
+def test_an_ask_that_gave_up_is_forgotten(watchers: Watchers) -> None:
+    know(watchers, OWN)
+    watchers.leave(OWN)
+    assert watchers.see(ready()) == []
+
+
+def test_watchers_are_bounded_and_who_asked_longest_ago_makes_room(watchers: Watchers) -> None:
+    number = know(watchers)
+    effects: list[Effect] = []
+    for client in range(WATCHERS_MAX):
+        asker = Address(f"c{client}/session")
+        effects = watchers.watch(asker, Watch(known=number, session="c", request=1), at(1))
+    assert effects == [Observe("proxy.watcher_displaced")]
+    assert len(watchers.waiting) == WATCHERS_MAX
+    assert ANN not in watchers.waiting
+
+
+def test_a_cluster_that_goes_down_and_up_is_told_to_who_asks_again_and_again() -> None:
+    """Scenarios 42, 61 and 105: LOCK_READY, NO_LOCK and their reasons, unasked."""
+    town = Town(3).start().ready()
+
+    def watch(known: int) -> News:
+        before = len(town.answers(ClusterUp)) + len(town.answers(ClusterDown))
+        town.number += 1
+        town.say("n1", Watch(known=known, session="u", request=town.number))
+        town.until(lambda: len(town.answers(ClusterUp)) + len(town.answers(ClusterDown)) > before)
+        news = [one for one in town.heard if isinstance(one, ClusterUp | ClusterDown)]
+        assert news[-1].request == town.number
+        return news[-1]
+
+    news = watch(0)
+    while not (isinstance(news, ClusterUp) and news.ready and news.complete):
+        news = watch(news.number)
+    assert set(news.leaders) == set(town.serving())
+    town.world.crash("n2")
+    town.world.crash("n3")
+    while not isinstance(news, ClusterDown):
+        news = watch(news.number)
+    assert "1 of 3 members are connected, 2 are needed" in news.reason
+    town.world.power_on("n2")
+    town.world.power_on("n3")
+    while not (isinstance(news, ClusterUp) and news.ready):
+        news = watch(news.number)
+    assert news.epoch > 1
+
+
+# The session, between two gates.
+
+
+def up(asked: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
+    return ClusterUp(
+        number=number,
+        complete=True,
+        ready=reason == "ready",
+        reason=reason,
+        epoch=3,
+        leaders=("n1",),
+        session=asked.session,
+        request=asked.request,
+    )
+
+
+def watching(parley: Parley) -> Watch:
+    """Have the session watch; return what it asked gate A."""
+    return one(Watch, parley.open(parley.hear(ME, WatchCluster())), A)
+
+
+def test_to_watch_opens_a_session_and_asks_the_gate_in_use() -> None:
+    parley = Parley()
+    begun = parley.hear(ME, WatchCluster())
+    assert one(Open, begun).session == "c"
+    asked = one(Watch, parley.open(begun), A)
+    assert (asked.known, asked.session) == (0, "c.1")
+    told = parley.hear(A, up(asked))
+    assert one(ClusterState, told, WATCHER) == ClusterState(
+        up=True, complete=True, ready=True, reason="ready", epoch=3, leaders=("n1",)
+    )
+    assert one(Watch, told, A).known == 11
+
+
+def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time() -> None:
+    parley = Parley()
+    parley.hear(A, up(watching(parley)))
+    kept = parley.run_kept(60_000, A)
+    assert of(ClusterState, kept) == []
+    assert len(of(Watch, kept, A)) in range(60_000 // WATCH_MS - 2, 60_000 // WATCH_MS + 2)
+    assert of(KeepAlive, kept, A)
+
+
+def test_the_same_state_under_another_number_is_not_told_again() -> None:
+    parley = Parley()
+    asked = one(Watch, parley.hear(A, up(watching(parley))))
+    told = parley.hear(A, up(asked, number=12))
+    assert of(ClusterState, told) == []
+    assert one(Watch, told).known == 12
+
+
+def test_an_answer_to_an_earlier_question_and_a_strangers_are_dropped() -> None:
+    parley = Parley()
+    first = watching(parley)
+    asked = one(Watch, parley.hear(A, up(first)))
+    assert parley.hear(A, up(first, number=12)) == []
+    assert parley.hear(B, up(asked, number=12)) == []
+    assert parley.hear(A, up(Watch(session="d", request=asked.request), number=12)) == []
+    assert parley.counted.count("client.late_answer_dropped") == 3
+
+
+def test_who_does_not_watch_drops_news_and_asks_for_none() -> None:
+    parley = Parley()
+    assert of(Watch, [*parley.hold(), *parley.run_kept(20_000, A)]) == []
+    assert parley.hear(A, up(Watch(session="c.1", request=0))) == []
+
+
+def test_a_lost_gate_is_left_and_the_next_one_asked_from_the_beginning() -> None:
+    parley = Parley()
+    parley.hear(A, up(watching(parley)))
+    asked = one(Watch, parley.hear(ME, LinkDown(node="a")), B)
+    assert asked.known == 0
+    told = parley.hear(B, up(asked, 99, "hand-over"))
+    assert one(ClusterState, told, WATCHER).reason == "hand-over"
+    assert of(ClusterState, parley.run_kept(10_000, B)) == []
+
+
+def test_with_no_gate_left_nobody_says_that_the_cluster_is_up() -> None:
+    parley = Parley()
+    parley.hear(A, up(watching(parley)))
+    parley.hear(ME, LinkDown(node="a"))
+    told = one(ClusterState, parley.hear(ME, LinkDown(node="b")), WATCHER)
+    assert (told.up, told.complete, told.ready, told.epoch, told.leaders) == (
+        False,
+        False,
+        False,
+        0,
+        (),
+    )
+    assert told.reason.startswith("no node says how it is: a (")
+    assert of(ClusterState, parley.run(3_000)) == []
+    back = parley.hear(ME, LinkUp(node="b"))
+    asked = one(Watch, back, B)
+    assert one(ClusterState, parley.hear(B, up(asked)), WATCHER).up
+
+
+def test_a_gate_that_lives_and_says_nothing_of_the_cluster_is_not_believed_for_another() -> None:
+    parley = Parley()
+    parley.hear(A, up(watching(parley)))
+    parley.hear(ME, LinkDown(node="a"))
+    told = of(ClusterState, parley.run_kept(3_000, B), WATCHER)
+    assert [state.up for state in told] == [False]
+
+
+def test_a_session_that_is_lost_is_opened_anew_and_watches_on() -> None:
+    parley = Parley()
+    parley.hear(A, up(watching(parley)))
+    said = parley.run(20_000)
+    assert [state.up for state in of(ClusterState, said, WATCHER)] == [False]
+    assert parley.assigned == ""
+    parley.hear(ME, LinkUp(node="a"))
+    opened = parley.open([send for send in parley.run(5_000) if isinstance(send.message, Open)])
+    asked = of(Watch, opened)[-1]
+    assert (asked.known, asked.session) == (0, "c~2.2")
+
+
+def test_who_closes_watches_no_more() -> None:
+    parley = Parley()
+    parley.hear(A, up(watching(parley)))
+    parley.end(parley.hear(ME, Close()))
+    assert of(Watch, parley.run(20_000)) == []
+    assert parley.hear(ME, WatchCluster()) == []

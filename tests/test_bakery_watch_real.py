@@ -1,0 +1,194 @@
+"""A cluster that goes down and up, as clients of real processes are told unasked."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import aio
+from holdfast.cluster.bench.members import stop_all
+from holdfast.cluster.config import parse, starting_config
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+
+PATIENCE_S = 60
+CLUSTER = "bakery-watch"
+
+
+class Processes:
+    """Three ``holdfast serve`` processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
+        self.addresses = at
+        text = starting_config(at, cluster=CLUSTER, protocol="bakery")
+        for key in ("duration = 5.0", "grace = 5.0", "least = 3.0"):
+            text = text.replace(key, f"{key.split()[0]} = 0.5")
+        (folder / "cluster.toml").write_text(text, encoding="utf-8")
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, *nodes: str) -> None:
+        for node in nodes:
+            command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
+            with (self.folder / f"{node}.log").open("ab") as log:
+                self.running[node] = subprocess.Popen(
+                    [*command, "--config", str(self.folder / "cluster.toml")],
+                    stdout=log,
+                    stderr=log,
+                )
+
+    def kill(self, *nodes: str) -> None:
+        for node in nodes:
+            self.running[node].kill()
+        for node in nodes:
+            self.running[node].wait(PATIENCE_S)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Processes]:
+    processes = Processes(tmp_path)
+    try:
+        processes.start(*processes.addresses)
+        yield processes
+    finally:
+        stop_all(list(processes.running.values()))
+
+
+class Seen:
+    """What a callback was told, and a way to wait for something in particular."""
+
+    def __init__(self) -> None:
+        self.states: list[holdfast.ClusterState] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, state: holdfast.ClusterState) -> None:
+        with self._changed:
+            self.states.append(state)
+            self._changed.notify_all()
+
+    def until(self, holds: Callable[[holdfast.ClusterState], bool]) -> holdfast.ClusterState:
+        """Wait until the last that was told is such."""
+        with self._changed:
+            told = self._changed.wait_for(
+                lambda: bool(self.states) and holds(self.states[-1]), PATIENCE_S
+            )
+            assert told, self.states
+            return self.states[-1]
+
+
+def is_ready(state: holdfast.ClusterState) -> bool:
+    return state.up and state.ready and state.complete
+
+
+def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
+    three: Processes,
+) -> None:
+    addresses = ",".join(three.addresses.values())
+    with holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        seen = Seen()
+        client.on_cluster(seen)
+        first = seen.until(is_ready)
+        assert (first.reason, len(first.leaders)) == ("ready", 3)
+        assert client.cluster == first
+        three.kill("n2", "n3")
+        down = seen.until(lambda state: "1 of 3 members" in state.reason)
+        assert (down.up, down.complete, down.ready) == (False, False, False)
+        three.start("n2", "n3")
+        again = seen.until(is_ready)
+        assert again.epoch > first.epoch
+        three.kill("n1", "n2", "n3")
+        lost = seen.until(lambda state: "no node says how it is" in state.reason)
+        assert (lost.up, lost.ready, lost.epoch, lost.leaders) == (False, False, 0, ())
+        for address in three.addresses.values():
+            assert address in lost.reason
+        three.start("n1", "n2", "n3")
+        seen.until(is_ready)
+        pairs = zip(seen.states, seen.states[1:], strict=False)
+        assert all(earlier != later for earlier, later in pairs)
+
+
+def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(three: Processes) -> None:
+    address = three.addresses["n1"]
+    with holdfast.connect(address, cluster=CLUSTER, timeout=PATIENCE_S, ttl=3) as client:
+        seen = Seen()
+        client.on_cluster(seen)
+        seen.until(is_ready)
+        three.running["n1"].send_signal(signal.SIGSTOP)
+        try:
+            silent = seen.until(lambda state: not state.up)
+            assert "no node says how it is" in silent.reason
+            assert not client.cluster.ready
+        finally:
+            three.running["n1"].send_signal(signal.SIGCONT)
+        seen.until(is_ready)
+
+
+def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
+    three: Processes,
+) -> None:
+    async def live() -> tuple[bool, int]:
+        loop = asyncio.get_running_loop()
+        on_loop: list[bool] = []
+        told = asyncio.Event()
+
+        def see(state: holdfast.ClusterState) -> None:
+            on_loop.append(asyncio.get_running_loop() is loop)
+            if state.ready:
+                told.set()
+            raise RuntimeError(state.reason)
+
+        addresses = ",".join(three.addresses.values())
+        async with aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+            assert not client.cluster.up
+            client.on_cluster(see)
+            async with asyncio.timeout(PATIENCE_S):
+                await told.wait()
+            assert client.cluster.ready
+            assert await client.lock("x").acquire(timeout=PATIENCE_S) is not None
+            return all(on_loop), client.callbacks_failed - len(on_loop)
+
+    assert asyncio.run(live()) == (True, 0)
+
+
+def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    text = starting_config({"n1": f"tcp://127.0.0.1:{port}"}, cluster=CLUSTER, protocol="bakery")
+    with Node.start(parse(text, tmp_path), "n1") as node:
+        number = 0
+        news: holdfast.ClusterUp | holdfast.ClusterDown
+        ends = time.monotonic() + PATIENCE_S
+        while True:
+            news = node.proxy.ask(holdfast.Watch(known=number), timeout=PATIENCE_S)
+            assert news.number != number
+            number = news.number
+            if isinstance(news, holdfast.ClusterUp) and news.ready:
+                break
+            assert time.monotonic() < ends
+        assert (news.complete, news.leaders) == (True, ("n1",))
+        waits = node.proxy.ask(holdfast.Watch(known=number), block=False)
+        assert not waits.done
+
+
+def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    address = f"tcp://127.0.0.1:{port}"
+    config = parse(starting_config({"n1": address}, cluster=CLUSTER), tmp_path)
+    with (
+        Node.start(config, "n1") as node,
+        holdfast.connect(address, cluster=CLUSTER, timeout=PATIENCE_S) as client,
+    ):
+        for watch in (lambda: client.cluster, lambda: client.on_cluster(print)):
+            with pytest.raises(holdfast.UnsupportedError, match="bakery has it"):
+                watch()
+        with pytest.raises(TypeError, match="does not accept Watch"):
+            node.proxy.ask(holdfast.Watch(), timeout=PATIENCE_S)

@@ -1,0 +1,272 @@
+"""Holds with a deadline, at a session played by hand: from when they count, who is told what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.actors.client.message import HoldsLost, Leased
+from holdfast.actors.effect import Send
+from holdfast.actors.lock.message import (
+    Acquire,
+    Cancel,
+    Granted,
+    Reason,
+    Refused,
+    Release,
+)
+from holdfast.actors.lock.session_message import Renew, Renewed, Unlocking
+from holdfast.actors.message import NS_PER_MS, Instant
+from holdfast.cluster.simulation.parley import ANN, BEN, WATCHER, A, B, Parley, of, one
+
+TTL_MS = 600_000
+"""So long that the session is no matter here."""
+HOLD_MS, GRACE_MS = 10_000, 4_000
+FENCE = 7
+SURE = (1_000_000 - 1_000) / (1_000_000 + 1_000)
+"""What is left of a duration when two clocks drifted apart."""
+
+
+@pytest.fixture
+def parley() -> Parley:
+    return Parley(TTL_MS)
+
+
+def ns(ms: float) -> Instant:
+    return Instant(int(ms * NS_PER_MS))
+
+
+def grant(asked: Acquire, fence: int = FENCE, hold_ms: int = HOLD_MS) -> Granted:
+    return Granted(
+        lock=asked.lock,
+        fence=fence,
+        session=asked.session,
+        owner=asked.owner,
+        request=asked.request,
+        hold_ms=hold_ms,
+        grace_ms=GRACE_MS,
+    )
+
+
+def renewed(asked: Renew, hold_ms: int = HOLD_MS) -> Renewed:
+    return Renewed(
+        lock=asked.lock,
+        fence=asked.fence,
+        hold_ms=hold_ms,
+        grace_ms=GRACE_MS,
+        session=asked.session,
+        owner=asked.owner,
+        request=asked.request,
+    )
+
+
+def wanted(parley: Parley) -> Acquire:
+    """Have ann ask for the lock; return what gate A hears."""
+    return one(Acquire, parley.open(parley.acquire()), A)
+
+
+def held(parley: Parley, after_ms: int = 0) -> list[Send]:
+    """Have ann hold the lock, granted ``after_ms`` later; return what is said then."""
+    asked = wanted(parley)
+    parley.run_kept(after_ms, A)
+    return parley.hear(A, grant(asked))
+
+
+def user_renews(parley: Parley, hold_ms: int = 0) -> list[Send]:
+    return parley.hear(ANN, Renew(lock="x", fence=FENCE, owner="ann", hold_ms=hold_ms, request=3))
+
+
+def unlocking(parley: Parley, fence: int = FENCE) -> list[Send]:
+    word = Unlocking(lock="x", fence=fence, grace_ms=GRACE_MS, session=parley.assigned, owner="ann")
+    return parley.hear(A, word)
+
+
+def test_a_lease_counts_from_when_the_lock_was_asked_for_less_drift(parley: Parley) -> None:
+    asked_ms = parley.now_ms
+    leased = one(Leased, held(parley, 1_000), WATCHER)
+    assert (leased.lock, leased.owner, leased.fence) == ("x", "ann", FENCE)
+    assert leased.until <= ns(asked_ms + (HOLD_MS + GRACE_MS) * SURE)
+    assert leased.until >= ns(asked_ms + (HOLD_MS + GRACE_MS) * SURE - 1)
+    assert leased.grace_ms == GRACE_MS
+
+
+def test_a_hold_without_a_deadline_has_no_lease(parley: Parley) -> None:
+    said = parley.hear(A, grant(wanted(parley), hold_ms=0))
+    assert one(Granted, said, ANN).fence == FENCE
+    assert of(Leased, said) == []
+    assert of(HoldsLost, parley.run_kept(TTL_MS // 2, A)) == []
+
+
+@pytest.mark.parametrize(("after_ms", "late"), [(0, False), (4_900, False), (5_000, True)])
+def test_a_grant_that_took_more_than_half_its_duration_is_renewed_before_it_is_told(
+    parley: Parley, after_ms: int, *, late: bool
+) -> None:
+    said = held(parley, after_ms)
+    assert bool(of(Renew, said, A)) == late
+    assert bool(of(Granted, said, ANN)) != late
+
+
+def test_a_late_grant_is_told_with_what_its_renewal_says_and_counts_from_that(
+    parley: Parley,
+) -> None:
+    said = held(parley, 9_000)
+    at_ms = parley.now_ms
+    parley.run(100)
+    answer = parley.hear(A, renewed(one(Renew, said, A), 20_000))
+    granted = one(Granted, answer, ANN)
+    assert (granted.fence, granted.hold_ms, granted.grace_ms) == (FENCE, 20_000, GRACE_MS)
+    until = one(Leased, answer, WATCHER).until
+    assert ns(at_ms + 24_000 * SURE - 1) <= until <= ns(at_ms + 24_000 * SURE)
+
+
+def test_a_late_grant_that_is_over_at_the_cluster_is_asked_for_anew(parley: Parley) -> None:
+    renew = one(Renew, held(parley, 9_000), A)
+    no = Refused(
+        lock="x",
+        reason=Reason.NOT_HELD,
+        detail="over",
+        session=renew.session,
+        owner="ann",
+        request=renew.request,
+    )
+    assert of(Refused, parley.hear(A, no), ANN) == []
+    again = of(Acquire, parley.run(1_000), A)[0]
+    assert again.request > renew.request
+    assert one(Granted, parley.hear(A, grant(again, FENCE + 1)), ANN).fence == FENCE + 1
+
+
+def test_a_renewal_that_came_after_its_own_lease_is_over_is_no_grant(parley: Parley) -> None:
+    renew = one(Renew, held(parley, 9_000), A)
+    parley.run(HOLD_MS + GRACE_MS)
+    assert of(Granted, parley.hear(A, renewed(renew)), ANN) == []
+    assert "client.wait_renewed" in parley.counted
+
+
+def test_a_renewal_of_another_hold_does_not_count(parley: Parley) -> None:
+    asked = one(Renew, (held(parley), user_renews(parley))[1], A)
+    assert of(Leased, parley.hear(A, replace(renewed(asked), fence=FENCE + 1))) == []
+
+
+def test_a_user_is_told_once_that_its_duration_is_over(parley: Parley) -> None:
+    held(parley)
+    said = parley.run_kept(HOLD_MS, A)
+    assert one(Unlocking, said, WATCHER).fence == FENCE
+    assert of(Unlocking, unlocking(parley), WATCHER) == []
+    assert of(HoldsLost, said) == []
+
+
+def test_the_clusters_word_comes_first_where_its_clock_is_faster(parley: Parley) -> None:
+    held(parley)
+    parley.run_kept(HOLD_MS - 100, A)
+    parley.run(90)
+    word = one(Unlocking, unlocking(parley), WATCHER)
+    assert 0 < word.grace_ms <= GRACE_MS
+    assert of(Unlocking, parley.run_kept(1_000, A), WATCHER) == []
+
+
+@pytest.mark.parametrize("fence", [FENCE, FENCE + 1])
+def test_a_word_of_an_earlier_duration_or_another_hold_is_dropped(
+    parley: Parley, fence: int
+) -> None:
+    held(parley)
+    parley.run_kept(HOLD_MS - 2_000, A)
+    assert of(Unlocking, unlocking(parley, fence), WATCHER) == []
+
+
+def test_a_renewal_begins_the_duration_anew_from_when_it_was_said(parley: Parley) -> None:
+    held(parley)
+    parley.run_kept(5_000, A)
+    asked = one(Renew, user_renews(parley), A)
+    at_ms = parley.now_ms
+    parley.run(500)
+    said = parley.hear(A, renewed(asked))
+    assert one(Renewed, said, ANN).request == 3
+    until = one(Leased, said, WATCHER).until
+    assert ns(at_ms + (HOLD_MS + GRACE_MS) * SURE - 1) <= until
+    assert until <= ns(at_ms + (HOLD_MS + GRACE_MS) * SURE)
+    assert of(Unlocking, parley.run_kept(HOLD_MS - 1_000, A), WATCHER) == []
+    assert of(Unlocking, parley.run_kept(1_000, A), WATCHER)
+
+
+def test_a_renewal_makes_no_lease_shorter(parley: Parley) -> None:
+    first = one(Leased, held(parley), WATCHER)
+    asked = one(Renew, user_renews(parley, 1_000), A)
+    again = one(Leased, parley.hear(A, renewed(asked, 1_000)), WATCHER)
+    assert again.until == first.until
+
+
+def test_after_the_grace_a_hold_is_lost_and_given_back_should_it_not_be(parley: Parley) -> None:
+    held(parley)
+    said = parley.run_kept(HOLD_MS + GRACE_MS, A)
+    lost = one(HoldsLost, said, WATCHER)
+    assert (lost.losses[0].lock, lost.losses[0].fence) == ("x", FENCE)
+    assert "its duration and its grace are over" in lost.detail
+    assert one(Release, [send for send in said if isinstance(send.message, Release)][:1], A)
+    refused = one(Refused, user_renews(parley), ANN)
+    assert refused.reason is Reason.OWNERSHIP_LOST
+
+
+def test_a_renewal_that_is_confirmed_after_the_loss_saves_nothing(parley: Parley) -> None:
+    held(parley)
+    parley.run_kept(HOLD_MS, A)
+    asked = one(Renew, user_renews(parley), A)
+    said = parley.run_kept(GRACE_MS, A)
+    assert one(Refused, said, ANN).reason is Reason.OWNERSHIP_LOST
+    assert of(Leased, parley.hear(A, renewed(asked))) == []
+
+
+def test_the_first_lease_that_ends_is_judged_first(parley: Parley) -> None:
+    held(parley)
+    parley.run_kept(3_000, A)
+    other = one(Acquire, parley.acquire(BEN, "y"), A)
+    parley.hear(A, grant(other, 9, 1_000))
+    said = parley.run_kept(1_000 + GRACE_MS, A)
+    assert [loss.lock for word in of(HoldsLost, said) for loss in word.losses] == ["y"]
+    said = parley.run_kept(HOLD_MS, A)
+    assert [loss.lock for word in of(HoldsLost, said) for loss in word.losses] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("fence", "owner", "reason"),
+    [(FENCE + 1, "ann", Reason.NOT_HELD), (FENCE, "ben", Reason.NOT_HELD)],
+)
+def test_what_is_not_held_is_not_renewed(
+    parley: Parley, fence: int, owner: str, reason: Reason
+) -> None:
+    held(parley)
+    said = parley.hear(ANN, Renew(lock="x", fence=fence, owner=owner, request=3))
+    assert one(Refused, said, ANN).reason is reason
+    assert of(Renew, said, A) == []
+
+
+def test_a_hold_without_a_deadline_is_not_renewed(parley: Parley) -> None:
+    parley.hear(A, grant(wanted(parley), hold_ms=0))
+    refused = one(Refused, user_renews(parley), ANN)
+    assert refused.reason is Reason.UNSUPPORTED
+    assert "bakery has such" in refused.detail
+
+
+def test_a_grant_that_nobody_waits_for_any_more_is_given_back(parley: Parley) -> None:
+    """F23: the door said that the time was over, while a leader granted."""
+    asked = wanted(parley)
+    no = Refused(
+        lock="x",
+        reason=Reason.TIMED_OUT,
+        detail="late",
+        session=asked.session,
+        owner="ann",
+        request=asked.request,
+    )
+    assert one(Refused, parley.hear(A, no), ANN).reason is Reason.TIMED_OUT
+    cancel = one(Cancel, parley.hear(A, grant(asked)), A)
+    assert (cancel.request, cancel.session) == (asked.request, asked.session)
+    assert "client.stray_grant_returned" in parley.counted
+
+
+def test_what_is_held_is_not_given_back_for_being_granted_again(parley: Parley) -> None:
+    asked = wanted(parley)
+    parley.hear(A, grant(asked))
+    for gate in (A, B):
+        assert of(Cancel, parley.hear(gate, grant(asked))) == []
+        assert of(Cancel, parley.hear(gate, grant(asked, FENCE + 1))) == []
