@@ -29,7 +29,9 @@ def owner_of_task() -> str:
     if known is not None and known[0]() is task and known[1] == Lineage.forks:
         return known[2]
     owner = new_owner(task.get_name())
-    # While that is called the address is not another's yet.
-    gone = ref(task, lambda _: _owners.pop(key, None))
+    # While that is called the address is not another's yet. It may be called when this module is
+    # cleared already, at the end of the process.
+    forget = _owners.pop
+    gone = ref(task, lambda _: forget(key, None))
     _owners[key] = gone, Lineage.forks, owner
     return owner
