@@ -23,6 +23,11 @@ class Attempt(Reply):
     There, because a loss is told there too: no loss can slip between a grant and its grip.
     """
 
+    given_up = False
+    grip: Grip | None = None
+    lost_before: Grip | None = None
+    """A hold of the same owner whose loss nobody was told of when the grant came."""
+
     def __init__(
         self,
         granted: Callable[[Attempt, Any, BaseException | None], None],
@@ -35,7 +40,3 @@ class Attempt(Reply):
         self.lock = lock
         self.owner = owner
         self.listeners = listeners
-        self.given_up = False
-        self.grip: Grip | None = None
-        self.lost_before: Grip | None = None
-        """A hold of the same owner whose loss nobody was told of when the grant came."""

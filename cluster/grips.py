@@ -104,8 +104,6 @@ class Grips:
                         if grip is not None and grip.fence == fence:
                             grip.known = True
                             self._lose(grip, detail)
-                case Leased() | Unlocking():
-                    pass  # When a deadline has passed, `HoldsLost` says so.
                 case _:
                     raise AssertionError(f"no watcher is told {event}")
 
@@ -123,15 +121,16 @@ class Grips:
                 attempt.lost_before = grip
                 return
             if grip is None or grip.lost is not None or grip.fence != answer.fence:
-                grip = Grip(attempt.lock, attempt.owner, answer.fence)
+                token, listeners = [attempt.token], [attempt.listeners]
+                grip = Grip(*key, answer.fence, tokens=token, listeners=listeners)
                 self._grips[key] = grip
                 if answer.hold_ms:
                     self._leases.give(grip)
             else:
                 grip.count += 1
-            grip.tokens.append(attempt.token)
-            if attempt.listeners not in grip.listeners:
-                grip.listeners.append(attempt.listeners)
+                grip.tokens.append(attempt.token)
+                if attempt.listeners not in grip.listeners:
+                    grip.listeners.append(attempt.listeners)
             attempt.grip = grip
 
     def give_up(self, attempt: Attempt) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 
 import pykka
@@ -16,32 +16,32 @@ from holdfast.actors.error import (
     LockTimeoutError,
     NotHeldError,
 )
-from holdfast.actors.lock.message import Acquire, Cancel, Release
+from holdfast.actors.lock.message import Cancel, Release
 from holdfast.actors.lock.session_message import Renew
 from holdfast.cluster.attempt import Attempt
 from holdfast.cluster.grips import Grips
 from holdfast.cluster.hold import HOLDING, Callback, Grip, HoldState, Listeners, not_held, note_of
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.line import Line, closed_meanwhile
-from holdfast.cluster.operation import Operation, Wait
-from holdfast.cluster.terms import Terms, term_ms_of, wait_ms_of
+from holdfast.cluster.operation import Operation
+from holdfast.cluster.terms import Terms, acquire_by, release_by, term_ms_of, wait_ms_of
 
 
-class Handle(ABC):
+class Handle:
     """One named lock of the cluster. Objects of one name and owner in a client are one lock.
 
     What is asked of it is judged when it is asked, by the clock: no property goes stale.
     """
 
+    _runner: Callable[[], str]
+    """Returns the owner that whoever runs is, without an explicit one."""
+
     def __init__(self, line: Line, grips: Grips, terms: Terms) -> None:
         self._line = line
         self._grips = grips
         self._terms = terms
+        self._acquire, self._release = terms.acquire(), Release(lock=terms.name, fence=0)
         self._listeners = Listeners()
-
-    @abstractmethod
-    def _runner(self) -> str:
-        """Return the owner that whoever runs is, without an explicit one."""
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Handle(ABC):
     @property
     def owner(self) -> str:
         """The owner that the caller is to the cluster, as `status` shows it."""
-        return self._terms.owner if self._terms.owner is not None else self._runner()
+        return self._runner() if self._terms.owner is None else self._terms.owner
 
     @property
     def fence(self) -> int | None:
@@ -135,18 +135,13 @@ class Handle(ABC):
         if not blocking and timeout is not None:
             raise ValueError("can't specify a timeout for a non-blocking call")
         limit = self._terms.timeout if timeout is None else timeout
-        wait_ms = wait_ms_of(limit) if blocking else 0
-        try:
-            return (yield from self._entering(wait_ms))
-        except LockTimeoutError:
-            return None
-        except (AlreadyHeldError, LimitReachedError):
-            if wait_ms is None:
-                raise
-            return None  # Whoever tries hears "no", at once: it would wait for itself.
+        return self._entering(wait_ms_of(limit) if blocking else 0, trying=True)
 
-    def _entering(self, wait_ms: int | None) -> Operation[int]:
-        """Acquire, and end with the fence or an error: ``with`` never enters unheld."""
+    def _entering(self, wait_ms: int | None, *, trying: bool = False) -> Operation[int | None]:
+        """Acquire, and end with the fence or an error: ``with`` never enters unheld.
+
+        Who is ``trying`` gets None for "not now".
+        """
         terms, owner = self._terms, self.owner
         self._line.check()
         grip = self._grips.find(terms.name, owner)
@@ -157,21 +152,13 @@ class Handle(ABC):
             if wait_ms is not None:
                 wait_ms = max(0, wait_ms - int((time.monotonic() - began) * 1000))
         attempt = Attempt(self._grips.granted, terms.name, owner, self._listeners)
-        acquire = Acquire(
-            lock=terms.name,
-            owner=owner,
-            request=attempt.token,
-            wait_ms=wait_ms,
-            limit=terms.limit,
-            label=terms.label,
-            hold_ms=terms.hold_ms,
-            grace_ms=terms.grace_ms,
-        )
         try:
-            self._line.submit(acquire, attempt)
-            yield Wait(attempt)
+            self._line.submit(acquire_by(self._acquire, owner, attempt.token, wait_ms), attempt)
+            yield attempt
             return self._entered(attempt)
-        except HoldfastError:
+        except HoldfastError as error:
+            if trying and _is_not_now(error, wait_ms):
+                return None
             raise
         except pykka.ActorDeadError:
             raise closed_meanwhile() from None
@@ -188,7 +175,7 @@ class Handle(ABC):
             raise self._told(attempt.lost_before)
         grip = attempt.grip
         assert grip is not None
-        if self._grips.find(self.name, attempt.owner) is grip and grip.lost is not None:
+        if self._grips.find(attempt.lock, attempt.owner) is grip and grip.lost is not None:
             raise self._told(grip)  # Granted, but so late that it may be another's by now.
         return grip.fence
 
@@ -218,7 +205,7 @@ class Handle(ABC):
             if reply is not None:
                 self._send_release(grip, reply)
                 try:
-                    yield Wait(reply)
+                    yield reply
                 except pykka.ActorDeadError:
                     raise closed_meanwhile() from None
                 return
@@ -265,8 +252,7 @@ class Handle(ABC):
             return  # Released in the background meanwhile.
 
     def _send_release(self, grip: Grip, reply: Reply) -> None:
-        release = Release(lock=grip.lock, fence=grip.fence, owner=grip.owner)
-        self._line.submit(release, reply)
+        self._line.submit(release_by(self._release, grip.fence, grip.owner), reply)
         grip.sent = reply
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
@@ -294,3 +280,10 @@ class Handle(ABC):
         grip.known = True
         for _ in range(grip.count):
             self._line.tell(Release(lock=grip.lock, fence=grip.fence, owner=grip.owner))
+
+
+def _is_not_now(error: HoldfastError, wait_ms: int | None) -> bool:
+    """Whether whoever tries for ``wait_ms`` hears of ``error`` as a mere "not now"."""
+    if isinstance(error, AlreadyHeldError | LimitReachedError):
+        return wait_ms is not None  # At once: it would wait for itself.
+    return isinstance(error, LockTimeoutError)

@@ -12,18 +12,19 @@ from holdfast.actors.error import ClosedError, OverloadedError
 from holdfast.actors.lock.message import Inspect, LockStatus
 from holdfast.actors.message import Event, Message
 from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.operation import Operation, Wait
+from holdfast.cluster.lineage import Lineage
+from holdfast.cluster.operation import Operation
 from holdfast.transport.wire import pack
 
 
 class Role(Protocol):
     """The session role, as threads reach it (`holdfast.cluster.host.ref.RoleRef`)."""
 
-    def submit(self, message: Event, reply: Reply) -> None:
+    def submit(self, message: Event, reply: Reply, /) -> None:
         """Ask ``message``, which is well-typed; the answer, or why not, goes to ``reply``."""
         ...
 
-    def abandon(self, reply: Reply) -> None:
+    def abandon(self, reply: Reply, /) -> None:
         """Take a question back."""
         ...
 
@@ -37,13 +38,19 @@ class Line:
 
     def __init__(self, session: Role) -> None:
         self.closed = False
+        self.submit = session.submit
+        """Ask, and go on; `answer` waits for it. For who has called `check`, or closes the client.
+
+        What is asked is well-typed: what a user puts into a question was checked before.
+        """
         self._session = session
         self._pid = os.getpid()
+        self._forks = Lineage.forks
 
     @property
     def forked(self) -> bool:
         """Whether this process is a child of the one that connected."""
-        return os.getpid() != self._pid
+        return Lineage.forks != self._forks
 
     def check(self) -> None:
         """Refuse if there is nobody to ask.
@@ -52,7 +59,7 @@ class Line:
             ClosedError: the client is closed, or this is a forked process.
 
         """
-        if os.getpid() != self._pid:
+        if Lineage.forks != self._forks:
             raise ClosedError(
                 f"this client belongs to process {self._pid}, which forked process "
                 f"{os.getpid()}: connect anew after a fork"
@@ -83,13 +90,6 @@ class Line:
                 self.abandon(reply)
             raise
 
-    def submit(self, message: Event, reply: Reply) -> None:
-        """Ask, and go on; `answer` waits for it. For who has called `check`, or closes the client.
-
-        ``message`` is well-typed: what a user puts into a question was checked before.
-        """
-        self._session.submit(message, reply)
-
     def answer(self, reply: Reply) -> Operation[Any]:
         """End with the answer in ``reply``.
 
@@ -99,7 +99,7 @@ class Line:
 
         """
         try:
-            return (yield Wait(reply))
+            return (yield reply)
         except pykka.ActorDeadError:
             raise closed_meanwhile() from None
 

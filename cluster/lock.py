@@ -26,8 +26,7 @@ class Lock(Handle):
     run one after the other on a thread of their own, so they may block or use the client.
     """
 
-    def _runner(self) -> str:
-        return owner_of_thread()
+    _runner = staticmethod(owner_of_thread)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> int | None:
         """Wait for the lock and hold it.

@@ -10,9 +10,11 @@ from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
 from holdfast.actors.lock.table import LockTable
 from holdfast.actors.lock.table_record import TablePart
 from holdfast.actors.message import Local, Message
-from holdfast.transport.wire import MalformedFrameError, decode, encode
+from holdfast.transport.cbor import load, load_each
+from holdfast.transport.schema import array
+from holdfast.transport.wire import MalformedFrameError, decode, encode, unpack
 
-COMMANDS: tuple[type[Message], ...] = get_args(Command)
+COMMANDS: frozenset[type[Message]] = frozenset(get_args(Command))
 
 
 KNOWN_MAX = 4096
@@ -62,6 +64,14 @@ class LockMachine:
         read = self._known.pop(command, None) or self._read(command)
         return () if read is None else self.table.apply(time_ms, read)
 
+    def expect(self, commands: Sequence[bytes]) -> None:
+        """Read those of ``commands`` that are not known; what cannot be read stays unknown."""
+        unread = [command for command in commands if command not in self._known]
+        for command, items in zip(unread, load_each(unread) or (), strict=False):
+            read = _command_in(items)
+            if read is not None:
+                self._note(command, read)
+
     def due_ms(self) -> int | None:
         """Return the log time at which `advance` would next do something."""
         return self.table.due_ms()
@@ -107,7 +117,15 @@ class LockMachine:
 
     def _read(self, command: bytes) -> Command | None:
         try:
-            read = decode(command)
+            return _command_in(load(command))
         except MalformedFrameError:
             return None
-        return read if isinstance(read, COMMANDS) else None  # type: ignore[return-value]
+
+
+def _command_in(items: object) -> Command | None:
+    """Return the command that ``items`` are, None if they are none."""
+    try:
+        read = unpack(array(items))
+    except MalformedFrameError:
+        return None
+    return read if type(read) in COMMANDS else None  # type: ignore[return-value]

@@ -1,8 +1,8 @@
 """Operations: what a user asks for, written once, whether a thread or a task waits for it.
 
 An operation is a generator. It asks the session role itself, without blocking, and yields
-what is to be waited for; the answer is sent in, or the error thrown in. So deadlines, owners
-and the wording of errors stand in one place, and a face only knows how to wait.
+what is to be waited for, a `Reply` or a `Wait`; the answer is sent in, or the error thrown in. So
+deadlines, owners and the wording of errors stand in one place, and a face only knows how to wait.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 class Wait(NamedTuple):
-    """Wait for the answer in ``reply``, but no longer than ``limit_s`` (s; None: no limit)."""
+    """Wait for the answer in ``reply``, but no longer than ``limit_s`` (s)."""
 
     reply: Reply
-    limit_s: float | None = None
+    limit_s: float
 
 
-Operation = Generator[Wait, Any, T]
+Operation = Generator[Reply | Wait, Any, T]
 """Ends with a value of type ``T``. A `TimeoutError` thrown in tells that a limit was over."""
 
 
@@ -39,11 +39,13 @@ def drive(operation: Operation[T]) -> T:
     try:
         wait = next(operation)
         while True:
-            reply, limit_s = wait
             try:
-                answer = reply.get(timeout=limit_s)
-            except pykka.Timeout:
-                wait = operation.throw(TimeoutError(f"no answer within {limit_s} s"))
+                if isinstance(wait, Wait):
+                    answer = wait.reply.get(timeout=wait.limit_s)
+                else:
+                    answer = wait.get()
+            except pykka.Timeout as timeout:
+                wait = operation.throw(TimeoutError(f"no answer within {timeout}"))
             except BaseException as error:  # noqa: BLE001  # The operation decides.
                 wait = operation.throw(error)
             else:

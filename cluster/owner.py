@@ -9,6 +9,7 @@ import socket
 import threading
 
 from holdfast.actors.lock.name import OWNER_BYTES_MAX
+from holdfast.cluster.lineage import Lineage
 
 _numbers = itertools.count(1)
 """Tells threads and tasks apart for the life of a process; the system's numbers are reused."""
@@ -19,9 +20,8 @@ _threads = threading.local()
 def owner_of_thread() -> str:
     """Return the name of the calling thread as an owner: host, process, thread and a number."""
     known: tuple[int, str] | None = getattr(_threads, "owner", None)
-    pid = os.getpid()
-    if known is None or known[0] != pid:
-        known = (pid, new_owner(threading.current_thread().name))
+    if known is None or known[0] != Lineage.forks:
+        known = (Lineage.forks, new_owner(threading.current_thread().name))
         _threads.owner = known
     return known[1]
 

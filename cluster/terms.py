@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from holdfast.actors.copying import copier
 from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock.message import Acquire, Release
 from holdfast.actors.lock.name import WAIT_MS_MAX
 
 
@@ -25,6 +27,23 @@ class Terms:
     """How long a hold lasts; 0: as the cluster has it, or without a deadline."""
     grace_ms: int = 0
     """How much longer until it is taken away; 0: as the cluster has it."""
+
+    def acquire(self) -> Acquire:
+        """Return what every acquire on these terms has in common."""
+        return Acquire(
+            lock=self.name,
+            limit=self.limit,
+            label=self.label,
+            hold_ms=self.hold_ms,
+            grace_ms=self.grace_ms,
+        )
+
+
+acquire_by = copier(Acquire, "owner", "request", "wait_ms")
+"""Returns an acquire on some terms: of an owner, under a number, for so long."""
+
+release_by = copier(Release, "fence", "owner")
+"""Returns a release of a lock: of what an owner holds under a fence."""
 
 
 def term_ms_of(name: str, term: float | None) -> int:

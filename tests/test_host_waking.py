@@ -245,7 +245,7 @@ def test_those_who_were_answered_are_woken_when_the_node_stops() -> None:
 def test_the_dispatcher_is_not_woken_for_a_question_until_all_are_awake() -> None:
     asks = Asks("n1")
     rings: list[int] = []
-    arrivals = Arrivals(asks, lambda: rings.append(len(arrivals)))
+    arrivals = Arrivals(asks, lambda: rings.append(len(arrivals.queue)))
     arrivals.put(lambda: None)
     assert rings == []  # It is awake, and will look.
     arrivals.asleep = True

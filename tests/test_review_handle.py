@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +17,7 @@ from holdfast.cluster.herald import ThreadHerald
 from holdfast.cluster.hold import HoldState
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.line import Line
+from holdfast.cluster.lineage import Lineage
 from holdfast.cluster.lock import Lock
 from holdfast.cluster.terms import Terms
 
@@ -92,15 +92,15 @@ def test_each_level_is_released_though_no_release_is_confirmed(lock: Lock, desk:
 
 def test_a_forked_process_holds_nothing(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
     lock.acquire()
-    parent = os.getpid()
-    monkeypatch.setattr("os.getpid", lambda: parent + 1)
+    parent = Lineage.forks
+    monkeypatch.setattr(Lineage, "forks", parent + 1)
     assert (lock.held, lock.state, lock.fence) == (False, HoldState.FREE, None)
     assert "not held here" in repr(lock)
     with pytest.raises(ClosedError):
         lock.release()
     with pytest.raises(NotHeldError):
         lock.raise_if_lost()
-    monkeypatch.setattr("os.getpid", lambda: parent)
+    monkeypatch.setattr(Lineage, "forks", parent)
     assert (lock.held, lock.fence) == (True, 1)
 
 

@@ -53,7 +53,7 @@ class Play(Rehearsal[ClientSession]):
         super().__init__(
             lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=First())
         )
-        self.role.ledger.tenure.stage = Stage.UNKEPT
+        self.role.ledger.tenure.enter(Stage.UNKEPT)
         self.role.ledger.tenure.assigned = "c"
 
     def acquire(

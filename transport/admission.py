@@ -19,6 +19,7 @@ from holdfast.transport.frame import (
     WrongVersionError,
     decode_frame,
     frame_of,
+    new_envelope,
     open_frame,
 )
 from holdfast.transport.name import ANY_NODE, NAMES_KEPT, check_node
@@ -112,22 +113,25 @@ class Admission:
         packed = array(items[4])
         if len(packed) > ENVELOPES_MAX:
             return None
-        passed = self._passed
         envelopes: list[Envelope] = []
+        named: list[Any] | None = None
+        addresses = None
         for one in packed:
             envelope = array(one)
             if len(envelope) <= ENVELOPE_HEAD_ITEMS:
                 return None
-            to, sender = envelope[:ENVELOPE_HEAD_ITEMS]
-            if type(to) is not str or type(sender) is not str:
-                return None
-            addresses = passed.get((link, to, sender))
+            head = envelope[:ENVELOPE_HEAD_ITEMS]
+            if head != named:  # Most have the same as the one before.
+                to, sender = head
+                if type(to) is not str or type(sender) is not str:
+                    return None
+                addresses, named = self._passed.get((link, to, sender)), head
             if addresses is None:
                 return None
             message = unpack(envelope[ENVELOPE_HEAD_ITEMS:])
             if type(message) is Rejected:
                 return None
-            envelopes.append(Envelope(*addresses, message))
+            envelopes.append(new_envelope(Envelope, (*addresses, message)))
         return Frame(cluster, view, stamp, tuple(envelopes))
 
     def _addressed(self, link: str, frame: Frame) -> Frame | Dropped:
@@ -155,16 +159,6 @@ class Admission:
             completed.append(Envelope(completed_to, completed_sender, message))
         return Frame(frame.cluster, frame.view, frame.stamp, tuple(completed))
 
-    def outgoing(self, link: str, frame: Frame) -> Frame:
-        """Return ``frame`` as it goes to ``link``: an alias is no node, so it becomes ``*``."""
-        if not self.gates:
-            return frame
-        cluster, view, stamp, envelopes = frame
-        unaliased = [
-            Envelope(_unaliased(to, link), sender, message) for to, sender, message in envelopes
-        ]
-        return Frame(cluster, view, stamp, tuple(unaliased))
-
     def refusal(self, link: str, mismatch: Mismatch, detail: str) -> Frame:
         """Return the frame that tells ``link`` why its frames are dropped."""
         rejected = Rejected(code=mismatch, detail=detail)
@@ -182,9 +176,3 @@ def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
         if type(envelope.message) is Rejected:
             return Dropped("wire.rejected", envelope.message.code, envelope.message.detail)
     return Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error))
-
-
-@lru_cache(maxsize=NAMES_KEPT)
-def _unaliased(to: Address, link: str) -> Address:
-    node, _, role = to.partition("/")
-    return address_of(ANY_NODE, role) if node == link else to

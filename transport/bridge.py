@@ -220,7 +220,7 @@ class Bridge:
             ValueError: an address is not well-formed.
 
         """
-        raw = encode_frame(self._admission.outgoing(link, frame))
+        raw = encode_frame(frame, link if self._admission.gates else "")
         peer = self._links.get(link)
         if peer is None:
             self._send_to_client(link, raw)

@@ -9,7 +9,8 @@ and floats, fails the check against the declared types (``transport/schema.py``)
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import cbor2
@@ -75,6 +76,37 @@ def load(data: bytes) -> Any:
     if left:
         raise MalformedFrameError(f"{left} bytes after the value")
     return value
+
+
+_MARK = b"holdfast-command"
+"""It cannot overlap itself, since it has its first letter once."""
+_MARKED = dump(_MARK)
+
+
+def load_each(items: Sequence[bytes]) -> list[Any] | None:
+    """Return what `load` returns for each of ``items``; None if one may be refused.
+
+    They are read as one array, in half the time, with a mark behind each. It is made sure that
+    the mark occurs nowhere else. So if each value is followed by the mark, each mark is the one
+    that was put there; the byte before it, 0x50, ends no head for 16 bytes but is one; and a
+    value ends where its item ends, whatever the items say of their lengths.
+    """
+    if not items:
+        return []
+    joined = _MARKED.join((array_head(2 * len(items)) + items[0], *items[1:], b""))
+    if joined.count(_MARK) != len(items):
+        return None
+    try:
+        values = load(joined)
+    except MalformedFrameError:
+        return None
+    return values[::2] if values[1::2] == [_MARK] * len(items) else None
+
+
+@lru_cache(maxsize=1024)
+def array_head(length: int) -> bytes:
+    """Return how CBOR begins an array of ``length`` items."""
+    return dump([None] * length)[:-length] if length else dump([])
 
 
 def _refuse(*_: Any) -> NoReturn:

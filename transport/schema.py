@@ -12,7 +12,7 @@ can put anything else into a message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from enum import IntEnum
 from operator import attrgetter
@@ -20,8 +20,17 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 from holdfast.actors.message import REGISTRY, Message
-from holdfast.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, shown
-from holdfast.transport.compiled import Codec, Step, Way, short_pack, short_tuple, short_unpack
+from holdfast.transport.cbor import MalformedFrameError, shown
+from holdfast.transport.compiled import (
+    Codec,
+    Step,
+    Way,
+    short_pack,
+    short_tuple,
+    short_unpack,
+    short_write,
+)
+from holdfast.transport.plain import PLAIN, SIMPLE
 
 
 class Schema(NamedTuple):
@@ -33,40 +42,9 @@ class Schema(NamedTuple):
     """From a message to the whole array."""
     unpack: Callable[[list[Any]], Any]
     """From the whole array, whose tag was read, to a message."""
+    write: Callable[[Any], bytes]
+    """From a message to the whole array as CBOR."""
 
-
-def _check_int(value: Any) -> Any:
-    if type(value) is not int:
-        raise MalformedFrameError(f"{shown(value)} is no int")
-    if not INT_MIN <= value <= INT_MAX:
-        raise MalformedFrameError(f"{shown(value)} is not within {INT_MIN} to {INT_MAX}")
-    return value
-
-
-def _check_str(value: Any) -> Any:
-    if type(value) is not str:
-        raise MalformedFrameError(f"{shown(value)} is no str")
-    return value
-
-
-def _check_bytes(value: Any) -> Any:
-    if type(value) is not bytes:
-        raise MalformedFrameError(f"{shown(value)} is no bytes")
-    return value
-
-
-def _check_bool(value: Any) -> Any:
-    if type(value) is not bool:
-        raise MalformedFrameError(f"{shown(value)} is no bool")
-    return value
-
-
-_PLAIN: Mapping[Any, Codec] = {
-    int: Codec(_check_int, _check_int, f"type({{v}}) is int and {INT_MIN} <= {{v}} <= {INT_MAX}"),
-    str: Codec(_check_str, _check_str, "type({v}) is str"),
-    bytes: Codec(_check_bytes, _check_bytes, "type({v}) is bytes"),
-    bool: Codec(_check_bool, _check_bool, "type({v}) is bool"),
-}
 
 _schemas: dict[type[Message], Schema] = {}
 
@@ -116,19 +94,17 @@ def _schema(cls: type[Message], within: tuple[type, ...]) -> Schema:
         except TypeError as error:
             raise TypeError(f"{cls.__name__}.{field.name}: {error}") from error
     ways = [Way(name, codec) for name, codec in codecs]
-    _schemas[cls] = Schema(
-        1 + len(codecs),
-        short_pack(cls, ways, _packer(cls, codecs)),
-        short_unpack(cls, ways, _unpacker(cls, codecs)),
-    )
+    pack = short_pack(cls, ways, _packer(cls, codecs))
+    unpack = short_unpack(cls, ways, _unpacker(cls, codecs))
+    _schemas[cls] = Schema(1 + len(codecs), pack, unpack, short_write(cls, ways, pack))
     return _schemas[cls]
 
 
 def _codec(hint: Any, within: tuple[type, ...]) -> Codec:
     """Compile one declared type."""
     hint = getattr(hint, "__supertype__", hint)  # NewType
-    if hint in _PLAIN:
-        return _PLAIN[hint]
+    if hint in PLAIN:
+        return PLAIN[hint]
     origin = get_origin(hint)
     if origin in (UnionType, Union):
         return _union_codec(hint, within)
@@ -154,7 +130,11 @@ def _union_codec(hint: Any, within: tuple[type, ...]) -> Codec:
     if NoneType not in get_args(hint):
         return inner
     test = inner.test and f"({{v}} is None or {inner.test})"
-    return Codec(_unless_none(inner.pack), _unless_none(inner.unpack), test)
+    none = (r"b'\xf6'", *["b''"] * len(inner.write))
+    write = [
+        f"({n} if {{v}} is None else {part})" for n, part in zip(none, inner.write, strict=False)
+    ]
+    return Codec(_unless_none(inner.pack), _unless_none(inner.unpack), test, tuple(write))
 
 
 def _unless_none(step: Step) -> Step:
@@ -164,18 +144,24 @@ def _unless_none(step: Step) -> Step:
 def _tuple_codec(hint: Any, within: tuple[type, ...]) -> Codec:
     match get_args(hint):
         case (item, end) if end is ...:
-            pack_item, unpack_item, _ = _codec(item, within)
+            codec = _codec(item, within)
         case _:
             raise TypeError(f"{hint!r}: only tuple[X, ...] can cross the wire")
+    simple = {item} & SIMPLE
 
     def pack(value: Any) -> Any:
         if type(value) is not tuple:
             raise MalformedFrameError(f"{shown(value)} is no tuple")
         items: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
-        return [pack_item(one) for one in items]
+        if set(map(type, items)) <= simple:
+            return list(items)
+        return [codec.pack(one) for one in items]
 
     def unpack(value: Any) -> Any:
-        return tuple([unpack_item(one) for one in array(value)])
+        items = array(value)
+        if set(map(type, items)) <= simple:
+            return tuple(items)
+        return tuple([codec.unpack(one) for one in items])
 
     return Codec(pack, unpack)
 

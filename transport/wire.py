@@ -10,7 +10,6 @@ from holdfast.transport.cbor import (
     FRAME_BYTES_MAX,
     FrameTooLargeError,
     MalformedFrameError,
-    dump,
     load,
 )
 from holdfast.transport.schema import array, schema_of, tag_of
@@ -26,8 +25,9 @@ __all__ = [
 ]
 
 
-KEPT_BYTES_MAX = 4096
-"""A message keeps its encoding up to this size: most are sent and journaled within a turn."""
+KEPT_BYTES_MAX = 40 << 10
+"""A message keeps its encoding up to this size (40 KiB): most are sent and journaled within a turn,
+and a full slot, which goes to a journal and to all members, is not larger."""
 
 
 def encode(message: Message) -> bytes:
@@ -39,14 +39,15 @@ def encode(message: Message) -> bytes:
         FrameTooLargeError: the result is larger than `FRAME_BYTES_MAX`.
 
     """
-    try:
-        return message.encoded
-    except AttributeError:
-        pass
-    data = dump(schema_of(type(message)).pack(message))
+    data: bytes | None = getattr(message, "encoded", None)
+    if data is not None:
+        return data
+    cls = type(message)
+    data = (_writers.get(cls) or _writer(cls))(message)
     if len(data) > FRAME_BYTES_MAX:
-        name = type(message).__name__
-        raise FrameTooLargeError(f"{name} takes {len(data)} bytes, at most {FRAME_BYTES_MAX}")
+        raise FrameTooLargeError(
+            f"{cls.__name__} takes {len(data)} bytes, at most {FRAME_BYTES_MAX}"
+        )
     if len(data) <= KEPT_BYTES_MAX:
         message.encoded = data
     return data
@@ -91,6 +92,14 @@ def unpack(items: list[Any]) -> Message:
     _unpackers[tag] = schema_of(cls).unpack
     return _unpackers[tag](items)
 
+
+def _writer(cls: type[Message]) -> Callable[[Any], bytes]:
+    _writers[cls] = schema_of(cls).write
+    return _writers[cls]
+
+
+_writers: dict[type[Message], Callable[[Any], bytes]] = {}
+"""By the classes that were met."""
 
 _unpackers: dict[int, Callable[[list[Any]], Message]] = {}
 """By the tags that were met, each known."""

@@ -21,12 +21,12 @@ def why_not(ledger: Ledger, question: Question, now: Instant) -> No | None:
     if problem is not None:
         return problem
     match question:
+        case Acquire():
+            no = _why_not_acquire(ledger, question)
         case Release():
             return _why_not_release(ledger, question)
         case Renew():
             return why_not_renew(ledger, question)
-        case Acquire():
-            no = _why_not_acquire(ledger, question)
         case Inspect() | Describe() | ListLocks() | Evict():
             no = None
     if no is not None:
@@ -59,7 +59,7 @@ def _why_not_acquire(ledger: Ledger, acquire: Acquire) -> No | None:
 
 def _why_not_release(ledger: Ledger, release: Release) -> No | None:
     claim = claim_named(release.lock, release.owner)
-    loss = ledger.memory.tell(claim, release.fence)
+    loss = ledger.memory.tell(claim, release.fence) if ledger.memory.losses else None
     if loss is not None:
         return lost(claim, release.fence, loss)
     hold = ledger.holds.get(claim)
@@ -80,6 +80,8 @@ def _why_not_release(ledger: Ledger, release: Release) -> No | None:
 def _being_released(ledger: Ledger, claim: Claim) -> int:
     """Return how many releases of ``claim`` have users that wait for them."""
     outstanding = ledger.outstanding
-    numbers = outstanding.releases.get(claim, ())
+    numbers = outstanding.releases.get(claim)
+    if numbers is None:
+        return 0
     pending = [outstanding.pending[number] for number in numbers]
     return sum(one.user is not None and isinstance(one.asked, Release) for one in pending)

@@ -163,7 +163,7 @@ def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant
     assert claim is not None
     ledger.outstanding.drop(pending)
     effects = ledger.confirm(pending.said_at, now)
-    loss = ledger.memory.tell(claim, granted.fence)
+    loss = ledger.memory.tell(claim, granted.fence) if ledger.memory.losses else None
     if loss is not None:  # It was taken away before this answer came.
         return [*effects, *ledger.reply_no(pending, lost(claim, granted.fence, loss))]
     hold = ledger.holds.get(claim)
@@ -172,7 +172,7 @@ def _on_granted(ledger: Ledger, pending: Pending, granted: Granted, now: Instant
         effects += ledger.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")
         hold = None
     if hold is None:
-        hold = ledger.holds[claim] = Hold(pending.gate, granted.fence)
+        hold = ledger.holds[claim] = Hold(pending.gate, granted.fence, [])
     hold.levels.append(Level(pending.user, pending.asked.request))
     if granted.hold_ms:
         effects += lease.begin(ledger, claim, pending, granted, now)

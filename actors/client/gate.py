@@ -68,7 +68,7 @@ class Gates:
     def choose(self) -> Gate:
         """Return the gate for a new request; the current one if none is usable."""
         gate = self.table[self.current]
-        if gate.usable:
+        if not gate.down and not gate.refused:
             return gate
         following = self.after(self.current)
         if following is None:

@@ -91,8 +91,6 @@ class Memory:
 
     def tell(self, claim: Claim, fence: int) -> str | None:
         """Return how that was lost, once for each time it was held; None if it was not."""
-        if not self.losses:
-            return None
         times, detail = self.losses.pop((claim, fence), (0, ""))
         if times > 1:
             self.losses[claim, fence] = (times - 1, detail)

@@ -57,10 +57,6 @@ class Stage(Enum):
     """The cluster keeps no sessions: holds live at the gates that granted them."""
 
 
-# Looked up once: a member of an enum costs as much as a call.
-_OPEN, _UNKEPT = Stage.OPEN, Stage.UNKEPT
-
-
 @dataclass(slots=True)
 class Tenure:
     """One client's sessions, one after the other, each under a name of its own.
@@ -95,6 +91,20 @@ class Tenure:
     told_until: Instant = EPOCH
     trusted_ns: int = 0
     """For how long the session certainly lives once it was heard."""
+    news_at: Instant = EPOCH
+    """What is confirmed that was said from then on makes the watcher's word of it too old."""
+    thin_at: Instant = EPOCH
+    """When that word is too old by itself."""
+    ready: bool = False
+    """Whether a question that needs a session can be asked: as `stage` says, but at hand."""
+    kept: bool = False
+    """Whether the cluster keeps the session, so that holds belong to it; likewise."""
+
+    def enter(self, stage: Stage) -> None:
+        """Begin another part of the session's life."""
+        self.stage = stage
+        self.kept = stage is Stage.OPEN
+        self.ready = self.kept or stage is Stage.UNKEPT
 
     @property
     def wanted(self) -> str:
@@ -106,21 +116,11 @@ class Tenure:
         """The name to say in greetings."""
         return self.assigned if self.ready else self.name
 
-    @property
-    def ready(self) -> bool:
-        """Whether a question that needs a session can be asked."""
-        return self.stage is _OPEN or self.stage is _UNKEPT
-
-    @property
-    def kept(self) -> bool:
-        """Whether the cluster keeps the session, so that holds belong to it."""
-        return self.stage is _OPEN
-
     def need(self, now: Instant) -> None:
         """Have a session opened, if there is none."""
         self.used_at = now
         if not self.ready and self.stage is Stage.NONE:
-            self.stage = Stage.OPENING
+            self.enter(Stage.OPENING)
             self.count += 1
             self.due_at, self.step_ms = now, RETRY_MS
             self.sent.clear()
@@ -142,15 +142,18 @@ class Tenure:
             return False
         sent_at = self.sent[opened.request]
         if opened.ttl_ms <= 0:
-            self.stage, self.assigned = Stage.UNKEPT, opened.assigned
+            self.enter(Stage.UNKEPT)
+            self.assigned = opened.assigned
             self.sent.clear()
             return True
         if self.trusted_until(sent_at, opened.ttl_ms) <= now:
             return False  # It may have ended again meanwhile; a later attempt tells.
-        self.stage, self.assigned, self.lived_ms = Stage.OPEN, opened.assigned, opened.ttl_ms
-        self.suspected, self.told_until = False, EPOCH
+        self.enter(Stage.OPEN)
+        self.assigned, self.lived_ms = opened.assigned, opened.ttl_ms
+        self.suspected = False
         self.confirmed_at, self.until = sent_at, self.trusted_until(sent_at, opened.ttl_ms)
         self.trusted_ns = self.until - sent_at
+        self._told(EPOCH)
         self.due_at = later(now, self.keep_ms)
         self.sent.clear()
         return True
@@ -160,15 +163,14 @@ class Tenure:
 
         Return whether there may be `news`: this happens with each answer, and mostly is none.
         """
-        assert self.stage is _OPEN
+        assert self.kept
         if sent_at > self.confirmed_at:
             self.confirmed_at = sent_at
             self.until = Instant(sent_at + self.trusted_ns)
-        told, length = self.told_until, self.lived_ms * NS_PER_MS
         return (
             self.suspected
-            or self.until - told >= length // (2 * KEEPS_PER_TTL)
-            or told - now <= length // SUSPECT_PART
+            or self.confirmed_at >= self.news_at
+            or now >= self.thin_at
             or now - self.confirmed_at >= self.lived_ms // SUSPECT_PART * NS_PER_MS
         )
 
@@ -179,7 +181,8 @@ class Tenure:
     def drop(self) -> str:
         """Forget the session in force; return its name, empty if there is none to end."""
         assigned = self.assigned if self.kept else ""
-        self.stage, self.assigned = Stage.NONE, ""
+        self.enter(Stage.NONE)
+        self.assigned = ""
         self.suspected = False
         self.sent.clear()
         return assigned
@@ -194,13 +197,20 @@ class Tenure:
         small = gained < length // (2 * KEEPS_PER_TTL) and left > length // SUSPECT_PART
         if gained > 0 and (self.suspected or not small):
             self.suspected = False
-            self.told_until = self.until
+            self._told(self.until)
             news.append(Trusted(suspect_at=self.suspect_at, until=self.until))
         if now >= self.suspect_at and holding and not self.suspected:
             self.suspected = True
             silent, left = ms_between(self.confirmed_at, now), ms_between(now, self.until)
             news.append(Suspected(silent_ms=silent, left_ms=left))
         return news
+
+    def _told(self, until: Instant) -> None:
+        """Note until when the watcher trusts the session, and when that is worth another word."""
+        length = self.lived_ms * NS_PER_MS
+        self.told_until = until
+        self.news_at = Instant(until - self.trusted_ns + length // (2 * KEEPS_PER_TTL))
+        self.thin_at = Instant(until - length // SUSPECT_PART)
 
     @property
     def suspect_at(self) -> Instant:

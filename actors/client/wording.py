@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from holdfast.actors.client.gate import Gates
 from holdfast.actors.client.pending import Claim, Pending, Question
+from holdfast.actors.copying import copier
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.message import (
     Acquire,
@@ -132,32 +133,13 @@ def lost(claim: Claim, fence: int, detail: str) -> No:
 
 
 def as_asked(answer: Answer, request: int) -> Answer:
-    """Return ``answer`` under the user's own number.
+    """Return ``answer`` under the user's own number."""
+    return _AS_ASKED[type(answer)](answer, request)
 
-    The two that matter for speed are written out, which costs a third of `replace`.
-    """
-    match answer:
-        case Granted():
-            return Granted(
-                lock=answer.lock,
-                fence=answer.fence,
-                session=answer.session,
-                owner=answer.owner,
-                request=request,
-                count=answer.count,
-                hold_ms=answer.hold_ms,
-                grace_ms=answer.grace_ms,
-            )
-        case Released():
-            return Released(
-                lock=answer.lock,
-                session=answer.session,
-                owner=answer.owner,
-                request=request,
-                count=answer.count,
-            )
-        case _:
-            return replace(answer, request=request)
+
+_AS_ASKED: dict[type[Answer], Callable[[Answer, int], Answer]] = {
+    kind: copier(kind, "request") for kind in get_args(Answer)
+}
 
 
 def answers(question: Question, answer: Answer) -> bool:

@@ -224,7 +224,7 @@ def _is_plain(command: Command) -> bool:
         waits = wait_ms is None or 0 <= wait_ms <= WAIT_MS_MAX
         if not waits or not 0 <= command.limit <= INT_MAX:
             return False
-    elif isinstance(command, ReleaseLock | CancelWait):
+    elif isinstance(command, ReleaseLock) or isinstance(command, CancelWait):  # noqa: SIM101
         texts = command.lock + command.owner
     else:
         return False

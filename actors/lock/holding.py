@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.actors.lock.outcome import Held
+from holdfast.actors.message import maker
 
 if TYPE_CHECKING:
     from holdfast.actors.lock.session import Claimant
     from holdfast.actors.lock.waiting import Wait
+
+
+_held = maker(Held)
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +42,7 @@ class Hold:
     def answer(self) -> Held:
         """Return the outcome of the last acquire."""
         claimant = self.claimant
-        return Held(
+        return _held(
             session=claimant.session.id,
             owner=claimant.owner,
             request=self.request,

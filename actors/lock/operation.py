@@ -30,15 +30,20 @@ def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None
     if claimant is None:
         return
     claimant.lost = 0
-    lock = table.locks.get(command.lock)
+    session, lock = claimant.session, table.locks.get(command.lock)
     if claimant.hold is not None:
         _enter_again(claimant, claimant.hold, command, out)
     elif lock is not None and command.wait_ms == 0:
         _deny(table, claimant, Denial.TIMED_OUT, lock.hold.wording(), out)
-    elif (limit := _at_limit(table, claimant.session)) is not None:
-        _deny(table, claimant, Denial.OVERLOADED, limit, out)
+    elif session.claims >= SESSION_CLAIMS_MAX or table.claims >= CLAIMS_MAX:
+        _deny(table, claimant, Denial.OVERLOADED, _which_limit(table, session), out)
     else:
-        _claim(table, claimant, lock, command, out)
+        session.claims += 1
+        table.claims += 1
+        if lock is None:
+            table.locks[claimant.lock] = Lock(table.grant(claimant, command.label, out))
+        else:
+            _wait(table, claimant, command, out)
 
 
 def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None:
@@ -51,8 +56,7 @@ def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None
         _deny_release(table, claimant, command, out)
         return
     hold.count -= 1
-    freed = claimant.freed(hold.count)
-    claimant.settle(freed)
+    freed = claimant.outcome = claimant.freed(hold.count)
     out.append(freed)
     if hold.count == 0:
         table.end_hold(hold, out)
@@ -140,7 +144,7 @@ def _begin(
     elif command.request <= claimant.request:
         out.append(_repeat(claimant, command))
         return None
-    else:
+    elif claimant.hold is None:
         if claimant.wait is not None:  # It is sequential: it gave that up (rules 47, 48).
             table.end_wait(claimant.wait, Denial.CANCELLED, out)
         session.rouse(claimant)
@@ -175,31 +179,18 @@ def _enter_again(claimant: Claimant, hold: Hold, command: AcquireLock, out: list
     out.append(hold.answer())
 
 
-def _claim(
-    table: TableState,
-    claimant: Claimant,
-    lock: Lock | None,
-    command: AcquireLock,
-    out: list[Outcome],
-) -> None:
-    """Enter a new claim: as a hold if the lock is free, else at the tail of its queue."""
-    claimant.session.claims += 1
-    table.claims += 1
-    if lock is None:
-        table.locks[claimant.lock] = Lock(table.grant(claimant, command.label, out))
-        return
+def _wait(table: TableState, claimant: Claimant, command: AcquireLock, out: list[Outcome]) -> None:
+    """Enter a claim, which is counted, at the tail of its lock's queue."""
     table.tickets += 1
     due_ms = None if command.wait_ms is None else table.time_ms + command.wait_ms
     table.enqueue(Wait(claimant, table.tickets, command.label, table.time_ms, due_ms))
     out.append(_queued(claimant))
 
 
-def _at_limit(table: TableState, session: Session) -> str | None:
+def _which_limit(table: TableState, session: Session) -> str:
     if session.claims >= SESSION_CLAIMS_MAX:
         return f"{session.claims} holds and waits, a session may have {SESSION_CLAIMS_MAX}"
-    if table.claims >= CLAIMS_MAX:
-        return f"{table.claims} holds and waits in all, {CLAIMS_MAX} are allowed"
-    return None
+    return f"{table.claims} holds and waits in all, {CLAIMS_MAX} are allowed"
 
 
 def _take(table: TableState, hold: Hold, command: ForceRelease, out: list[Outcome]) -> None:

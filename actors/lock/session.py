@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from holdfast.actors.lock.holding import Hold
 from holdfast.actors.lock.outcome import Denial, Denied, Freed
 from holdfast.actors.lock.waiting import SLACK, Wait
+from holdfast.actors.message import maker
 
 SESSIONS_MAX = 100_000
 """Live sessions of a group; the next is refused."""
@@ -24,6 +25,8 @@ More than a client has requests under way; beyond it the one quiet for longest g
 
 LOSSES_MAX = 100
 """Forced releases that owners of a session have not heard of; beyond it the oldest goes."""
+
+_freed = maker(Freed)
 
 Key = tuple[str, str]
 """An owner and a lock."""
@@ -68,7 +71,7 @@ class Claimant:
 
     def freed(self, count: int) -> Freed:
         """Return that the last request gave back one hold, and ``count`` are left."""
-        return Freed(
+        return _freed(
             session=self.session.id,
             owner=self.owner,
             request=self.request,
@@ -110,6 +113,8 @@ class Session:
         deadline_ms: log time at which it expires, unless a new master extends it.
         floor: the highest request of a claimant that was forgotten.
         claims: its holds and waits.
+        looked_ms: log time at which it was last looked for who can be forgotten. Whoever became
+            quiet since then, within the same millisecond, cannot be.
         quiet: claimants without claims, the one quiet for longest first.
         bereft: those of them that have not heard of a loss, the oldest loss first.
 
@@ -125,6 +130,7 @@ class Session:
     floor: int = 0
     claims: int = 0
     claimants: dict[Key, Claimant] = field(default_factory=dict[Key, Claimant])
+    looked_ms: int = -1
     quiet: OrderedDict[Key, Claimant] = field(default_factory=OrderedDict[Key, Claimant])
     bereft: dict[Key, Claimant] = field(default_factory=dict[Key, Claimant])
 
@@ -146,13 +152,16 @@ class Session:
         if claimant.hold is not None or claimant.wait is not None:
             return
         claimant.quiet_ms = now_ms
+        if not claimant.lost:
+            self.quiet[claimant.owner, claimant.lock] = claimant
+            if len(self.quiet) > QUIET_MAX:
+                self._forget_first()
+            return
         self.lay(claimant)
         if len(self.bereft) > LOSSES_MAX:
             oldest = self.bereft.pop(next(iter(self.bereft)))
             oldest.lost = 0
             self.rest(oldest, now_ms)
-        if len(self.quiet) > QUIET_MAX:
-            self._forget_first()
 
     def lay(self, claimant: Claimant) -> None:
         """Enter ``claimant`` last among the quiet or the bereft."""
@@ -161,6 +170,7 @@ class Session:
 
     def forget(self, now_ms: int) -> None:
         """Forget the claimants that have been quiet for a TTL."""
+        self.looked_ms = now_ms
         while self.quiet:
             first = next(iter(self.quiet.values()))
             if first.quiet_ms + self.ttl_ms > now_ms:
@@ -227,8 +237,10 @@ class Sessions:
         """
         self.signs += 1
         session.version = self.signs
-        session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
-        if now_ms >= self.extended_ms + session.ttl_ms:
+        deadline_ms = now_ms + session.ttl_ms
+        if deadline_ms > session.deadline_ms:  # noqa: PLR1730  # It takes a third of `max`.
+            session.deadline_ms = deadline_ms
+        if now_ms > session.looked_ms and now_ms >= self.extended_ms + session.ttl_ms:
             session.forget(now_ms)
 
     def extend(self, now_ms: int) -> None:

@@ -68,7 +68,7 @@ class LockTable(TableState):
         """
         if isinstance(command, ExtendSessions):
             self.shift(batch_time_ms)  # Before `advance` ends what is to be extended.
-        out = self.advance(batch_time_ms)
+        out = self.advance(batch_time_ms) if batch_time_ms > self.time_ms else []
         try:
             check_command(command)
         except InvalidRequestError as error:

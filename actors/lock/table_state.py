@@ -9,9 +9,13 @@ from holdfast.actors.lock.holding import Hold, Lock
 from holdfast.actors.lock.outcome import Denial, Forced, Outcome, SessionClosed
 from holdfast.actors.lock.session import Claimant, Session, Sessions
 from holdfast.actors.lock.waiting import Timeouts, Wait
+from holdfast.actors.message import maker
 
 FENCE_MAX = (1 << 63) - 1
 """A fence is a signed 64-bit number everywhere; at a million grants a second: 290,000 years."""
+
+
+_hold = maker(Hold)
 
 
 class TableState:
@@ -51,7 +55,13 @@ class TableState:
         assert claimant.hold is None  # L1
         assert self.fence < FENCE_MAX
         self.fence += 1  # L2
-        hold = Hold(claimant, label, self.fence, self.time_ms, claimant.request)
+        hold = _hold(
+            claimant=claimant,
+            label=label,
+            fence=self.fence,
+            since_ms=self.time_ms,
+            request=claimant.request,
+        )
         claimant.hold = hold
         out.append(hold.answer())
         return hold
@@ -74,8 +84,9 @@ class TableState:
 
     def end_hold(self, hold: Hold, out: list[Outcome]) -> None:
         """End ``hold`` of an owner whose session goes on, and let the next one hold."""
-        hold.claimant.hold = None
-        self._uncount(hold.claimant)
+        claimant = hold.claimant
+        claimant.hold = None
+        self._uncount(claimant)
         self._pass_on(hold, out)
 
     def close(

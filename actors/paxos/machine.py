@@ -34,6 +34,10 @@ class Machine(Protocol):
         """
         ...
 
+    def expect(self, commands: Sequence[bytes]) -> None:
+        """Read ``commands``, which are applied next, if that costs less for all at a time."""
+        ...
+
     def due_ms(self) -> int | None:
         """Return the log time at which `advance` would next do something, None for never."""
         ...

@@ -45,8 +45,15 @@ NO_BALLOT = Ballot(0, Address(""))
 """Lower than every ballot that is ever led."""
 
 
+class Sized(Message):
+    """A message with room for its size, which is no field, like `Message.encoded`."""
+
+    __slots__ = ("counted",)
+    counted: int
+
+
 @message(0x2F)
-class Batch(Message):
+class Batch(Sized):
     """The value of one slot: log time, and commands in order.
 
     Without commands and with time 0 it is the no-op that fills a hole; without commands
@@ -58,7 +65,11 @@ class Batch(Message):
 
     def size(self) -> int:
         """Return how much its commands are (bytes), and a little for each."""
-        return sum(map(len, self.commands)) + 64 * (1 + len(self.commands))
+        counted: int | None = getattr(self, "counted", None)
+        if counted is None:
+            counted = sum(map(len, self.commands)) + 64 * (1 + len(self.commands))
+            self.counted = counted
+        return counted
 
     def fits(self) -> bool:
         """Return whether it is within the limits of a slot."""

@@ -8,7 +8,7 @@ from holdfast.actors.paxos.config import WINDOW
 from holdfast.actors.paxos.event import Gather, Order, Reign
 from holdfast.actors.paxos.logclock import LogClock
 from holdfast.actors.paxos.message import Batch, Propose
-from holdfast.actors.paxos.proposals import Asker, Proposals
+from holdfast.actors.paxos.proposals import Proposals
 from holdfast.actors.paxos.timer import Linger, Tick
 
 LINGER_MS = 2
@@ -58,7 +58,7 @@ class Ordering:
             self.clock.set(self.stamped_ms, now)
         return self._give_slot(self.opening, now)
 
-    def end(self) -> list[Asker]:
+    def end(self) -> list[Propose]:
         """End the reign; return who waits for a slot, or for its decision."""
         self.reign = None
         self.yielding = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from holdfast.actors.message import Address
 from holdfast.actors.paxos.message import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, Propose
 
 QUEUE_MAX = 10_000
@@ -15,25 +14,18 @@ QUEUE_BYTES_MAX = 16 << 20
 """The same in bytes (16 MiB)."""
 
 
-class Asker(NamedTuple):
-    """Who waits for an answer, and the number it gave its command."""
-
-    client: Address
-    number: int
-
-
 class Flight(NamedTuple):
-    """The commands of one slot, and who asked for them, in their order."""
+    """The commands of one slot, and as what they were proposed, in their order."""
 
     commands: tuple[bytes, ...]
-    askers: tuple[Asker, ...]
+    proposed: tuple[Propose, ...]
 
 
 class Proposals:
     """A queue, and who asked for what is in which slot."""
 
     def __init__(self) -> None:
-        self.queue: deque[tuple[Asker, bytes]] = deque()
+        self.queue: deque[Propose] = deque()
         self.queue_bytes = 0
         self.in_flight: dict[int, Flight] = {}
         """What was given which slot and is not known to be decided."""
@@ -44,28 +36,25 @@ class Proposals:
 
     def add(self, propose: Propose) -> None:
         """Let a command wait."""
-        asker = Asker(propose.client, propose.number)
-        self.queue.append((asker, propose.command))
+        self.queue.append(propose)
         self.queue_bytes += len(propose.command)
 
     def take(self, slot: int) -> tuple[bytes, ...]:
         """Return as many commands as one slot carries, and remember who asked for them."""
-        askers: list[Asker] = []
-        commands: list[bytes] = []
-        size = 0
-        while self.queue and len(commands) < BATCH_COMMANDS_MAX:
-            asker, command = self.queue[0]
-            size += len(command)
-            if size > BATCH_BYTES_MAX:
+        queue, size = self.queue, 0
+        proposed: list[Propose] = []
+        while queue and len(proposed) < BATCH_COMMANDS_MAX:
+            more = size + len(queue[0].command)
+            if more > BATCH_BYTES_MAX:
                 break
-            self.queue.popleft()
-            self.queue_bytes -= len(command)
-            askers.append(asker)
-            commands.append(command)
-        flight = self.in_flight[slot] = Flight(tuple(commands), tuple(askers))
-        return flight.commands
+            size = more
+            proposed.append(queue.popleft())
+        self.queue_bytes -= size
+        commands = tuple([propose.command for propose in proposed])
+        self.in_flight[slot] = Flight(commands, tuple(proposed))
+        return commands
 
-    def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Asker, ...]:
+    def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Propose, ...]:
         """Return who asked for ``commands``, which were decided for ``slot``.
 
         Others may have been decided for it: another leads by now, and this node learned what
@@ -75,13 +64,13 @@ class Proposals:
         if flight is None or flight.commands != commands:
             return ()
         del self.in_flight[slot]
-        return flight.askers
+        return flight.proposed
 
-    def clear(self) -> list[Asker]:
+    def clear(self) -> list[Propose]:
         """Forget everything, and return who waited."""
-        askers = [asker for flight in self.in_flight.values() for asker in flight.askers]
-        askers += [asker for asker, _ in self.queue]
+        proposed = [one for flight in self.in_flight.values() for one in flight.proposed]
+        proposed += self.queue
         self.queue.clear()
         self.queue_bytes = 0
         self.in_flight.clear()
-        return askers
+        return proposed

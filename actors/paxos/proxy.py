@@ -15,24 +15,31 @@ from holdfast.actors.lock.message import (
     Acquire,
     Alive,
     Describe,
+    Inspect,
     KeepAlive,
     Reason,
     Release,
 )
 from holdfast.actors.lock.name import OWNER_BYTES_MAX
-from holdfast.actors.lock.session_message import Evict, Open
+from holdfast.actors.lock.session_message import Evict, ListLocks, Open
 from holdfast.actors.message import Address, Instant, node_of
 from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
 from holdfast.actors.paxos.proxy_command import check_question, translate
-from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind, room_for
+from holdfast.actors.paxos.proxy_errand import (
+    ACQUIRE,
+    ERRANDS_MAX,
+    RELEASE,
+    Errands,
+    Kind,
+    is_full,
+)
 from holdfast.actors.paxos.proxy_event import (
     Asked,
     FromClient,
     FromLog,
     Heard,
-    Question,
     Round,
     Told,
 )
@@ -116,6 +123,9 @@ class LogProxy(Role[Heard]):
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Serve clients, hear the log."""
+        # What is heard most is looked for first: to ask for one of many kinds takes a while.
+        if isinstance(event, Acquire) or isinstance(event, Release):  # noqa: SIM101
+            return self._on_client(sender, event, now)
         if isinstance(event, Happened):
             self.silence.heard(now)
             return self.answering.happened(event, now)
@@ -137,17 +147,19 @@ class LogProxy(Role[Heard]):
                 return self._on_round(now)
 
     def _on_client(self, asker: Address, event: FromClient, now: Instant) -> Effects:
-        if not (self.errands or self.readings.by_number or self.description.asked):
+        if not (self.errands.by_key or self.readings.by_number or self.description.asked):
             self.silence.broken(now)
         if isinstance(event, Describe):
             if len(event.session) > OWNER_BYTES_MAX:  # It would be kept until the answer.
                 return [Observe("proxy.session_malformed")]
             return [*self.description.ask(asker, event, now), *self._tick()]
-        guest, problem = self._admit(asker, event.session, now)
-        if problem:
-            return [refuse(asker, event, Reason.INVALID, problem), Observe("proxy.refused")]
+        guest = self.guests.again(asker, event.session, now)
+        if guest is None:
+            guest, problem = self._admit(asker, event.session, now)
+            if problem:
+                return [refuse(asker, event, Reason.INVALID, problem), Observe("proxy.refused")]
         try:
-            if isinstance(event, Question):
+            if isinstance(event, Inspect) or isinstance(event, ListLocks):  # noqa: SIM101
                 check_question(event)
                 return [*self.readings.ask(asker, event, now), *self._tick()]
             if not event.session:
@@ -178,15 +190,13 @@ class LogProxy(Role[Heard]):
             return ()
         if self.errands.is_full(kind):
             return self._overloaded(asker, asked, f"{ERRANDS_MAX} requests")
-        if guest is not None and guest.errands >= room_for(kind, GUEST_ERRANDS_MAX):
+        if guest is not None and is_full(guest.errands, kind, GUEST_ERRANDS_MAX):
             return self._overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
-        if kind is Kind.CANCEL:
-            session, owner, lock, number = key
-            self.errands.drop((session, owner, lock, -number))
-        elif kind is Kind.KEEP and guest is not None:
-            self.errands.keep_two(guest, key)
+        if kind is not ACQUIRE and kind is not RELEASE:
+            self.errands.make_room(kind, key, guest)
         errand = self.errands.add(kind, key, command, now, asker=asker, asked=asked, guest=guest)
-        return (self.errands.propose(errand), *self._tick())
+        propose = self.errands.propose(errand)
+        return (propose,) if self.ticking else (propose, *self._tick())
 
     def _on_sessionless(self, asker: Address, asked: Asked) -> Effects:
         """Answer a request under a name that is no session's id, since those have a number."""

@@ -6,7 +6,7 @@ from holdfast.actors.effect import Effect, Effects, Observe, Send
 from holdfast.actors.lock.command import CloseReason
 from holdfast.actors.lock.message import Reason
 from holdfast.actors.lock.outcome import Denied, Freed, Held, Lost, Queued, SessionClosed
-from holdfast.actors.message import Instant
+from holdfast.actors.message import Instant, Message
 from holdfast.actors.paxos.event import Happened
 from holdfast.actors.paxos.message import Decline, Declined
 from holdfast.actors.paxos.proxy_command import errand_of
@@ -15,6 +15,11 @@ from holdfast.actors.paxos.proxy_event import Told
 from holdfast.actors.paxos.proxy_guest import Guests, client_of
 from holdfast.actors.paxos.proxy_own import OwnSession
 from holdfast.actors.paxos.proxy_wording import answer, ended, hold_lost, refuse
+
+_GRANTED = Observe("proxy.granted")
+_RELEASED = Observe("proxy.released")
+
+_LOSSES: frozenset[type[Message]] = frozenset({Lost, SessionClosed})
 
 
 class Answering:
@@ -39,11 +44,13 @@ class Answering:
     def happened(self, happened: Happened, now: Instant) -> list[Effect]:
         """Take in what one slot brought, of which this node's replica tells every one."""
         effects: list[Effect] = []
-        idle = not self.errands  # Mostly so where few clients come: nothing but losses concerns it.
-        for outcome in happened.outcomes:
-            if idle and not isinstance(outcome, Lost | SessionClosed):
-                continue
-            if isinstance(outcome, Told):
+        outcomes = happened.outcomes
+        if not self.errands.by_key and _LOSSES.isdisjoint(map(type, outcomes)):
+            return effects  # As mostly where few clients come: nothing but losses concerns them.
+        for outcome in outcomes:
+            if isinstance(outcome, Held) or isinstance(outcome, Freed):  # noqa: SIM101  # Mostly.
+                self._take(outcome, now, effects)
+            elif isinstance(outcome, Told):
                 self._take(outcome, now, effects)
                 if isinstance(outcome, Lost | SessionClosed):
                     self._warn(outcome, now, effects)
@@ -77,10 +84,8 @@ class Answering:
 
     def _take(self, outcome: Told, now: Instant, effects: list[Effect]) -> None:
         """Answer whoever waits for ``outcome`` here, if anybody does."""
-        if isinstance(outcome, Lost):
-            return
         errand = errand_of(self.errands, outcome)
-        if errand is None:
+        if errand is None or isinstance(outcome, Lost):
             return
         if isinstance(outcome, Queued):
             self.errands.known(errand, now)
@@ -93,9 +98,9 @@ class Answering:
         self.errands.end(errand)
         effects.append(Send(errand.asker, answer(errand, outcome, now, self.node, self.master)))
         if isinstance(outcome, Held):
-            effects.append(Observe("proxy.granted"))
+            effects.append(_GRANTED)
         elif isinstance(outcome, Freed):
-            effects.append(Observe("proxy.released"))
+            effects.append(_RELEASED)
         elif isinstance(outcome, Denied):
             effects.append(Observe("proxy.refused"))
 

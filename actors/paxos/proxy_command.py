@@ -29,6 +29,7 @@ from holdfast.actors.lock.outcome import (
     Forced,
     Freed,
     Held,
+    Lost,
     Queued,
     SessionClosed,
     SessionKept,
@@ -36,7 +37,10 @@ from holdfast.actors.lock.outcome import (
     WaitCancelled,
 )
 from holdfast.actors.lock.session_message import End, Evict, Open
+from holdfast.actors.message import maker
 from holdfast.actors.paxos.proxy_errand import (
+    ACQUIRE,
+    RELEASE,
     Errand,
     Errands,
     Key,
@@ -44,8 +48,10 @@ from holdfast.actors.paxos.proxy_errand import (
     key_of_cancel,
     key_of_session,
 )
-from holdfast.actors.paxos.proxy_event import Asked, Ending, Question
+from holdfast.actors.paxos.proxy_event import Asked, Question, Told
 from holdfast.actors.paxos.proxy_guest import client_of
+
+_acquire, _release = maker(AcquireLock), maker(ReleaseLock)
 
 PAGE_MAX = 1_000
 """Lines of one `ListLocks`."""
@@ -58,16 +64,16 @@ def translate(asked: Asked) -> tuple[Kind, Key, Command]:
         InvalidRequestError: a field is out of its limits; the text names it.
 
     """
-    kind, key, command = _translate(asked)
-    check_command(command)
-    return kind, key, command
+    translated = _translate(asked)
+    check_command(translated[2])
+    return translated
 
 
 def _translate(asked: Asked) -> tuple[Kind, Key, Command]:
     session, request = asked.session, asked.request
     match asked:
         case Acquire(lock=lock, owner=owner):
-            acquire = AcquireLock(
+            acquire = _acquire(
                 session=session,
                 owner=owner,
                 request=request,
@@ -76,12 +82,12 @@ def _translate(asked: Asked) -> tuple[Kind, Key, Command]:
                 limit=asked.limit,
                 label=asked.label,
             )
-            return Kind.ACQUIRE, (session, owner, lock, request), acquire
+            return ACQUIRE, (session, owner, lock, request), acquire
         case Release(lock=lock, owner=owner):
-            release = ReleaseLock(
+            release = _release(
                 session=session, owner=owner, request=request, lock=lock, fence=asked.fence
             )
-            return Kind.RELEASE, (session, owner, lock, request), release
+            return RELEASE, (session, owner, lock, request), release
         case Cancel(lock=lock, owner=owner):
             cancel = CancelWait(session=session, owner=owner, request=request, lock=lock)
             return Kind.CANCEL, key_of_cancel(session, owner, lock, request), cancel
@@ -127,23 +133,18 @@ def check_question(question: Question) -> None:
             )
 
 
-def errand_of(errands: Errands, outcome: Ending | Queued) -> Errand | None:
+def errand_of(errands: Errands, outcome: Told) -> Errand | None:
     """Return whose outcome this is, None if nobody here waits for it.
 
     What can only be wrong, such as a grant of a release, is nobody's.
     """
     by_key = errands.by_key
     match outcome:
-        case Held() | Queued():
-            return _of(
-                Kind.ACQUIRE,
-                by_key.get((outcome.session, outcome.owner, outcome.lock, outcome.request)),
-            )
-        case Freed():
-            return _of(
-                Kind.RELEASE,
-                by_key.get((outcome.session, outcome.owner, outcome.lock, outcome.request)),
-            )
+        case Held() | Queued() | Freed():
+            key = (outcome.session, outcome.owner, outcome.lock, outcome.request)
+            errand = by_key.get(key)
+            kind = RELEASE if isinstance(outcome, Freed) else ACQUIRE
+            return errand if errand is not None and errand.kind is kind else None
         case Denied():
             return _denied_of(errands, outcome)
         case WaitCancelled():
@@ -157,10 +158,8 @@ def errand_of(errands: Errands, outcome: Ending | Queued) -> Errand | None:
             return by_key.get(key_of_session(Kind.END, outcome.session, outcome.request))
         case Forced():
             return by_key.get(("", outcome.operator, outcome.lock, outcome.request))
-
-
-def _of(kind: Kind, errand: Errand | None) -> Errand | None:
-    return errand if errand is not None and errand.kind is kind else None
+        case Lost():
+            return None  # Nobody asked for it.
 
 
 def _denied_of(errands: Errands, denied: Denied) -> Errand | None:

@@ -9,7 +9,7 @@ from enum import Enum
 
 from holdfast.actors.effect import Send
 from holdfast.actors.lock.command import Command
-from holdfast.actors.message import NS_PER_MS, Address, Instant
+from holdfast.actors.message import NS_PER_MS, Address, Instant, maker
 from holdfast.actors.paxos.message import Propose
 from holdfast.actors.paxos.proxy_event import Asked
 from holdfast.actors.paxos.proxy_guest import Guest
@@ -30,6 +30,8 @@ thousands wait they must not be most of it."""
 NOBODY = Address("")
 """The asker of a command that the door gives for itself."""
 
+_propose = maker(Propose)
+
 Key = tuple[str, str, str, int]
 """What an outcome is addressed by: session, owner, lock, request. See the `key_of_` functions."""
 
@@ -46,14 +48,20 @@ class Kind(Enum):
     EVICT = "evict"
 
 
+ACQUIRE, RELEASE = Kind.ACQUIRE, Kind.RELEASE
+"""What is asked for most: to look up a member of an enum takes as long as three other names."""
+
 EASING = frozenset({Kind.KEEP, Kind.END, Kind.RELEASE, Kind.CANCEL})
 """What frees something, or keeps what is held: there is as much room for it again. Were it refused
 because so much waits, nothing would end the waiting."""
 
 
-def room_for(kind: Kind, limit: int) -> int:
-    """Return how many commands there may be for one more of ``kind``; ``limit`` is for most."""
-    return 2 * limit if kind in EASING else limit
+def is_full(count: int, kind: Kind, limit: int) -> bool:
+    """Return whether ``count`` commands are too many for one more of ``kind``.
+
+    ``limit`` is how many may be there for most kinds.
+    """
+    return count >= limit and count >= (2 * limit if kind in EASING else limit)
 
 
 def key_of_session(kind: Kind, session: str, request: int) -> Key:
@@ -98,6 +106,9 @@ class Errand:
     own: bool = False
 
 
+_errand = maker(Errand)
+
+
 class Errands:
     """All commands under way. The log's outcome ends an errand; until then it is repeated.
 
@@ -131,7 +142,7 @@ class Errands:
 
     def is_full(self, kind: Kind) -> bool:
         """Return whether no more of ``kind`` can be taken on."""
-        return len(self.by_key) >= room_for(kind, ERRANDS_MAX)
+        return is_full(len(self.by_key), kind, ERRANDS_MAX)
 
     def add(
         self,
@@ -148,16 +159,16 @@ class Errands:
         """Take on a command, whose ``key`` must be free; the caller sends `propose` of it."""
         assert key not in self.by_key
         self.number += 1
-        errand = Errand(
-            key,
-            kind,
-            self.number,
-            self._encode(command),
-            asker,
-            asked,
-            now,
-            now,
-            now,
+        errand = _errand(
+            key=key,
+            kind=kind,
+            number=self.number,
+            command=self._encode(command),
+            asker=asker,
+            asked=asked,
+            asked_at=now,
+            since=now,
+            proposed_at=now,
             guest=guest,
             own=own,
         )
@@ -168,7 +179,7 @@ class Errands:
 
     def propose(self, errand: Errand) -> Send:
         """Return the proposal of ``errand`` to this node's replica, which passes it on."""
-        propose = Propose(client=self.door, number=errand.number, command=errand.command)
+        propose = _propose(client=self.door, number=errand.number, command=errand.command)
         return Send(self.replica, propose)
 
     def numbered(self, number: int) -> Errand | None:
@@ -182,6 +193,14 @@ class Errands:
             del self.queued[errand.number]
         if errand.guest is not None:
             errand.guest.errands -= 1
+
+    def make_room(self, kind: Kind, key: Key, guest: Guest | None) -> None:
+        """Drop what is under way and made needless by a new command."""
+        if kind is Kind.CANCEL:
+            session, owner, lock, number = key
+            self.drop((session, owner, lock, -number))
+        elif kind is Kind.KEEP and guest is not None:
+            self.keep_two(guest, key)
 
     def drop(self, key: Key) -> None:
         """Forget a command that another makes needless, if it is under way."""

@@ -48,6 +48,8 @@ class Guests:
 
     def __init__(self) -> None:
         self.by_id: OrderedDict[str, Guest] = OrderedDict()
+        self.last: Guest | None = None
+        """Who spoke last, and so is the last of them."""
 
     def hear(self, name: str, asker: Address, session: str, now: Instant) -> Guest:
         """Note that the client ``name`` spoke, in a session that is its own."""
@@ -59,6 +61,15 @@ class Guests:
         else:
             guest.asker, guest.session, guest.heard_at = asker, session, now
             self.by_id.move_to_end(name)
+        self.last = guest
+        return guest
+
+    def again(self, asker: Address, session: str, now: Instant) -> Guest | None:
+        """Return who spoke last if that one speaks on in its session, as mostly; else None."""
+        guest = self.last
+        if guest is None or guest.asker != asker or guest.session != session:
+            return None
+        guest.heard_at = now
         return guest
 
     def forget_silent(self, now: Instant) -> bool:
@@ -66,6 +77,8 @@ class Guests:
         before = len(self.by_id)
         while self.by_id and next(iter(self.by_id.values())).is_silent(now):
             self.by_id.popitem(last=False)
+        if not self.by_id:
+            self.last = None
         return len(self.by_id) < before
 
 

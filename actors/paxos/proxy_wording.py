@@ -28,10 +28,12 @@ from holdfast.actors.lock.outcome import (
     WaitCancelled,
 )
 from holdfast.actors.lock.session_message import Ended, Evict, Evicted, HoldLost, Opened
-from holdfast.actors.message import Address, Instant, Message, ms_between
+from holdfast.actors.message import Address, Instant, Message, maker, ms_between
 from holdfast.actors.paxos.proxy_errand import Errand
 from holdfast.actors.paxos.proxy_event import Asked, Ending, Question
 from holdfast.actors.paxos.proxy_guest import client_of
+
+_granted, _released = maker(Granted), maker(Released)
 
 _REASONS: dict[Denial, Reason] = {
     Denial.TIMED_OUT: Reason.TIMED_OUT,
@@ -64,7 +66,7 @@ def answer(
     assert asked is not None
     match outcome:
         case Held():
-            return Granted(
+            return _granted(
                 lock=outcome.lock,
                 fence=outcome.fence,
                 session=asked.session,
@@ -73,7 +75,7 @@ def answer(
                 count=outcome.count,
             )
         case Freed():
-            return Released(
+            return _released(
                 lock=outcome.lock,
                 session=asked.session,
                 owner=_owner(asked),

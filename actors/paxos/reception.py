@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.actors.effect import Effects, Observe, Send
-from holdfast.actors.message import node_of
+from holdfast.actors.effect import Effect, Effects, Observe, Send
+from holdfast.actors.message import Address, Message, node_of
 from holdfast.actors.paxos.config import replica_of
 from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose
-from holdfast.actors.paxos.proposals import Asker
+from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
 
 WAITING_MAX = 1_000
 """Commands that wait on a node that knows no master."""
@@ -23,23 +23,29 @@ class Reception:
 
     Args:
         node: where it is.
+        listener: who on it hears of all outcomes anyway, or None.
 
     """
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, listener: Address | None) -> None:
         self.node = node
+        self.listener = listener
         self.master = ""
         """The node that leads, if any is known."""
-        self.waiting: dict[Asker, Propose] = {}
+        self.client: Address | None = None
+        """The last for whom something was proposed and who can be one."""
+        self.waiting: dict[tuple[Address, int], Propose] = {}
         """Commands that came while no master was known."""
 
     def refusal(self, propose: Propose, machine: Machine) -> Effects:
         """Return what is said of something that must never be in the log; nothing of the rest."""
         client = propose.client
-        if not node_of(client) or "/" not in client or len(client) > CLIENT_CHARS_MAX:
-            return (Observe("paxos.impossible_client"),)
+        if client != self.client:
+            if not node_of(client) or "/" not in client or len(client) > CLIENT_CHARS_MAX:
+                return (Observe("paxos.impossible_client"),)
+            self.client = client
         if len(propose.command) > COMMAND_BYTES_MAX or not machine.admits(propose.command):
-            return (self.decline(Asker(client, propose.number), Decline.INVALID),)
+            return (self.decline(propose, Decline.INVALID),)
         return ()
 
     def pass_on(self, propose: Propose) -> Effects:
@@ -51,15 +57,28 @@ class Reception:
         if not self.master:
             return self.hold(propose)
         if propose.forwarded:
-            asker = Asker(propose.client, propose.number)
-            return (self.decline(asker, Decline.NOT_MASTER),)
+            return (self.decline(propose, Decline.NOT_MASTER),)
         return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
+
+    def answers(
+        self, slot: int, proposed: Sequence[Propose], outcomes: Sequence[tuple[Message, ...]]
+    ) -> list[Effect]:
+        """Tell whoever ``proposed`` what came of it in ``slot``, those aside who hear it anyway."""
+        effects: list[Effect] = []
+        for propose, told in zip(proposed, outcomes, strict=False):
+            client = propose.client
+            if client == self.listener:
+                continue
+            if self.listener is None or node_of(client) != self.node:
+                effects += [Send(client, outcome) for outcome in told]
+                effects.append(Send(client, Proposed(number=propose.number, slot=slot)))
+        return effects
 
     def hold(self, propose: Propose) -> Effects:
         """Let a command wait until it is known who leads (next)."""
-        asker = Asker(propose.client, propose.number)
+        asker = propose.client, propose.number
         if len(self.waiting) >= WAITING_MAX and asker not in self.waiting:
-            return (self.decline(asker, Decline.OVERLOADED),)
+            return (self.decline(propose, Decline.OVERLOADED),)
         self.waiting[asker] = propose
         return ()
 
@@ -76,7 +95,7 @@ class Reception:
         waiting, self.waiting = self.waiting, {}
         return list(waiting.values())
 
-    def decline(self, asker: Asker, why: Decline) -> Send:
+    def decline(self, propose: Propose, why: Decline) -> Send:
         """Return the refusal of a command, with whom to ask."""
-        declined = Declined(number=asker.number, why=why, master=self.master)
-        return Send(asker.client, declined)
+        declined = Declined(number=propose.number, why=why, master=self.master)
+        return Send(propose.client, declined)

@@ -23,10 +23,9 @@ from holdfast.actors.paxos.handover_event import Yield, Yielded
 from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.ledger import Ledger
 from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.message import Batch, Decline, Propose, Proposed
+from holdfast.actors.paxos.message import Batch, Decline, Propose
 from holdfast.actors.paxos.ordering import Ordering
 from holdfast.actors.paxos.photography import JOURNAL_BYTES, Photography
-from holdfast.actors.paxos.proposals import Asker
 from holdfast.actors.paxos.reading import ReadHears, Reads
 from holdfast.actors.paxos.reception import Reception
 from holdfast.actors.paxos.state import PastHears, State, everything
@@ -101,12 +100,14 @@ class Replica(Role[ReplicaHears]):
         photography = Photography(journal_bytes, members.index(node), len(members))
         self.past = State(node, machine, Ledger(log_max), photography)
         self.ordering = Ordering(opening)
-        self.reception = Reception(node)
+        self.reception = Reception(node, listener)
         self.reads = Reads(node, machine, config.view.replicas, first_number)
         self.committed = 1
         """All slots before it are decided, as far as is known here."""
         self.checking = 0
         """The slot for which a `GapCheck` runs, 0 if none does."""
+        self.proposer: Address | None = None
+        """The last who proposed and was found to be of a member."""
         self._recovered = recovered
 
     def begin(self, now: Instant) -> Effects:
@@ -121,13 +122,13 @@ class Replica(Role[ReplicaHears]):
     def handle(self, sender: Address, event: ReplicaHears, now: Instant) -> Effects:
         """Order, apply, answer."""
         match event:
+            case Propose():
+                return self._on_propose(sender, event)
             case Decided():
                 self._take(event.slot, event.batch)
                 return self._apply(now)
             case Learned():
                 return self._on_learned(event, now)
-            case Propose():
-                return self._on_propose(sender, event)
             case Leased():
                 return self._on_leased(event, now)
             case Reign():
@@ -153,8 +154,10 @@ class Replica(Role[ReplicaHears]):
         return self.reads.handle(sender, event, now)
 
     def _on_propose(self, sender: Address, propose: Propose) -> Effects:
-        if node_of(sender) not in self.config.view.members:
-            return (Observe("paxos.stranger_proposes"),)  # Clients are served at the door.
+        if sender != self.proposer:
+            if node_of(sender) not in self.config.view.members:
+                return (Observe("paxos.stranger_proposes"),)  # Clients are served at the door.
+            self.proposer = sender
         refusal = self.reception.refusal(propose, self.machine)
         if refusal:
             return refusal
@@ -163,9 +166,10 @@ class Replica(Role[ReplicaHears]):
         if self.ordering.yielding:
             return self.reception.hold(propose)
         if self.ordering.proposals.is_full():
-            asker = Asker(propose.client, propose.number)
-            return (self.reception.decline(asker, Decline.OVERLOADED),)
+            return (self.reception.decline(propose, Decline.OVERLOADED),)
         self.ordering.add(propose)
+        if self.ordering.gathering:
+            return ()  # It is given a slot with all others of this turn.
         if self.ordering.free == self.past.next and self.machine.is_patient(propose.command):
             return self.ordering.linger()
         return self.ordering.gather(self.address)
@@ -211,9 +215,8 @@ class Replica(Role[ReplicaHears]):
 
     def _tell_yielded(self) -> list[Effect]:
         reign = self.ordering.reign
-        if reign is None or not self.ordering.yielding:
-            return []
-        if not self.ordering.is_drained(self.past.next):
+        yielding = self.ordering.yielding and self.ordering.is_drained(self.past.next)
+        if reign is None or not yielding:
             return []
         return [Send(leader_of(self.node), Yielded(ballot=reign.ballot))]
 
@@ -238,11 +241,8 @@ class Replica(Role[ReplicaHears]):
         first = self.past.next
         effects: list[Effect] = []
         for slot, batch, outcomes in self.past.apply():
-            askers = self.ordering.proposals.settle(slot, batch.commands)
-            for asker, told in zip(askers, outcomes[1:], strict=False):
-                if self.listener is None or node_of(asker.client) != self.node:
-                    effects += [Send(asker.client, outcome) for outcome in told]
-                    effects.append(Send(asker.client, Proposed(number=asker.number, slot=slot)))
+            proposed = self.ordering.proposals.settle(slot, batch.commands)
+            effects += self.reception.answers(slot, proposed, outcomes[1:])
             happened = everything(outcomes)
             if self.listener is not None and happened:
                 time_ms = self.past.ledger.time_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Message
@@ -88,6 +89,7 @@ class State:
                 yield slot, batch, [tuple(self.machine.advance(time_ms))]
                 continue
             commands = batch.commands
+            self.machine.expect(commands)
             outcomes = [tuple(self.machine.apply(time_ms, command)) for command in commands]
             yield slot, batch, [(), *outcomes]
 
@@ -152,4 +154,4 @@ class State:
 
 def everything(outcomes: list[tuple[Message, ...]]) -> tuple[Message, ...]:
     """Return what came of a slot, in order."""
-    return tuple(outcome for told in outcomes for outcome in told)
+    return tuple(chain.from_iterable(outcomes))

@@ -25,8 +25,7 @@ class Lock(Handle):
     any moment: a cancelled acquire leaves nothing held, a cancelled release happens.
     """
 
-    def _runner(self) -> str:
-        return owner_of_task()
+    _runner = staticmethod(owner_of_task)
 
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> int | None:
         """Wait for the lock and hold it; arguments, value and errors of `holdfast.Lock.acquire`.

@@ -6,10 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from holdfast.cluster.herald import call_guarded
+from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.operation import Operation, Wait
 
 T = TypeVar("T")
@@ -28,12 +30,14 @@ async def drive(operation: Operation[T]) -> T:
         bell = _bell_of(asyncio.get_running_loop())
         while True:
             try:
-                if wait.limit_s is None:
-                    await bell.until_done(wait, operation)
-                else:
+                if isinstance(wait, Wait):
+                    reply = wait.reply
                     async with asyncio.timeout(wait.limit_s):
-                        await bell.until_done(wait, operation)
-                answer = wait.reply.get(timeout=0)
+                        await bell.until_done(reply, operation)
+                else:
+                    reply = wait
+                    await bell.until_done(reply, operation)
+                answer = reply.get(timeout=0)
             except BaseException as error:  # noqa: BLE001  # The operation decides.
                 wait = operation.throw(error)
             else:
@@ -45,11 +49,8 @@ async def drive(operation: Operation[T]) -> T:
         operation.close()  # An interrupt between two lines of this function ends it, too.
 
 
-class Waiter(NamedTuple):
-    """A task that waits for an answer, and the operation it carries out."""
-
-    done: asyncio.Future[None]
-    operation: Operation[Any]
+Waiter = tuple["asyncio.Future[None]", Operation[Any]]
+"""What a task waits for, and the operation it carries out."""
 
 
 class Bell:
@@ -58,33 +59,36 @@ class Bell:
     To wake a loop costs a thread some ten times what the answer itself does.
     """
 
+    latest: ClassVar[ref[Bell] | None] = None
+    """The one that was used last: most programs have one loop."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._answered: deque[Waiter] = deque()
         self._rung = False
 
-    def until_done(self, wait: Wait, operation: Operation[Any]) -> asyncio.Future[None]:
+    def until_done(self, reply: Reply, operation: Operation[Any]) -> asyncio.Future[None]:
         """Return what is done once the answer that ``operation`` waits for is there.
 
         If the loop is closed by then its tasks never run again: ``operation`` is ended there and
         then, so that it undoes what it began, and nothing is held by a task that is no more.
         """
-        waiter = Waiter(self._loop.create_future(), operation)
-        wait.reply.add_done_callback(lambda: self._ring(waiter))
-        return waiter.done
+        done = self.loop.create_future()
+        reply.add_done_callback(partial(self._ring, (done, operation)))
+        return done
 
     def _ring(self, waiter: Waiter) -> None:
         """Have the loop told that ``waiter`` has its answer; on the thread that gave it."""
         self._answered.append(waiter)
-        if self._rung and not self._loop.is_closed():
+        if self._rung and not self.loop.is_closed():
             return  # The loop unsets it first and looks then.
         self._rung = True
         try:
-            self._loop.call_soon_threadsafe(self._tell)
+            self.loop.call_soon_threadsafe(self._tell)
         except RuntimeError:  # The loop was closed.
             while self._answered:
                 with suppress(IndexError, ValueError):  # It is being ended where its task is
-                    self._answered.popleft().operation.close()  # destroyed, or by another thread.
+                    self._answered.popleft()[1].close()  # destroyed, or by another thread.
         except BaseException:
             self._rung = False  # An interrupt on the loop's own thread must not leave it deaf.
             raise
@@ -92,7 +96,7 @@ class Bell:
     def _tell(self) -> None:
         self._rung = False
         while self._answered:
-            done = self._answered.popleft().done
+            done, _ = self._answered.popleft()
             if not done.done():
                 done.set_result(None)
 
@@ -102,11 +106,15 @@ _bells: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Bell]] = WeakKeyDiction
 
 
 def _bell_of(loop: asyncio.AbstractEventLoop) -> Bell:
+    bell = None if Bell.latest is None else Bell.latest()
+    if bell is not None and bell.loop is loop:
+        return bell
     known = _bells.get(loop)
     bell = None if known is None else known()
     if bell is None:
         bell = Bell(loop)
         _bells[loop] = ref(bell)
+    Bell.latest = _bells[loop]
     return bell
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
+from holdfast.cluster.lineage import Lineage
 from holdfast.cluster.owner import new_owner
 
-_tasks: WeakKeyDictionary[asyncio.Task[Any], tuple[int, str]] = WeakKeyDictionary()
-"""A task's address in memory is given to another once it is gone; its number never is."""
+_owners: dict[int, tuple[ref[asyncio.Task[Any]], int, str]] = {}
+"""By a task's address in memory: the task, since that is given to another once it is gone; under
+which count of forks it was named; and its name. A dictionary of weak keys asks thrice as long."""
 
 
 def owner_of_task() -> str:
@@ -23,9 +24,14 @@ def owner_of_task() -> str:
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("no task runs here; give the lock an owner to use it outside of tasks")
-    known = _tasks.get(task)
-    pid = os.getpid()
-    if known is None or known[0] != pid:
-        known = (pid, new_owner(task.get_name()))
-        _tasks[task] = known
-    return known[1]
+    key = id(task)
+    known = _owners.get(key)
+    if known is not None and known[0]() is task and known[1] == Lineage.forks:
+        return known[2]
+    owner = new_owner(task.get_name())
+    # While that is called the address is not another's yet. It may be called when this module is
+    # cleared already, at the end of the process.
+    forget = _owners.pop
+    gone = ref(task, lambda _: forget(key, None))
+    _owners[key] = gone, Lineage.forks, owner
+    return owner

@@ -32,28 +32,26 @@ class Arrivals:
         self.asleep = False
         self._asks = asks
         self._ring = ring
-        self._queue: deque[Arrival] = deque()
+        self.queue: deque[Arrival] = deque()
+        """What waits, for whoever would know how much it is."""
         asks.all_awake = self.look
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
     def put(self, arrival: Arrival) -> None:
         """Have ``arrival`` run by the dispatcher; from any thread."""
-        self._queue.append(arrival)
+        self.queue.append(arrival)
         if self.asleep and not self._asks.waking:
             self._ring()
 
     def look(self) -> None:
         """Have the dispatcher look here, if there is anything; from any thread."""
-        if self.asleep and self._queue:
+        if self.asleep and self.queue:
             self._ring()
 
     def take_back(self, arrival: Arrival) -> bool:
         """Remove ``arrival``; return whether it was there still."""
         while True:
             try:
-                self._queue.remove(arrival)
+                self.queue.remove(arrival)
             except ValueError:
                 return False
             except IndexError:  # Another thread changed the queue while we looked.
@@ -62,7 +60,7 @@ class Arrivals:
 
     def run(self) -> None:
         """Run what has come up to now; on the dispatcher's thread."""
-        queue = self._queue
+        queue = self.queue
         for _ in range(len(queue)):
             queue.popleft()()
 
@@ -73,4 +71,4 @@ class Arrivals:
             IndexError: there is none (any more).
 
         """
-        self._queue.popleft()()
+        self.queue.popleft()()

@@ -42,8 +42,7 @@ class Asks:
     def open(self, reply: Reply, role: Address) -> Address:
         """Return the address from which ``role`` is asked on behalf of ``reply``."""
         self._number += 1
-        address = Address(self._prefix + str(self._number))
-        reply.address = address
+        reply.address = address = Address(f"{self._prefix}{self._number}")
         reply.role = role
         self._open[address] = reply
         return address

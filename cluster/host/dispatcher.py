@@ -158,9 +158,12 @@ class Dispatcher:
 
     def _submit(self, cell: Cell, message: Any, reply: Reply | None) -> None:
         """Take what any thread says to a role."""
-        if len(self._arrivals) >= ARRIVALS_MAX:
+        arrivals, arrival = self._arrivals, partial(self._take, cell, message, reply)
+        if len(arrivals.queue) >= ARRIVALS_MAX:
             self._turn_away(reply, OverloadedError(f"{ARRIVALS_MAX} events wait for {self.node}"))
-        elif not self._enter(partial(self._take, cell, message, reply)):
+            return
+        arrivals.put(arrival)
+        if self._closed and arrivals.take_back(arrival):  # See `_enter`.
             self._turn_away(reply, pykka.ActorDeadError(f"{cell.address} has stopped"))
 
     def _turn_away(self, reply: Reply | None, error: Exception) -> None:
@@ -182,13 +185,13 @@ class Dispatcher:
                 reply.fail(pykka.ActorDeadError(f"{cell.address} has stopped"))
         elif not isinstance(message, Event):
             self._take_from_pykka(cell, message, reply)
-        elif stage.is_full() and not isinstance(message, Release | Cancel):
+        elif len(stage.ready) >= INBOX_MAX and not isinstance(message, Release | Cancel):
             stage.counters["host.inbox_full"] += 1
             if reply is not None:
                 reply.fail(OverloadedError(f"{INBOX_MAX} events wait on node {self.node}"))
         else:
             asker = stage.here if reply is None else stage.asks.open(reply, cell.address)
-            stage.post(cell, asker, message)
+            stage.ready.append((cell, asker, message))
 
     def _take_from_pykka(self, cell: Cell, message: Any, reply: Reply | None) -> None:
         """Serve Pykka's own messages: stop, and a proxy's look at attributes."""
@@ -263,10 +266,10 @@ class Dispatcher:
 
     def _sleep(self) -> None:
         idle_ms = self._stage.idle_ms()
-        if idle_ms == 0 or self._arrivals or self._stage.records:
+        if idle_ms == 0 or self._arrivals.queue or self._stage.records:
             return
         self._arrivals.asleep = True
-        if not self._arrivals and not self._stopping:
+        if not self._arrivals.queue and not self._stopping:
             self._bridge.poll(idle_ms)
         self._arrivals.asleep = False
 
@@ -280,7 +283,7 @@ class Dispatcher:
                 last.callback(self._journal.close)
             last.callback(self._bridge.close)
             last.callback(self._stage.asks.fail, f"node {self.node} has stopped")
-            while self._arrivals:  # Every question gets its address, to be failed below.
+            while self._arrivals.queue:  # Every question gets its address, to be failed below.
                 with contextlib.suppress(RoleFailedError, IndexError):  # Logged; taken back.
                     self._arrivals.run_one()
             for cell in list(self._stage.cells.values()):

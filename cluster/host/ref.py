@@ -40,7 +40,14 @@ class RoleRef(pykka.ActorRef[Any]):
     ) -> None:
         super().__init__(role)
         self._submit = submit
-        self._abandon = abandon
+        self.submit: Callable[[Any, Reply], None] = submit
+        """Send a message and go on; the answer, or why there is none, goes to the reply.
+
+        The caller vouches for it: the role accepts the message, and its fields are of the types
+        that they were declared with. What is made for each request need not be checked for each.
+        """
+        self.abandon = abandon
+        """Take back the question that a reply was to answer; the role is told."""
 
     def tell(self, message: Any) -> None:
         """Send ``message`` and go on; never blocks.
@@ -82,20 +89,8 @@ class RoleRef(pykka.ActorRef[Any]):
             self._submit(message, reply)
             return reply.get(timeout=timeout) if block else reply
         except (pykka.Timeout, KeyboardInterrupt, SystemExit):
-            self._abandon(reply)
+            self.abandon(reply)
             raise
-
-    def submit(self, message: Any, reply: Reply) -> None:
-        """Send ``message`` and go on; the answer, or why there is none, goes to ``reply``.
-
-        The caller vouches for it: the role accepts ``message``, and its fields are of the types
-        that they were declared with. What is made for each request need not be checked for each.
-        """
-        self._submit(message, reply)
-
-    def abandon(self, reply: Reply) -> None:
-        """Take back the question that ``reply`` was to answer; the role is told."""
-        self._abandon(reply)
 
     def _check(self, message: Any) -> None:
         """Refuse at the caller what a role would drop, or what would break it."""

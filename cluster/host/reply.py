@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -33,19 +32,21 @@ class Reply(pykka.Future[Any]):
 
     """
 
+    # Each request makes one: what most of them change late or never they do not begin with.
+    address: Address | None = None
+    role: Address | None = None
+    _get_hook = None
+    _next: Callable[[], None] | None = None
+    _is_set = False
+    _value: Any = None
+    _error: BaseException | None = None
+
     def __init__(self, then: Then | None = None) -> None:
-        super().__init__()
-        self.address: Address | None = None
-        self.role: Address | None = None
         self._then = then
-        self._callbacks: deque[Callable[[], None]] = deque()
+        self._callbacks: list[Callable[[], None]] = []
         self._answered = threading.Lock()
         self._answered.acquire()
         self._awaited = False
-        self._next: Callable[[], None] | None = None
-        self._is_set = False
-        self._value: Any = None
-        self._error: BaseException | None = None
 
     @property
     def done(self) -> bool:
@@ -131,6 +132,7 @@ class Reply(pykka.Future[Any]):
         """
         if self._is_set:
             raise queue.Full
+        super().__init__()  # It makes what a hook needs, and nothing else.
         super().set_get_hook(func)
 
     def settle(self, value: Any, error: BaseException | None) -> None:
@@ -173,7 +175,7 @@ class Reply(pykka.Future[Any]):
         """Call each callback once, whether the answer or the callback came first."""
         while self._callbacks:
             try:
-                callback = self._callbacks.popleft()
+                callback = self._callbacks.pop(0)
             except IndexError:  # Another thread took the last.
                 return
             callback()

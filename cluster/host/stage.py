@@ -40,7 +40,7 @@ from holdfast.actors.role import Role
 from holdfast.cluster.host.asks import WAKING_MS, Asks
 from holdfast.cluster.host.cell import Cell
 from holdfast.cluster.recipe import Cast
-from holdfast.transport.frame import Envelope
+from holdfast.transport.frame import Envelope, new_envelope
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that goes on while the machine sleeps, so that a lease cannot outlive a nap."""
@@ -94,7 +94,7 @@ class Stage:
 
     def now(self) -> Instant:
         """Read the clock of this machine (ns); it never goes back."""
-        return Instant(time.clock_gettime_ns(CLOCK))
+        return _READ_CLOCK(CLOCK)
 
     def open(self, cast: Cast) -> None:
         """Put all roles of ``cast`` on stage, then give each its first turn, then the openings."""
@@ -132,10 +132,6 @@ class Stage:
         """Let ``event`` wait for its turn."""
         self.ready.append((cell, sender, event))
 
-    def is_full(self) -> bool:
-        """Return whether so much waits that nothing more is let in from outside."""
-        return len(self.ready) >= INBOX_MAX
-
     def arrive(self, envelope: Envelope) -> None:
         """Take a message that came over the network; what finds nobody is counted."""
         to, sender, message = envelope
@@ -156,8 +152,7 @@ class Stage:
     def work(self, most: int) -> None:
         """Give turns until nobody waits, but at most ``most``.
 
-        The way of a message from role to role is written out here: it is the
-        hottest path of a node.
+        The way of a message from role to role, a node's hottest, is written out here.
 
         Raises:
             RoleFailedError: a role raised, which only a bug of ours makes it do.
@@ -183,6 +178,8 @@ class Stage:
                         ready.append((target, cell.address, effect.message))
                     else:
                         self._send_out(cell, effect.to, effect.message)
+                elif type(effect) is Observe:
+                    self.counters[effect.name] += effect.count
                 else:
                     self._perform_one(cell, effect)
 
@@ -268,10 +265,8 @@ class Stage:
             heapq.heappush(self._wakes, (due, self._wake_number, cell, effect.timer))
         elif isinstance(effect, Spawn):
             self.adopt(effect.role(effect.address, self, **effect.arguments))
-        else:
-            retired = self.cells.get(effect.address)
-            if retired is not None:
-                self.retire(retired)
+        elif (retired := self.cells.get(effect.address)) is not None:
+            self.retire(retired)
 
     def _write(self, cell: Cell, *records: Message | None) -> None:
         name = role_of(cell.address)
@@ -285,7 +280,8 @@ class Stage:
         node = node_of(to)
         if node != self.node:
             assert isinstance(message, Message), f"{message} is local and cannot go to {to}"
-            self.outboxes.setdefault(node, []).append(Envelope(to, cell.address, message))
+            envelope = new_envelope(Envelope, (to, cell.address, message))
+            self.outboxes.setdefault(node, []).append(envelope)
         elif self.asks.answer(to, message):
             return
         elif (listener := self.listeners.get(to)) is not None:

@@ -142,6 +142,9 @@ class Register:
         self.told[request.client] = told
         return told
 
+    def expect(self, commands: Sequence[bytes]) -> None:
+        """Do nothing: each is read when it is applied."""
+
     def due_ms(self) -> int | None:
         """Return when the next session ends."""
         return min((due for due, _ in self.sessions.values()), default=None)

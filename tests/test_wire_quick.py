@@ -1,0 +1,133 @@
+"""The short ways: written without the encoder, read many at a time, made without the class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.actors.lock.command import AcquireLock, KeepSession, OpenSession
+from holdfast.actors.lock.message import Granted
+from holdfast.actors.message import Message, maker
+from holdfast.actors.paxos.message import Batch
+from holdfast.cluster.lock_machine import LockMachine
+from holdfast.transport.cbor import DEPTH_MAX, MalformedFrameError, dump, load, load_each
+from holdfast.transport.wire import encode, pack
+
+BORDERS = sorted(
+    sign * ((1 << bits) + by) for bits in (0, 3, 5, 8, 16, 32, 62) for by in (-1, 0, 1)
+    for sign in (1, -1)
+)  # fmt: skip
+LENGTHS = (0, 1, 23, 24, 255, 256, 257, 70_000)
+MARK = b"holdfast-command"
+
+
+@pytest.mark.parametrize("number", [*BORDERS, 23, 24, (1 << 63) - 1, -(1 << 63)])
+def test_a_number_is_written_as_the_encoder_writes_it(number: int) -> None:
+    kept = KeepSession(session="me.1", request=number)
+    assert encode(kept) == dump(pack(kept))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("letter", ["a", "é", "\N{LOCK}"])
+def test_a_text_is_written_as_the_encoder_writes_it(length: int, letter: str) -> None:
+    opening = OpenSession(session=letter * length, ttl_ms=1, label="x")
+    assert encode(opening) == dump(pack(opening))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_bytes_are_written_as_the_encoder_writes_them(length: int) -> None:
+    batch = Batch(time_ms=5, commands=(bytes(length), b"x"))
+    assert encode(batch) == dump(pack(batch))
+
+
+@pytest.mark.parametrize("wait_ms", [None, 0, 70_000])
+def test_what_may_be_missing_is_written_as_the_encoder_writes_it(wait_ms: int | None) -> None:
+    asked = AcquireLock(session="s", owner="", request=1, lock="l", wait_ms=wait_ms)
+    assert encode(asked) == dump(pack(asked))
+
+
+def test_a_text_that_is_no_unicode_is_refused_as_the_encoder_refuses_it() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        encode(OpenSession(session="\ud800", ttl_ms=1))
+
+
+def one_by_one(items: Sequence[bytes]) -> list[object] | None:
+    """Return what `load` makes of each, None if it refuses one."""
+    try:
+        return [load(item) for item in items]
+    except MalformedFrameError:
+        return None
+
+
+def test_what_is_read_at_a_time_is_what_is_read_one_by_one() -> None:
+    items = [dump([1, "a", None]), dump(b"x" * 300), dump([[]]), dump(7)]
+    assert load_each(items) == [load(item) for item in items]
+    assert load_each([]) == []
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [b"\x82\x01", b"\x02"],  # The first wants what comes after it.
+        [b"\x01\x01", b"\x02"],  # The first is two.
+        [b"", b"\x01\x02"],
+        [b"\x42", b"", dump(1)],
+        [b"\x58\x11", dump(1)],  # A text as long as the mark with its head.
+        [b"\x51", dump(1)],
+        [b"\x01\x58", dump(1)],  # A longer head for the mark.
+        [dump(1) + dump(MARK), dump(2)],
+        [dump(MARK), dump(1)],
+        [dump([1, MARK])],
+        [b"\x9f\x01\xff"],
+        [b"\xc1\x01", dump(1)],
+        [b"\xff"],
+    ],
+)
+def test_items_that_run_into_one_another_are_not_read_at_a_time(items: list[bytes]) -> None:
+    assert load_each(items) is None
+
+
+def test_items_as_deep_as_may_be_are_left_to_be_read_one_by_one() -> None:
+    deep = b"\x81" * (DEPTH_MAX - 1) + b"\x01"
+    assert load_each([deep]) in (None, [load(deep)])
+
+
+PIECES = st.sampled_from(
+    [b"\x81", b"\x82", b"\x01", b"\x42", b"\x51", b"\x58\x10", b"\x50", b"a", MARK, dump("b"), b""]
+)
+
+
+@given(st.lists(st.lists(PIECES, max_size=4).map(b"".join), max_size=4))
+def test_bytes_of_a_peer_are_never_read_otherwise_than_one_by_one(items: list[bytes]) -> None:
+    together = load_each(items)
+    assert together is None or together == one_by_one(items)
+
+
+def test_a_machine_that_expects_commands_applies_them_as_one_that_does_not() -> None:
+    opening = encode(OpenSession(session="me", ttl_ms=5_000))
+    acquires = [
+        encode(AcquireLock(session="me.1", owner="o", request=n, lock=f"l{n}")) for n in (1, 2)
+    ]
+    strange = encode(Granted(lock="l1", fence=1))
+    for batch in ([opening, *acquires], [opening, b"\x82", acquires[0]], [opening, strange]):
+        expecting, other = LockMachine(), LockMachine()
+        expecting.expect(batch)
+        told = [tuple(expecting.apply(5, command)) for command in batch]
+        assert told == [tuple(other.apply(5, command)) for command in batch]
+        assert expecting.digest() == other.digest()
+
+
+def test_what_a_maker_makes_is_what_the_class_makes() -> None:
+    make = maker(AcquireLock)
+    quick = make(session="s", owner="o", request=1, lock="l", limit=2)
+    made = AcquireLock(session="s", owner="o", request=1, lock="l", limit=2)
+    assert isinstance(quick, Message)
+    assert (quick, encode(quick)) == (made, encode(made))
+
+
+def test_a_maker_wants_what_the_class_wants() -> None:
+    with pytest.raises(TypeError, match="lock"):
+        maker(AcquireLock)(session="s", owner="o", request=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,59 @@
+"""Values that CBOR has by itself: how each is checked, and written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, shown
+from holdfast.transport.compiled import Codec
+
+
+def _check_int(value: Any) -> Any:
+    if type(value) is not int:
+        raise MalformedFrameError(f"{shown(value)} is no int")
+    if not INT_MIN <= value <= INT_MAX:
+        raise MalformedFrameError(f"{shown(value)} is not within {INT_MIN} to {INT_MAX}")
+    return value
+
+
+def _check_str(value: Any) -> Any:
+    if type(value) is not str:
+        raise MalformedFrameError(f"{shown(value)} is no str")
+    return value
+
+
+def _check_bytes(value: Any) -> Any:
+    if type(value) is not bytes:
+        raise MalformedFrameError(f"{shown(value)} is no bytes")
+    return value
+
+
+def _check_bool(value: Any) -> Any:
+    if type(value) is not bool:
+        raise MalformedFrameError(f"{shown(value)} is no bool")
+    return value
+
+
+PLAIN: Mapping[Any, Codec] = {
+    int: Codec(
+        _check_int,
+        _check_int,
+        f"type({{v}}) is int and {INT_MIN} <= {{v}} <= {INT_MAX}",
+        ("(small[{v}] if 0 <= {v} < 256 else number({v}))",),
+    ),
+    str: Codec(
+        _check_str,
+        _check_str,
+        "type({v}) is str",
+        ("text_heads[len(e{v} := {v}.encode())]", "e{v}"),
+    ),
+    bytes: Codec(
+        _check_bytes, _check_bytes, "type({v}) is bytes", ("bytes_heads[len({v})]", "{v}")
+    ),
+    bool: Codec(_check_bool, _check_bool, "type({v}) is bool", (r"(b'\xf5' if {v} else b'\xf4')",)),
+}
+"""By declared type."""
+
+SIMPLE: frozenset[Any] = frozenset({str, bytes, bool})
+"""Types of which every value is good."""
