@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, NewType, TypeVar, cast, dataclass_transform
+from dataclasses import dataclass
+from typing import ClassVar, NewType, TypeVar, dataclass_transform
 
 Address = NewType("Address", str)
 """Where a role is reached, as ``node/role``; unique in a cluster for all time."""
@@ -129,36 +129,3 @@ def local(cls: type[L]) -> type[L]:
 def timer(cls: type[T]) -> type[T]:
     """Make the decorated timer a value."""
     return _value(cls)
-
-
-C = TypeVar("C")
-
-
-def maker(cls: type[C]) -> type[C]:
-    """Return what makes instances of a dataclass with slots in a quarter of the class's time.
-
-    It is a function with the class's parameters, by keyword only, and to be called and nothing
-    else; type checkers take it for the class. To call a class that has an ``__init__`` of
-    Python's, the interpreter packs its keywords into a dict and unpacks them again: for what is
-    made for every request that is the dearest part of it.
-    """
-    assert not hasattr(cls, "__post_init__")
-    names: dict[str, Any] = {"new": object.__new__, "cls": cls}
-    parameters: list[str] = []
-    for field in fields(cast("Any", cls)):
-        assert field.init
-        assert field.default_factory is MISSING
-        if field.default is MISSING:
-            parameters.append(field.name)
-        else:
-            names[f"default_{field.name}"] = field.default
-            parameters.append(f"{field.name}=default_{field.name}")
-    lines = [
-        f"def make(*, {', '.join(parameters)}):",
-        "    made = new(cls)",
-        *(["    made.encoded = None"] if issubclass(cls, Message) else []),
-        *(f"    made.{field.name} = {field.name}" for field in fields(cast("Any", cls))),
-        "    return made",
-    ]
-    exec("\n".join(lines), names)  # As dataclasses are made: of field names, nothing else.
-    return cast("type[C]", names["make"])

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast.actors.lock.command import AcquireLock, KeepSession, OpenSession
 from holdfast.actors.lock.message import Granted
-from holdfast.actors.message import Message, maker
+from holdfast.actors.making import maker
+from holdfast.actors.message import Message
 from holdfast.actors.paxos.message import Batch
 from holdfast.cluster.lock_machine import LockMachine
 from holdfast.transport.cbor import DEPTH_MAX, MalformedFrameError, dump, load, load_each

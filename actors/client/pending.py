@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.actors.client.pacing import RETRY_MS
-from holdfast.actors.copying import copier
 from holdfast.actors.lock.message import Acquire, Cancel, Cancelled, Describe, Inspect, Release
 from holdfast.actors.lock.session_message import Evict, ListLocks, Renew
+from holdfast.actors.making import copier
 from holdfast.actors.message import Address, Instant, ms_between
 
 ANY_GATE = Address("")

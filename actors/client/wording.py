@@ -8,7 +8,6 @@ from typing import NamedTuple, get_args
 
 from holdfast.actors.client.gate import Gates
 from holdfast.actors.client.pending import Claim, Pending, Question
-from holdfast.actors.copying import copier
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.message import (
     Acquire,
@@ -31,6 +30,7 @@ from holdfast.actors.lock.session_message import (
     Renew,
     Renewed,
 )
+from holdfast.actors.making import copier
 from holdfast.actors.message import Instant, ms_between
 
 Answer = Granted | Released | Renewed | Refused | LockStatus | NodeStatus | LockList | Evicted

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.actors.lock.outcome import Held
-from holdfast.actors.message import maker
+from holdfast.actors.making import maker
 
 if TYPE_CHECKING:
     from holdfast.actors.lock.session import Claimant

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from holdfast.actors.lock.holding import Hold
 from holdfast.actors.lock.outcome import Denial, Denied, Freed
 from holdfast.actors.lock.waiting import SLACK, Wait
-from holdfast.actors.message import maker
+from holdfast.actors.making import maker
 
 SESSIONS_MAX = 100_000
 """Live sessions of a group; the next is refused."""

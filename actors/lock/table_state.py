@@ -9,7 +9,7 @@ from holdfast.actors.lock.holding import Hold, Lock
 from holdfast.actors.lock.outcome import Denial, Forced, Outcome, SessionClosed
 from holdfast.actors.lock.session import Claimant, Session, Sessions
 from holdfast.actors.lock.waiting import Timeouts, Wait
-from holdfast.actors.message import maker
+from holdfast.actors.making import maker
 
 FENCE_MAX = (1 << 63) - 1
 """A fence is a signed 64-bit number everywhere; at a million grants a second: 290,000 years."""

@@ -37,7 +37,7 @@ from holdfast.actors.lock.outcome import (
     WaitCancelled,
 )
 from holdfast.actors.lock.session_message import End, Evict, Open
-from holdfast.actors.message import maker
+from holdfast.actors.making import maker
 from holdfast.actors.paxos.proxy_errand import (
     ACQUIRE,
     RELEASE,

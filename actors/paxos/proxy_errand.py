@@ -9,7 +9,8 @@ from enum import Enum
 
 from holdfast.actors.effect import Send
 from holdfast.actors.lock.command import Command
-from holdfast.actors.message import NS_PER_MS, Address, Instant, maker
+from holdfast.actors.making import maker
+from holdfast.actors.message import NS_PER_MS, Address, Instant
 from holdfast.actors.paxos.message import Propose
 from holdfast.actors.paxos.proxy_event import Asked
 from holdfast.actors.paxos.proxy_guest import Guest

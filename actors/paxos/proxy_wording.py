@@ -28,7 +28,8 @@ from holdfast.actors.lock.outcome import (
     WaitCancelled,
 )
 from holdfast.actors.lock.session_message import Ended, Evict, Evicted, HoldLost, Opened
-from holdfast.actors.message import Address, Instant, Message, maker, ms_between
+from holdfast.actors.making import maker
+from holdfast.actors.message import Address, Instant, Message, ms_between
 from holdfast.actors.paxos.proxy_errand import Errand
 from holdfast.actors.paxos.proxy_event import Asked, Ending, Question
 from holdfast.actors.paxos.proxy_guest import client_of

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.copying import copier
 from holdfast.actors.lock.message import Acquire, Granted, Released
+from holdfast.actors.making import copier
 from holdfast.transport.wire import decode, encode
 
 ACQUIRE = Acquire(lock="x", session="s", owner="o", request=3, wait_ms=5, limit=2, label="l")
