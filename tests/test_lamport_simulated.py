@@ -146,6 +146,12 @@ def test_no_seed_breaks_a_promise_and_every_misfortune_was_met() -> None:
     assert grants >= 10 * SEEDS
 
 
+def test_a_client_whose_clock_jumped_beyond_its_first_session_is_served() -> None:
+    report = run_seed("lamport", 700_016)
+    assert [line for line in report.trace() if "Opened(session='c1~2', assigned='c1'" in line]
+    assert report.violation is None
+
+
 @pytest.mark.parametrize(
     "mutant",
     [

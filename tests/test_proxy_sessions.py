@@ -8,11 +8,12 @@ import pytest
 
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.lock.backend import Give, Got, Want
-from holdfast.actors.lock.message import Acquire, Reason, Refused, Release
+from holdfast.actors.lock.message import Acquire, Granted, Reason, Refused, Release
 from holdfast.actors.lock.proxy import Proxy
 from holdfast.actors.lock.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from holdfast.actors.message import Address, Event, Instant
 from holdfast.actors.role import Role
+from holdfast.cluster.simulation import parley as client
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")
@@ -54,6 +55,50 @@ def test_a_session_is_opened_by_saying_that_none_is_kept(proxy: Proxy) -> None:
     assert sent(effects, Opened) == [
         Opened(session="ann", assigned="ann", ttl_ms=0, node="n1", request=3)
     ]
+
+
+def test_a_later_session_of_a_client_is_opened_as_the_client_itself(proxy: Proxy) -> None:
+    effects = proxy.handle(ANN, Open(session="ann~2", ttl_ms=9_000, request=3), T0)
+    assert sent(effects, Opened) == [
+        Opened(session="ann~2", assigned="ann", ttl_ms=0, node="n1", request=3)
+    ]
+
+
+@pytest.mark.parametrize("session", ["", "an", "annie", "annie~2", "bob", "bob~2", "ann.2"])
+def test_nobody_opens_a_session_of_another(proxy: Proxy, session: str) -> None:
+    effects = proxy.handle(ANN, Open(session=session, ttl_ms=9_000, request=3), T0)
+    assert [refused.reason for refused in sent(effects, Refused)] == [Reason.INVALID]
+    assert sent(effects, Opened) == []
+
+
+def test_a_client_whose_first_session_nobody_opened_is_served_when_a_node_is_there(
+    proxy: Proxy,
+) -> None:
+    parley = client.Parley()
+
+    def through_the_door(said: list[Send]) -> list[Send]:
+        """Pass on what is asked of the node, and what it answers."""
+        more: list[Send] = []
+        for send in said:
+            assert isinstance(send.message, Open | Acquire)
+            for answer in proxy.handle(client.ME, send.message, T0):
+                if isinstance(answer, Send) and answer.to == client.ME:
+                    more += parley.hear(client.A, answer.message)
+        return more
+
+    parley.acquire(wait_ms=5_000)
+    silent = parley.run(60_000)
+    assert [send.message.reason for send in silent if isinstance(send.message, Refused)] == [
+        Reason.UNAVAILABLE
+    ]
+
+    asked = through_the_door(parley.acquire(token=9))
+    assert [type(send.message) for send in asked] == [Acquire]
+    through_the_door(asked)
+    (got,) = proxy.handle(BACKEND, Got(lock="x", ticket=1, fence=7), T0)[:1]
+    assert isinstance(got, Send)
+    (granted,) = sent(parley.hear(client.A, got.message), Granted)
+    assert (granted.fence, granted.request) == (7, 9)
 
 
 def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(proxy: Proxy) -> None:

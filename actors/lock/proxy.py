@@ -135,7 +135,7 @@ class Proxy(Role[Heard]):
                 alive = Alive(session=event.session, node=self.node, request=event.request)
                 return [Send(asker, alive)]
             case Open():
-                return [Send(asker, self._opened(event))]
+                return [Send(asker, self._opened(asker, event))]
             case End():
                 text = "what it held here was given back"
                 ended = Ended(session=event.session, detail=text, request=event.request)
@@ -242,10 +242,15 @@ class Proxy(Role[Heard]):
         self.sweeping = True
         return (Wake(SWEEP_MS, Sweep()),)
 
-    def _opened(self, opening: Open) -> Opened:
+    def _opened(self, asker: Address, opening: Open) -> Opened:
+        """Let a client of another process speak as itself, under whichever later name it came.
+
+        A client counts the sessions it began, those among them that nobody opened.
+        """
+        client = node_of(asker)
         return Opened(
             session=opening.session,
-            assigned=opening.session,
+            assigned=opening.session if client == self.node else client,
             ttl_ms=0,
             node=self.node,
             request=opening.request,
@@ -253,8 +258,10 @@ class Proxy(Role[Heard]):
 
     def _problem(self, asker: Address, request: AboutLocks | AboutTable) -> tuple[Reason, str]:
         """Return what is wrong with ``request``; the empty string if nothing is."""
-        if node_of(asker) != self.node and request.session != node_of(asker):
-            text = f"session {request.session[:80]!r} is not the client {node_of(asker)!r} itself"
+        client = node_of(asker)
+        later = isinstance(request, Open) and request.session.startswith(f"{client}~")
+        if client not in (self.node, request.session) and not later:
+            text = f"session {request.session[:80]!r} is not the client {client!r} itself"
             return Reason.INVALID, text
         if isinstance(request, Open | End) and not request.session:
             return Reason.INVALID, "session is empty; there is none to open or to end"
