@@ -1,8 +1,9 @@
 """The words of sessions and of operators between a client and a proxy. Tags 0x60 to 0x6f.
 
-A client names itself after its node: ``me``, or ``me~2`` after its first session was lost.
-Where the cluster keeps sessions, the name it is to use in every further request is another
-one, which is never given again (``me~2.17``): nothing said under an ended session takes effect.
+A client names itself after its node: ``me``, or ``me~2`` after its first session was lost
+or given up. Where the cluster keeps sessions, the name it is to use in every further
+request is another one, which is never given again (``me~2.17``): nothing said under an ended
+session takes effect.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Open(Message):
 class Opened(Message):
     """Say ``assigned`` as session from now on.
 
-    With ``ttl_ms`` 0 the cluster keeps no sessions: a hold lives at the node that granted
-    it. ``master`` is as in `Alive`.
+    With ``ttl_ms`` 0 the cluster keeps no sessions: ``assigned`` is the client's id, and a
+    hold lives at the node that granted it. ``master`` is as in `Alive`.
     """
 
     session: str
