@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,13 @@ class Members:
     def kill(self, node: str) -> None:
         self.processes[node].kill()
         self.processes[node].wait(LONG_S)
+
+
+def wait_until_ready(client: holdfast.Client, node: str) -> None:
+    ends = time.monotonic() + LONG_S
+    while node not in {status.node for status in client.describe() if status.ready}:
+        assert time.monotonic() < ends, f"{node} is not ready"
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -82,6 +90,7 @@ def test_a_hold_outlives_every_member_it_was_granted_by(members: Members) -> Non
             members.kill(node)
             assert other.lock("a").acquire(timeout=1.0) is None
             members.start(node)
+            wait_until_ready(client, node)  # Or the next kill leaves no majority.
             assert lock.fence == fence
         lock.release()
         after = other.lock("a").acquire(timeout=LONG_S)
