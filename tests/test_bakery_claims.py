@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.actors.bakery.config import later, leader_of
-from holdfast.actors.bakery.door_message import Unlock
+from holdfast.actors.bakery.door_message import LockFailed, Unlock
 from holdfast.actors.bakery.entry import Key, Phase
 from holdfast.actors.bakery.handover import ENDED_MAX, PART, Import, parts_of
 from holdfast.actors.bakery.message import Export, Lead, Seating
@@ -123,3 +123,17 @@ def test_whoever_asks_again_for_a_table_is_told_the_same_parts() -> None:
     three.say(leader_of("n3"), "n2", Export(epoch=2))
     assert [word for _, _, word in three.under_way] == first
     assert len(first) == 2
+
+
+def test_a_request_that_others_hold_under_a_fence_that_was_dropped_here_is_not_taken_over() -> None:
+    """A late copy of it comes to who dropped that fence, and knew of no request (seed 41069)."""
+    three = Three()
+    three.hold("n1", "n3")
+    for other in ("n1", "n3"):
+        three.lose_between("n2", other, DropTicket)
+    drop = Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=1, waiting=False)
+    three.ask("n2", drop)
+    three.lock("n2")
+    three.settle()
+    assert three.entries("n2") == []
+    assert len(three.heard(LockFailed)) == 1

@@ -24,7 +24,7 @@ from holdfast.actors.bakery.ticket import (
     epoch_of,
     pack_fence,
 )
-from holdfast.actors.bakery.wording import in_the_way
+from holdfast.actors.bakery.wording import ended_before, in_the_way
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Address, Instant, ms_between
 
@@ -60,8 +60,7 @@ class Courses:
         )
         entry = self.table.put(ticket, self.office.node, now, None)
         if entry is None:
-            text = f"lock {asked.lock!r}: this request, or a later one, ended before"
-            return [failed(ticket, Error.FAILED, text)]
+            return [failed(ticket, Error.FAILED, ended_before(asked.lock))]
         wait_until = None if asked.wait_ms is None else later(now, asked.wait_ms)
         course = Course(entry, wait_until, asked.wait_ms == 0, now)
         if course.eager:
@@ -131,7 +130,8 @@ class Courses:
             return self.fail(course, Error.OVERFLOW, text, now)
         turn = entry.ticket.turn._replace(number=number)
         ticket = entry.ticket._replace(turn=turn)
-        self.table.put(ticket, self.office.node, now, None, course.held)
+        if self.table.put(ticket, self.office.node, now, None, course.held) is None:
+            return self.fail(course, Error.FAILED, ended_before(ticket.lock), now)
         asked = self._take_over(course, course.held, now) if course.held else self.ask(course, now)
         # It enters no more: that may have been all that kept another of this leader's waiting.
         return [*asked, *self.advance(entry.ticket.lock, now)]

@@ -25,6 +25,7 @@ from holdfast.actors.bakery.step_message import (
 )
 from holdfast.actors.bakery.table import Table
 from holdfast.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, names
+from holdfast.actors.bakery.wording import ended_before
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Instant, Message
 
@@ -231,8 +232,7 @@ class Voting:
             return [Observe("bakery.late_answer")]
         if isinstance(told, Owned):
             return self.courses.cede(course, leader, now)
-        text = f"lock {told.lock!r}: this request, or a later one, ended before"
-        return self.courses.fail(course, Error.FAILED, text, now)
+        return self.courses.fail(course, Error.FAILED, ended_before(told.lock), now)
 
     @staticmethod
     def _answer(leader: str, message: Message) -> list[Effect]:
