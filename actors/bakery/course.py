@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from holdfast.actors.bakery.agenda import Agenda, Course, Step, failed, locked, warn_at
-from holdfast.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, later
+from holdfast.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, election_of, later
 from holdfast.actors.bakery.door_message import Error, Lock
 from holdfast.actors.bakery.entry import Entry, Phase
+from holdfast.actors.bakery.event import Raise
 from holdfast.actors.bakery.office import Office
 from holdfast.actors.bakery.step_message import (
     AddTicket,
@@ -156,6 +157,10 @@ class Courses:
                 table.unvote(entry, None)
         # What may be held already is never in anybody's line: it is only said again.
         ahead = None if course.held else table.ahead(entry, now)
+        if ahead is None and not course.held and entry.ticket.lease_ms > office.bound_ms:
+            course.step = Step.WAITING  # Since an earlier epoch, which knew of longer leases.
+            self.agenda.look_again(course, now, later(now, RESEND_MS))
+            return [Send(election_of(office.node), Raise(bound_ms=entry.ticket.lease_ms))]
         if ahead is not None:
             course.step = Step.WAITING
             if course.eager:
@@ -289,12 +294,6 @@ class Courses:
         if self.table.get(lock, entry.key) is entry:
             self.table.remove(entry)
         word = DropTicket(
-            epoch=office.epoch,
-            lock=lock,
-            who=who,
-            request=request,
-            fence=0,
-            number=0,
-            mine=True,
+            epoch=office.epoch, lock=lock, who=who, request=request, fence=0, number=0, mine=True
         )
         return [*office.tell(word), *self.advance(lock, now)]
