@@ -7,6 +7,7 @@ import pytest
 from holdfast.actors.bakery.config import later, leader_of
 from holdfast.actors.bakery.door_message import LockFailed, Unlock
 from holdfast.actors.bakery.entry import Key, Phase
+from holdfast.actors.bakery.expiry import SHELVES_MIN
 from holdfast.actors.bakery.handover import ENDED_MAX, PART, Import, parts_of
 from holdfast.actors.bakery.message import Export, Lead, Seating
 from holdfast.actors.bakery.step_message import DropTicket, Extend, Extended
@@ -137,3 +138,16 @@ def test_a_request_that_others_hold_under_a_fence_that_was_dropped_here_is_not_t
     three.settle()
     assert three.entries("n2") == []
     assert len(three.heard(LockFailed)) == 1
+
+
+def test_days_for_which_nothing_is_held_any_more_leave_no_shelves_behind() -> None:
+    table = Table()
+    for second in range(5 * SHELVES_MIN):
+        held = ticket(lock=f"x{second}")
+        entry = table.put(held, "n1", NOW, later(NOW, 1_000 * second))
+        assert entry is not None
+        if second % SHELVES_MIN:
+            table.remove(entry)
+    assert len(table.expiry.shelves) <= SHELVES_MIN + 1
+    assert table.forget_old(later(NOW, 5_000 * SHELVES_MIN)) == 5
+    assert table.expiry.shelves == {}
