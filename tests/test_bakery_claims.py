@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.bakery.config import later, leader_of
+from holdfast.actors.bakery.config import election_of, later, leader_of
 from holdfast.actors.bakery.door_message import LockFailed, Unlock
 from holdfast.actors.bakery.entry import Key, Phase
+from holdfast.actors.bakery.event import Serve
 from holdfast.actors.bakery.expiry import SHELVES_MIN
 from holdfast.actors.bakery.handover import ENDED_MAX, PART, Import, parts_of
-from holdfast.actors.bakery.message import Export, Lead, Seating
+from holdfast.actors.bakery.message import Chosen, Export, Lead, Seating
 from holdfast.actors.bakery.step_message import DropTicket, Extend, Extended
 from holdfast.actors.bakery.table import Table
 from holdfast.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
@@ -151,3 +152,16 @@ def test_days_for_which_nothing_is_held_any_more_leave_no_shelves_behind() -> No
     assert len(table.expiry.shelves) <= SHELVES_MIN + 1
     assert table.forget_old(later(NOW, 5_000 * SHELVES_MIN)) == 5
     assert table.expiry.shelves == {}
+
+
+def test_who_serves_before_its_tables_came_does_not_serve_with_one_of_long_ago() -> None:
+    """n3 led in epoch 1, was replaced in 2, and is chosen again for 3."""
+    three = Three()
+    three.hold("n3")
+    former = Seating(2, (*LIVES[:2], Chosen("n4", 4)), 10_000)
+    lead = Lead(epoch=3, leaders=LIVES, former=former, empty=False)
+    three.say(election_of("n1"), "n3", lead)
+    leader = three.leaders["n3"]
+    leader.handle(election_of("n3"), Serve(epoch=3, leaders=LIVES, bound_ms=10_000), NOW)
+    assert leader.office.serving
+    assert three.entries("n3") == []

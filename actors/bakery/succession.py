@@ -145,6 +145,8 @@ class Succession:
             return left
         if serve.epoch != office.epoch:  # A quorum is ready without it: any two know all.
             self.leave(serve.epoch)
+            if self.arriving is not None and not self.arriving.own:
+                self._clear()
             self.arriving, self.merged = None, serve.epoch
             office.take(serve.epoch, serve.leaders)
         office.serving, office.bound_ms = True, serve.bound_ms
