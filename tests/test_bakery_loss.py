@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.actors.bakery.config import election_of
 from holdfast.actors.lock.message import Granted, Released
 from holdfast.actors.lock.session_message import HoldLost
 from holdfast.actors.message import NS_PER_MS, address_of
@@ -163,3 +164,23 @@ def test_two_coordinators_that_are_deaf_to_each_other_leave_the_rest_in_peace(se
     calm = town.epoch()
     town.run(5_000)
     assert town.epoch() == calm
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_who_was_overruled_often_replaces_a_lost_leader_at_once_when_it_hears_all(
+    seed: int,
+) -> None:
+    """Each time that the first member was cut off, its seating was replaced, and it paused."""
+    town = Town(5, seed=seed).start().ready()
+    for _ in range(6):
+        town.until(lambda: len(town.serving()) == 3)
+        town.cut(["n1"], 1_500)
+        town.run(3_000)
+        lost = next(name for name in town.serving() if name != "n1")
+        epoch = town.epoch()
+        town.world.crash(lost)
+        town.until(lambda epoch=epoch: town.epoch() > epoch, 1_500)  # type: ignore[misc]
+        town.world.power_on(lost)
+        town.run(1_000)
+    role: Any = town.world.role_at(election_of("n1"))
+    assert role.rivalry.pause_ms > 1_500

@@ -20,20 +20,22 @@ class Bound:
     def __init__(self, node: str, members: tuple[str, ...]) -> None:
         self.node = node
         self.members = members
+        self.epoch = 0
         self.wanted_ms = 0
         self.vouched: dict[str, None] = {}
-        """Who knows of ``wanted_ms``."""
+        """Who knows of ``wanted_ms``, in ``epoch``."""
 
     def begin(self, seating: Seating, raising: Raise) -> list[Send]:
         """Have all members know of a longer lease."""
-        if raising.bound_ms > self.wanted_ms:
-            self.vouched, self.wanted_ms = {}, raising.bound_ms
+        if (seating.epoch, raising.bound_ms) > (self.epoch, self.wanted_ms):
+            self.vouched, self.epoch, self.wanted_ms = {}, seating.epoch, raising.bound_ms
         vouch = Vouch(epoch=seating.epoch, bound_ms=self.wanted_ms)
         return [Send(election_of(member), vouch) for member in self.members]
 
     def on_vouched(self, member: str, seating: Seating, vouched: Vouched) -> list[Send]:
         """Count who knows; tell the leader of this node once a majority does."""
-        if (vouched.epoch, vouched.bound_ms) != (seating.epoch, self.wanted_ms):
+        wanted = (self.epoch, self.wanted_ms)
+        if vouched.epoch != seating.epoch or (vouched.epoch, vouched.bound_ms) != wanted:
             return []
         self.vouched[member] = None
         if len(self.vouched) < majority(len(self.members)):

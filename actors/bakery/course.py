@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from holdfast.actors.bakery.agenda import Agenda, Course, Step, failed, locked, warn_at
-from holdfast.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, later
+from holdfast.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, election_of, later
 from holdfast.actors.bakery.door_message import Error, Lock
 from holdfast.actors.bakery.entry import Entry, Phase
+from holdfast.actors.bakery.event import Raise
 from holdfast.actors.bakery.office import Office
 from holdfast.actors.bakery.step_message import (
     AddTicket,
@@ -24,7 +25,7 @@ from holdfast.actors.bakery.ticket import (
     epoch_of,
     pack_fence,
 )
-from holdfast.actors.bakery.wording import in_the_way
+from holdfast.actors.bakery.wording import ended_before, in_the_way
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Address, Instant, ms_between
 
@@ -60,8 +61,7 @@ class Courses:
         )
         entry = self.table.put(ticket, self.office.node, now, None)
         if entry is None:
-            text = f"lock {asked.lock!r}: this request, or a later one, ended before"
-            return [failed(ticket, Error.FAILED, text)]
+            return [failed(ticket, Error.FAILED, ended_before(asked.lock))]
         wait_until = None if asked.wait_ms is None else later(now, asked.wait_ms)
         course = Course(entry, wait_until, asked.wait_ms == 0, now)
         if course.eager:
@@ -131,7 +131,8 @@ class Courses:
             return self.fail(course, Error.OVERFLOW, text, now)
         turn = entry.ticket.turn._replace(number=number)
         ticket = entry.ticket._replace(turn=turn)
-        self.table.put(ticket, self.office.node, now, None, course.held)
+        if self.table.put(ticket, self.office.node, now, None, course.held) is None:
+            return self.fail(course, Error.FAILED, ended_before(ticket.lock), now)
         asked = self._take_over(course, course.held, now) if course.held else self.ask(course, now)
         # It enters no more: that may have been all that kept another of this leader's waiting.
         return [*asked, *self.advance(entry.ticket.lock, now)]
@@ -156,6 +157,10 @@ class Courses:
                 table.unvote(entry, None)
         # What may be held already is never in anybody's line: it is only said again.
         ahead = None if course.held else table.ahead(entry, now)
+        if ahead is None and not course.held and entry.ticket.lease_ms > office.bound_ms:
+            course.step = Step.WAITING  # Since an earlier epoch, which knew of longer leases.
+            self.agenda.look_again(course, now, later(now, RESEND_MS))
+            return [Send(election_of(office.node), Raise(bound_ms=entry.ticket.lease_ms))]
         if ahead is not None:
             course.step = Step.WAITING
             if course.eager:
@@ -289,12 +294,6 @@ class Courses:
         if self.table.get(lock, entry.key) is entry:
             self.table.remove(entry)
         word = DropTicket(
-            epoch=office.epoch,
-            lock=lock,
-            who=who,
-            request=request,
-            fence=0,
-            number=0,
-            mine=True,
+            epoch=office.epoch, lock=lock, who=who, request=request, fence=0, number=0, mine=True
         )
         return [*office.tell(word), *self.advance(lock, now)]

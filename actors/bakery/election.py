@@ -198,7 +198,7 @@ class ElectionCoordinator(Role[Heard]):
         before = self.pledges.seating.epoch
         if not self.pledges.learn(seating, now):
             return []
-        self.not_before = max(self.not_before, self.rivalry.learn(before, seating.epoch, now))
+        self.rivalry.learn(before, seating.epoch, now)
         self.healthy_at = now  # Give it time to be known by all.
         self.highest = max(self.highest, seating.epoch)
         return [self._persist(Install(seating=seating)), self._standing(now)]
@@ -214,6 +214,7 @@ class ElectionCoordinator(Role[Heard]):
     def _go_on(self, now: Instant) -> list[Effect]:
         """Serve, propose, or wait, as things are; tell the door if they changed."""
         effects = self._serve(now)
+        self.rivalry.hear(self.pledges.seating, self.seen)
         campaign = self.campaign
         coordinates = bool(self.seen) and self.seen[0].node == self.node
         if campaign is not None and (not coordinates or campaign.is_late(now)):
@@ -221,7 +222,7 @@ class ElectionCoordinator(Role[Heard]):
         elif campaign is not None and campaign.phase is Phase.WAITING:
             campaign.begin_merging(self.seen, now)
             effects.append(self._standing(now))
-        elif campaign is None and coordinates and now >= self.not_before:
+        elif campaign is None and coordinates and now >= max(self.not_before, self.rivalry.until):
             effects += self._propose(now)
         return [*effects, *self._tell(now)]
 
@@ -255,7 +256,7 @@ class ElectionCoordinator(Role[Heard]):
     def _repeat(self) -> list[Effect]:
         """Say again what the campaign waits for."""
         campaign = self.campaign
-        if campaign is None:
+        if campaign is None or campaign.phase is Phase.WAITING:
             return []
         match campaign.phase:
             case Phase.PROPOSING:
@@ -264,12 +265,10 @@ class ElectionCoordinator(Role[Heard]):
             case Phase.MERGING:
                 left = [one.node for one in campaign.leaders if one.node not in campaign.merged]
                 return [Send(leader_of(name), campaign.lead) for name in left]
-            case Phase.WAITING:
-                return []
 
     def _give_up(self, now: Instant, why: str) -> list[Effect]:
         self.campaign = None
-        self.not_before = max(later(now, TICK_MS + self.rivalry.spread_ms()), self.rivalry.until)
+        self.not_before = later(now, TICK_MS + self.rivalry.spread_ms())
         return [Observe(why), self._standing(now)]
 
     def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:

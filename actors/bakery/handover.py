@@ -17,7 +17,8 @@ PART = 200
 
 ENDED_MAX = 5 * PART
 """What ended last, of so many owners, goes with a table. Of what ended before, another leader may
-have a copy that missed the drop: then the lock is free only when that lease is over."""
+have a copy that missed the drop: then the lock is free only when that lease is over, and the copy
+is not granted anew."""
 
 PARTS_MAX = 2_000
 """More parts than any table has: what claims to have more is dropped."""
@@ -34,6 +35,20 @@ class Arrival:
     def whole(self) -> bool:
         """Whether nothing is missing."""
         return len(self.came) == self.parts
+
+    @property
+    def full(self) -> bool:
+        """Whether more may have ended than it says."""
+        return sum(len(part.ended) for part in self.came.values()) >= ENDED_MAX
+
+    def holds(self) -> set[tuple[str, Key]]:
+        """Return the requests that hold in this table."""
+        records = [record for part in self.came.values() for record in part.records]
+        return {
+            (record.ticket.lock, Key(record.ticket.who, record.ticket.request))
+            for record in records
+            if record.fence
+        }
 
 
 @dataclass(slots=True)
@@ -100,12 +115,15 @@ class Import:
             for _, part in sorted(arrival.came.items())
         ]
         dropped: list[Entry] = []
-        for part in parts:
+        for part in reversed(parts):  # What ended last is remembered last.
             for end in reversed(part.ended):
                 dropped += _end(tickets, end)
         for part in parts:
             for record in part.records:
                 _merge(tickets, record, now)
+        for arrival in self.arrivals.values():
+            if arrival.whole and arrival.full:
+                _doubt(tickets, arrival)
         _keep_the_highest(tickets, now)
         return dropped
 
@@ -124,6 +142,19 @@ def _end(tickets: Tickets, end: End) -> list[Entry]:
     dropped = tickets.named(end.lock, end.who, end.request, end.fence)
     tickets.drop(end.lock, end.who, end.request, end.fence)
     return dropped
+
+
+def _doubt(tickets: Tickets, arrival: Arrival) -> None:
+    """Grant no hold anew that whoever says only what ended last may have seen outdone (B8).
+
+    It does not have it, so perhaps it voted for a higher fence, which ended before all that it
+    has room for. Who was granted the lock keeps it, and renews.
+    """
+    known = arrival.holds()
+    for lock, queue in tickets.queues.items():
+        for key in queue.holding:
+            if (lock, key) not in known:
+                tickets.note(lock, 0, queue.entries[key].fence + 1)
 
 
 def _merge(tickets: Tickets, record: Record, now: Instant) -> None:
@@ -160,7 +191,7 @@ def _keep_the_highest(tickets: Tickets, now: Instant) -> None:
 def parts_of(tickets: Tickets, epoch: int, life: int, now: Instant) -> list[Table]:
     """Return all that waits or holds in ``tickets``, and what ended last, in parts."""
     records = [_record(e, now) for e in tickets.entries() if e.phase is not Phase.ENTERING]
-    ended = tickets.past.newest(ENDED_MAX)
+    ended = [_checked(tickets, end) for end in tickets.past.newest(ENDED_MAX)]
     starts = range(0, max(1, len(records), len(ended)), PART)
     return [
         Table(
@@ -173,6 +204,11 @@ def parts_of(tickets: Tickets, epoch: int, life: int, now: Instant) -> list[Tabl
         )
         for part, start in enumerate(starts)
     ]
+
+
+def _checked(tickets: Tickets, end: End) -> End:
+    """Return ``end`` without a fence that nobody had: clients name what they want to."""
+    return end._replace(highest=min(end.highest, tickets.counters_of(end.lock).fence))
 
 
 def _record(entry: Entry, now: Instant) -> Record:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.actors.bakery.choice import living
 from holdfast.actors.bakery.config import later
 from holdfast.actors.message import Instant, ms_between
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from random import Random
+
+    from holdfast.actors.bakery.event import Member
+    from holdfast.actors.bakery.message import Seating
 
 BACKOFF_MS = 300
 """Over how long coordinators that outbid each other spread their next proposals (ms)."""
 
 OVERRULED_MS_MAX = 20_000
-"""The longest pause of a coordinator whose seatings are replaced again and again (ms)."""
+"""The longest pause, in the mean, of who is overruled again and again and stays deaf (ms)."""
 
 
 class Rivalry:
@@ -34,22 +39,32 @@ class Rivalry:
         """The epoch of the last seating that this coordinator had installed."""
         self.pause_ms = BACKOFF_MS
         self.until = Instant(0)
+        """Nothing is proposed earlier, unless every leader is heard meanwhile."""
+        self.overruled_at = Instant(0)
         self._random = random
+
+    def hear(self, seating: Seating, members: Sequence[Member]) -> None:
+        """End the pause if every leader is heard, which leaves nothing to be undone.
+
+        A leader that is lost from now on is replaced at once.
+        """
+        if len(living(seating, members)) == len(seating.leaders):
+            self.until = Instant(0)
 
     def spread_ms(self) -> int:
         """Return how long to wait after another's proposal was promised (ms)."""
         return int(self._random.random() * BACKOFF_MS)
 
-    def learn(self, before: int, epoch: int, now: Instant) -> Instant:
-        """Take note that ``epoch`` follows ``before``; return when to propose at the earliest.
+    def learn(self, before: int, epoch: int, now: Instant) -> None:
+        """Take note that ``epoch`` follows ``before``: propose nothing before ``until``.
 
         The pause doubles each time that this coordinator's own seating is replaced by
         another's, and is short again when the last one was over long ago.
         """
         if before != self.mine or epoch == before:
-            return self.until
-        if ms_between(self.until, now) > OVERRULED_MS_MAX:
+            return
+        if ms_between(self.overruled_at, now) > 3 * OVERRULED_MS_MAX:
             self.pause_ms = BACKOFF_MS
         self.until = later(now, self.pause_ms // 2 + int(self._random.random() * self.pause_ms))
+        self.overruled_at = now
         self.pause_ms = min(2 * self.pause_ms, OVERRULED_MS_MAX)
-        return self.until

@@ -33,6 +33,8 @@ class Succession:
         self.arriving: Import | None = None
         self.merged = 0
         """The epoch for which the table was completed last."""
+        self.exported: list[Table] = []
+        """The table as it was handed over last: parts of two different ones would not fit."""
 
     def ask_again(self) -> list[Effect]:
         """Ask for the tables that have not come."""
@@ -91,9 +93,10 @@ class Succession:
         if export.epoch < self.office.barred:
             return [Observe("bakery.export_ignored")]
         left = self.leave(export.epoch)
-        self.tickets.forget_old(now)
-        parts = parts_of(self.tickets, export.epoch, self.office.life, now)
-        return [*left, *(Send(sender, part) for part in parts)]
+        if not self.exported or self.exported[0].epoch != export.epoch:
+            self.tickets.forget_old(now)
+            self.exported = parts_of(self.tickets, export.epoch, self.office.life, now)
+        return [*left, *(Send(sender, part) for part in self.exported)]
 
     def on_table(self, sender: Address, table: Table, now: Instant) -> list[Effect]:
         """Take in a part of a former leader's table."""
@@ -142,6 +145,8 @@ class Succession:
             return left
         if serve.epoch != office.epoch:  # A quorum is ready without it: any two know all.
             self.leave(serve.epoch)
+            if self.arriving is not None and not self.arriving.own:
+                self._clear()
             self.arriving, self.merged = None, serve.epoch
             office.take(serve.epoch, serve.leaders)
         office.serving, office.bound_ms = True, serve.bound_ms

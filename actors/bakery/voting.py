@@ -24,7 +24,8 @@ from holdfast.actors.bakery.step_message import (
     Yield,
 )
 from holdfast.actors.bakery.table import Table
-from holdfast.actors.bakery.ticket import Ticket, Turn, epoch_of, fits
+from holdfast.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, names
+from holdfast.actors.bakery.wording import ended_before
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Instant, Message
 
@@ -177,6 +178,8 @@ class Voting:
         return self.courses.advance(step.lock, now)
 
     def _on_drop(self, leader: str, step: DropTicket, now: Instant) -> list[Effect]:
+        if not names(step.lock, step.who) or min(step.request, step.fence) < 0:
+            return [Observe("bakery.step_malformed")]
         if step.mine:
             for entry in self.table.of(step.lock, step.who):
                 if entry.ticket.request == step.request and entry.owner == leader:
@@ -208,11 +211,11 @@ class Voting:
         entry = self.table.get(ticket.lock, Key(ticket.who, ticket.request))
         kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
         if entry is None or entry.phase is not Phase.HOLDING:
-            entry = self.table.put(ticket, leader, now, later(now, COPY_MS), step.fence)
-            holding = self.table.queues[ticket.lock].holding if entry is not None else {}
-            others = [key for key in holding if entry is not None and key != entry.key]
-            last = self.table.counters_of(ticket.lock).fence
-            kept = entry is not None and not others and step.fence >= last
+            queue = self.table.queues.get(ticket.lock)
+            free = queue is None or not queue.holding
+            if free and not self.table.is_outdone(ticket.lock, step.fence):
+                entry = self.table.put(ticket, leader, now, later(now, COPY_MS), step.fence)
+                kept = entry is not None
         if kept and entry is not None:
             entry.ticket, entry.owner = ticket, leader
             if entry.phase is not Phase.HOLDING:
@@ -229,8 +232,7 @@ class Voting:
             return [Observe("bakery.late_answer")]
         if isinstance(told, Owned):
             return self.courses.cede(course, leader, now)
-        text = f"lock {told.lock!r}: this request, or a later one, ended before"
-        return self.courses.fail(course, Error.FAILED, text, now)
+        return self.courses.fail(course, Error.FAILED, ended_before(told.lock), now)
 
     @staticmethod
     def _answer(leader: str, message: Message) -> list[Effect]:

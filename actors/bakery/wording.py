@@ -18,6 +18,11 @@ CONTENDERS_SHOWN_MAX = 1_000
 """How many are told of all locks: 900 KiB with the longest names, and a frame has 1 MiB."""
 
 
+def ended_before(lock: str) -> str:
+    """Return why a request for ``lock`` is not taken up, in words."""
+    return f"lock {lock!r}: this request, or a later one, ended before"
+
+
 def in_the_way(table: Table, entry: Entry, ahead: Turn | None, waited_ms: int, now: Instant) -> str:
     """Return why ``entry`` did not get its lock in time."""
     lock = entry.ticket.lock

@@ -28,8 +28,8 @@ class DropsJudge:
         self.blame = blame
         self.dropped: dict[tuple[str, Who], dict[int, dict[str, int]]] = {}
         """By owner and epoch: up to which request each leader dropped what a client gave back."""
-        self.gone: dict[tuple[str, Who], int] = {}
-        """By owner: up to which request a quorum of one epoch did."""
+        self.gone: dict[tuple[str, Who], dict[int, int]] = {}
+        """By owner and epoch: up to which request a quorum did."""
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
         """Judge what a leader heard and wants."""
@@ -46,7 +46,7 @@ class DropsJudge:
             if type(effect.message) is DropTicket:
                 self._note(delivered.node, role, effect.message)
             elif type(effect.message) is Merged:
-                self._judge(delivered.node, role)
+                self._judge(delivered.node, role, effect.message.epoch)
 
     def _note(self, node: str, role: Any, word: DropTicket) -> None:
         if word.mine:
@@ -57,11 +57,18 @@ class DropsJudge:
         enough = quorum(len(role.office.leaders))
         if len(known) >= enough:
             agreed = sorted(known.values(), reverse=True)[enough - 1]
-            self.gone[owner] = max(agreed, self.gone.get(owner, 0))
+            gone = self.gone.setdefault(owner, {})
+            gone[word.epoch] = max(agreed, gone.get(word.epoch, 0))
 
-    def _judge(self, node: str, role: Any) -> None:
+    def _judge(self, node: str, role: Any, ready_for: int) -> None:
+        """Demand what was dropped in earlier epochs.
+
+        Who is ready late, after a quorum without it has begun to serve, hears of what that one
+        drops as any leader does.
+        """
         for entry in role.tickets.entries():
             ticket = entry.ticket
-            if ticket.request <= self.gone.get((ticket.lock, ticket.who), 0):
+            gone = self.gone.get((ticket.lock, ticket.who), {})
+            if any(ticket.request <= gone[epoch] for epoch in gone if epoch < ready_for):
                 told = f"request {ticket.request} of {ticket.who} at {ticket.lock!r}"
                 self.blame("B10", f"{node} is ready to lead with {told}, which a quorum dropped")

@@ -13,6 +13,7 @@ from holdfast.actors.bakery.step_message import (
     Collected,
     DropTicket,
     Entering,
+    Extend,
     Extended,
     MaxTicket,
     Yield,
@@ -179,6 +180,8 @@ class VotesJudge:
                     self._votes(node, life, node_of(delivered.sender), event, now)
             case Extended():
                 self.election.heeds(node, said.epoch, "Extended")
+                if said.kept and isinstance(event, Extend):
+                    self._extends(life, event, node_of(delivered.sender), now)
             case Entering():
                 ticket = said.ticket
                 self._takes_up(node, life, ticket.lock, Key(ticket.who, ticket.request))
@@ -232,6 +235,16 @@ class VotesJudge:
         if before is not None and before.fence == add.fence:
             until = before.until
         stands[key] = Standing(owner, add.fence, until)
+
+    def _extends(self, life: Life, word: Extend, owner: str, now: Instant) -> None:
+        """Take note of a renewal: where it comes before the request for a vote, it is the vote."""
+        ticket = word.ticket
+        stands = life.standing.setdefault(ticket.lock, {})
+        until = later(now, ticket.lease_ms)
+        before = stands.get(Key(ticket.who, ticket.request))
+        if before is not None and before.fence == word.fence:
+            until = max(until, before.until)
+        stands[Key(ticket.who, ticket.request)] = Standing(owner, word.fence, until)
 
     def _grants(self, node: str, life: Life, role: Any, locked: Locked) -> None:
         lock, key, office = locked.lock, Key(locked.who, locked.request), role.office

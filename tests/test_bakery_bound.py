@@ -1,0 +1,44 @@
+"""Leases that are longer than the bound of an epoch, which a majority is to be told first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.actors.bakery.bound import Bound
+from holdfast.actors.bakery.config import RESEND_MS
+from holdfast.actors.bakery.door_message import Lock, Locked, Unlock
+from holdfast.actors.bakery.event import Raise
+from holdfast.actors.bakery.message import Seating, Vouched
+from holdfast.actors.bakery.ticket import Who
+from holdfast.cluster.simulation.bakery_bench import ANN, FENCE, LIVES, NAMES, Three
+
+BOB = Who("c", "bob")
+LONG_MS = 60_000
+LOCK = Lock(lock="x", who=ANN, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label="")
+
+
+def test_a_long_lease_that_waited_over_a_hand_over_is_granted_when_its_epoch_knows_of_it() -> None:
+    """A seating waits out, when two leaders are lost, no lease that it was not told of."""
+    three = Three()
+    three.hold("n1", "n2", "n3")
+    three.ask("n1", replace(LOCK, who=BOB, hold_ms=5_000))
+    three.settle()
+    for leader in three.leaders.values():
+        leader.office.bound_ms = 1_000
+    three.ask("n1", Unlock(lock="x", who=ANN, request=1, fence=FENCE, number=1, waiting=False))
+    three.settle()
+    assert three.heard(Locked) == []
+    assert Raise(bound_ms=5_500) in three.heard(Raise)
+    three.leaders["n1"].office.bound_ms = 5_500
+    three.pass_time(RESEND_MS)
+    assert [word.hold_ms for word in three.heard(Locked)] == [5_000]
+
+
+def test_a_majority_that_knows_a_bound_is_counted_in_one_epoch() -> None:
+    bound = Bound("n1", NAMES)
+    bound.begin(Seating(1, LIVES, 10), Raise(bound_ms=LONG_MS))
+    assert bound.on_vouched("n2", Seating(1, LIVES, 10), Vouched(epoch=1, bound_ms=LONG_MS)) == []
+    later = Seating(2, LIVES, 10)
+    bound.begin(later, Raise(bound_ms=LONG_MS))
+    assert bound.on_vouched("n3", later, Vouched(epoch=2, bound_ms=LONG_MS)) == []
+    assert bound.on_vouched("n1", later, Vouched(epoch=2, bound_ms=LONG_MS)) != []

@@ -1,0 +1,167 @@
+"""What a leader is told and cannot check: fences that nobody had, tables that left much out."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.actors.bakery.config import election_of, later, leader_of
+from holdfast.actors.bakery.door_message import LockFailed, Unlock
+from holdfast.actors.bakery.entry import Key, Phase
+from holdfast.actors.bakery.event import Serve
+from holdfast.actors.bakery.expiry import SHELVES_MIN
+from holdfast.actors.bakery.handover import ENDED_MAX, PART, Import, parts_of
+from holdfast.actors.bakery.message import Chosen, Export, Lead, Seating
+from holdfast.actors.bakery.step_message import DropTicket, Extend, Extended
+from holdfast.actors.bakery.table import Table
+from holdfast.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from holdfast.actors.message import Address
+from holdfast.cluster.simulation.bakery_bench import ANN, FENCE, LIVES, NOW, Three
+
+BOB = Who("c", "bob")
+
+
+def ticket(who: Who = ANN, number: int = 7, lock: str = "x") -> Ticket:
+    return Ticket(lock, who, 1, Turn(number, "n1", number), Address("n1/proxy"), 500, 500, "")
+
+
+def hold(table: Table, held: Ticket, fence: int) -> None:
+    entry = table.put(held, "n1", NOW, None)
+    assert entry is not None
+    table.vote(entry, fence, NOW)
+
+
+def newcomer_after(*tables: Table) -> Table:
+    """Return what a leader knows that led never before, of these tables of n2 and so on."""
+    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    arriving = Import(lead, Address("n1/election"), own=False)
+    for one, table in zip(LIVES[1:], tables, strict=False):
+        for part in parts_of(table, 2, one.life, NOW):
+            assert arriving.on_table(one.node, part)
+    newcomer = Table()
+    arriving.merge(newcomer, NOW)
+    return newcomer
+
+
+def drop_many(table: Table, count: int) -> None:
+    for number in range(count):
+        table.drop(f"y{number}", ANN, 1, 0)
+
+
+def test_a_fence_that_a_client_made_up_counts_for_nothing_after_a_hand_over() -> None:
+    three = Three()
+    claimed = pack_fence(1 << 20, 5)
+    three.ask("n2", Unlock(lock="x", who=BOB, request=0, fence=claimed, number=1, waiting=False))
+    three.settle()
+    newcomer = newcomer_after(*(three.leaders[name].tickets for name in ("n2", "n3")))
+    assert newcomer.counters_of("x").fence < pack_fence(2, 1)
+
+
+def test_no_fence_is_granted_below_one_of_whose_end_a_full_table_has_no_room_to_tell() -> None:
+    """n2 voted for ann alone; bob was granted by n3 and another, released, and much went on."""
+    stale, busy = Table(), Table()
+    hold(stale, ticket(), FENCE)
+    hold(busy, ticket(BOB, 8), FENCE + 1)
+    busy.drop("x", BOB, 1, FENCE + 1)
+    drop_many(busy, ENDED_MAX)
+    newcomer = newcomer_after(stale, busy)
+    (entry,) = newcomer.entries()
+    assert (entry.phase, entry.fence) == (Phase.HOLDING, FENCE)
+    assert newcomer.is_outdone("x", FENCE)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_hold_that_no_full_table_may_have_outdone_is_taken_over(*, both: bool) -> None:
+    stale, busy = Table(), Table()
+    hold(stale, ticket(), FENCE)
+    if both:
+        hold(busy, ticket(), FENCE)
+    drop_many(busy, ENDED_MAX if both else ENDED_MAX - 1)
+    assert not newcomer_after(stale, busy).is_outdone("x", FENCE)
+
+
+def test_what_ended_last_is_still_last_after_two_hand_overs() -> None:
+    busy = Table()
+    drop_many(busy, 2 * PART)
+    last = newcomer_after(busy, Table()).past.newest(PART)
+    assert [end.lock for end in last] == [f"y{n}" for n in range(2 * PART - 1, PART - 1, -1)]
+
+
+@pytest.mark.parametrize(
+    ("lock", "who", "fence"),
+    [("x" * 10_000, ANN, 0), ("x", Who("c" * 10_000, "ann"), 0), ("x", ANN, -1)],
+)
+def test_a_drop_with_names_beyond_all_limits_is_not_remembered(
+    lock: str, who: Who, fence: int
+) -> None:
+    three = Three()
+    word = DropTicket(epoch=1, lock=lock, who=who, request=1, fence=fence, number=1, mine=False)
+    three.say(leader_of("n1"), "n2", word)
+    assert three.leaders["n2"].tickets.past.newest(1) == []
+
+
+def test_a_renewal_that_is_refused_leaves_nobody_in_the_way_of_others() -> None:
+    three = Three()
+    tickets = three.leaders["n2"].tickets
+    hold(tickets, ticket(BOB, 8), FENCE + 1)
+    word = Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1)
+    three.say(leader_of("n1"), "n2", word)
+    assert [word.kept for _, _, word in three.under_way if isinstance(word, Extended)] == [False]
+    assert [entry.ticket.who for entry in tickets.entries()] == [BOB]
+
+
+def test_whoever_asks_again_for_a_table_is_told_the_same_parts() -> None:
+    """What is over between two answers would move the rest up, and be missed between two parts."""
+    three = Three()
+    tickets = three.leaders["n2"].tickets
+    for number in range(2 * PART):
+        hold(tickets, ticket(lock=f"x{number:03}"), FENCE)
+    entry = tickets.get("x000", Key(ANN, 1))
+    assert entry is not None
+    tickets.set_until(entry, later(NOW, 1))
+    three.say(leader_of("n3"), "n2", Export(epoch=2))
+    first = [word for _, _, word in three.under_way]
+    three.under_way.clear()
+    three.now = later(NOW, 2)
+    three.say(leader_of("n3"), "n2", Export(epoch=2))
+    assert [word for _, _, word in three.under_way] == first
+    assert len(first) == 2
+
+
+def test_a_request_that_others_hold_under_a_fence_that_was_dropped_here_is_not_taken_over() -> None:
+    """A late copy of it comes to who dropped that fence, and knew of no request (seed 41069)."""
+    three = Three()
+    three.hold("n1", "n3")
+    for other in ("n1", "n3"):
+        three.lose_between("n2", other, DropTicket)
+    drop = Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=1, waiting=False)
+    three.ask("n2", drop)
+    three.lock("n2")
+    three.settle()
+    assert three.entries("n2") == []
+    assert len(three.heard(LockFailed)) == 1
+
+
+def test_days_for_which_nothing_is_held_any_more_leave_no_shelves_behind() -> None:
+    table = Table()
+    for second in range(5 * SHELVES_MIN):
+        held = ticket(lock=f"x{second}")
+        entry = table.put(held, "n1", NOW, later(NOW, 1_000 * second))
+        assert entry is not None
+        if second % SHELVES_MIN:
+            table.remove(entry)
+    assert len(table.expiry.shelves) <= SHELVES_MIN + 1
+    assert table.forget_old(later(NOW, 5_000 * SHELVES_MIN)) == 5
+    assert table.expiry.shelves == {}
+
+
+def test_who_serves_before_its_tables_came_does_not_serve_with_one_of_long_ago() -> None:
+    """n3 led in epoch 1, was replaced in 2, and is chosen again for 3."""
+    three = Three()
+    three.hold("n3")
+    former = Seating(2, (*LIVES[:2], Chosen("n4", 4)), 10_000)
+    lead = Lead(epoch=3, leaders=LIVES, former=former, empty=False)
+    three.say(election_of("n1"), "n3", lead)
+    leader = three.leaders["n3"]
+    leader.handle(election_of("n3"), Serve(epoch=3, leaders=LIVES, bound_ms=10_000), NOW)
+    assert leader.office.serving
+    assert three.entries("n3") == []
