@@ -12,8 +12,9 @@ from holdfast.cluster.bench.workers import measured, per_s
 from holdfast.cluster.client import Client
 
 PROCESSES = 2
-READERS = 16
-"""Threads of each process that ask for the status of one lock."""
+READERS = 64
+"""Threads of each process that ask for the status of one lock: as many as make the pairs that
+reads are compared with."""
 
 LOCAL_AGE_MS = 1_000
 """How old a local read may be: what a caller gets who says nothing."""
