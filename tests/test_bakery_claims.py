@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from holdfast.actors.bakery.config import election_of, later, leader_of
-from holdfast.actors.bakery.door_message import LockFailed, Unlock
+from holdfast.actors.bakery.config import Terms, election_of, later, leader_of
+from holdfast.actors.bakery.door_message import Locked, LockFailed, Unlock
 from holdfast.actors.bakery.entry import Key, Phase
 from holdfast.actors.bakery.event import Serve
 from holdfast.actors.bakery.expiry import SHELVES_MIN
 from holdfast.actors.bakery.handover import ENDED_MAX, PART, Import, parts_of
-from holdfast.actors.bakery.message import Chosen, Export, Lead, Seating
-from holdfast.actors.bakery.step_message import DropTicket, Extend, Extended
+from holdfast.actors.bakery.leader import Leader
+from holdfast.actors.bakery.message import EPOCH_MAX, Chosen, Export, Lead, Merged, Seating
+from holdfast.actors.bakery.message import Table as Handed
+from holdfast.actors.bakery.step_message import DropTicket, Entering, Extend, Extended, MaxTicket
 from holdfast.actors.bakery.table import Table
-from holdfast.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from holdfast.actors.bakery.ticket import (
+    COUNTER_MAX,
+    LEASE_MS_MAX,
+    End,
+    Record,
+    Ticket,
+    Turn,
+    Who,
+    pack_fence,
+)
 from holdfast.actors.message import Address
 from holdfast.cluster.simulation.bakery_bench import ANN, FENCE, LIVES, NOW, Three
+from holdfast.cluster.simulation.parley import one as only
+from holdfast.cluster.simulation.rehearsal import Rehearsal
 
 BOB = Who("c", "bob")
+MEMBERS = tuple(one.node for one in LIVES)
 
 
 def ticket(who: Who = ANN, number: int = 7, lock: str = "x") -> Ticket:
@@ -165,3 +181,89 @@ def test_who_serves_before_its_tables_came_does_not_serve_with_one_of_long_ago()
     leader.handle(election_of("n3"), Serve(epoch=3, leaders=LIVES, bound_ms=10_000), NOW)
     assert leader.office.serving
     assert three.entries("n3") == []
+
+
+BEYOND = [pack_fence(2, 1), pack_fence(EPOCH_MAX + 1, 1), 1 << 80]
+"""Fences that nobody can have been granted before epoch 2."""
+
+
+def handed_over(record: Record | None = None, end: End | None = None) -> tuple[Table, Import]:
+    """Return what a newcomer to epoch 2 takes in of a table that says just this."""
+    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    arriving = Import(lead, Address("n1/election"), own=False)
+    for one, whole in zip(LIVES[1:], (True, False), strict=True):
+        part = Handed(
+            epoch=2,
+            life=one.life,
+            part=0,
+            parts=1,
+            records=(record,) if record is not None and whole else (),
+            ended=(end,) if end is not None and whole else (),
+        )
+        assert arriving.on_table(one.node, part)
+    newcomer = Table()
+    arriving.merge(newcomer, NOW)
+    return newcomer, arriving
+
+
+@pytest.mark.parametrize("fence", [*BEYOND, -1, pack_fence(1, 0), pack_fence(1, COUNTER_MAX)])
+def test_a_record_with_a_fence_that_nobody_can_have_is_dropped_and_counted(fence: int) -> None:
+    newcomer, arriving = handed_over(Record(ticket(), "n2", fence, 500))
+    assert (newcomer.size, newcomer.counters_of("x").fence, arriving.malformed) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "taken"), [(LEASE_MS_MAX + 1, True), (LEASE_MS_MAX + 2, False)]
+)
+def test_a_record_with_more_left_than_the_longest_lease_is_dropped_and_counted(
+    left_ms: int, *, taken: bool
+) -> None:
+    """Or the leaders of every later epoch would have to be waited for as long."""
+    newcomer, arriving = handed_over(Record(ticket(), "n2", FENCE, left_ms))
+    assert (newcomer.size, arriving.malformed) == ((1, 0) if taken else (0, 1))
+
+
+@pytest.mark.parametrize("highest", BEYOND)
+def test_an_end_under_a_fence_that_nobody_can_have_is_dropped_and_counted(highest: int) -> None:
+    newcomer, arriving = handed_over(end=End("x", ANN, 1, 0, highest))
+    assert (newcomer.counters_of("x").fence, arriving.malformed) == (0, 1)
+    assert newcomer.past.newest(1) == []
+
+
+def test_an_end_says_any_fence_that_its_client_named() -> None:
+    newcomer, arriving = handed_over(end=End("x", ANN, 1, BEYOND[1], FENCE))
+    assert (newcomer.counters_of("x").fence, arriving.malformed) == (FENCE, 0)
+    assert newcomer.past.is_over(ticket())
+
+
+def test_who_takes_over_a_table_with_what_cannot_be_says_so_and_leads_with_the_rest() -> None:
+    newcomer = Rehearsal(
+        lambda host: Leader(
+            leader_of("n1"), host, node="n1", life=1, members=MEMBERS, terms=Terms(least_ms=1)
+        )
+    )
+    former = Seating(1, LIVES[1:], 10_000)
+    newcomer.hear(election_of("n2"), Lead(epoch=2, leaders=LIVES, former=former, empty=False))
+    records = (Record(ticket(), "n2", BEYOND[0], 1), Record(ticket(lock="y"), "n2", FENCE, 500))
+    part = Handed(epoch=2, life=2, part=0, parts=1, records=records, ended=())
+    said = newcomer.hear(leader_of("n2"), part)
+    assert only(Merged, said, election_of("n2")).left_ms <= 502
+    assert newcomer.counted == ["bakery.record_malformed"]
+    assert [entry.ticket.lock for entry in newcomer.role.tickets.entries()] == ["y"]
+
+
+def test_a_hold_under_a_fence_of_a_later_epoch_is_not_taken_over() -> None:
+    three = Three()
+    three.lost = {(Entering, "n1", name) for name in ("n2", "n3")}
+    three.lock("n1")
+    three.settle()
+    word = MaxTicket(
+        epoch=1, lock="x", who=ANN, request=1, highest=1, held=pack_fence(2, 1), known=0
+    )
+    three.say(leader_of("n2"), "n1", word)
+    three.settle()
+    assert three.heard(Locked) == []
+    three.say(leader_of("n2"), "n1", replace(word, held=0))
+    three.settle()
+    (granted,) = three.heard(Locked)
+    assert granted.fence < pack_fence(2, 0)

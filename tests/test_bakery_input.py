@@ -25,10 +25,11 @@ from holdfast.actors.bakery.step_message import (
     Collected,
     DropTicket,
     Entering,
+    Extend,
     MaxTicket,
     TicketDropped,
 )
-from holdfast.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from holdfast.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from holdfast.actors.effect import Send
 from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
 from holdfast.cluster.simulation.parley import of, one
@@ -177,9 +178,15 @@ def test_of_a_lock_that_nobody_had_the_highest_number_is_0(play: Play) -> None:
         Entering(epoch=1, ticket=ticket()._replace(door=Address("x" * 10_000))),
         add(number=0),
         add(fence=-1),
+        add(fence=pack_fence(2, 1)),
+        add(fence=pack_fence(1, COUNTER_MAX)),
+        Extend(epoch=1, ticket=ticket(number=1), fence=0, number=1),
+        Extend(epoch=1, ticket=ticket(number=1), fence=pack_fence(2, 1), number=1),
     ],
 )
-def test_a_step_that_cannot_be_is_not_taken(play: Play, step: Entering | AddTicket) -> None:
+def test_a_step_that_cannot_be_is_not_taken(
+    play: Play, step: Entering | AddTicket | Extend
+) -> None:
     """Scenario 69 (!): nothing is answered to who is not of our making; there the lock fails."""
     assert play.hear(leader_of("n2"), step) == []
     assert play.counted == ["bakery.step_malformed"]

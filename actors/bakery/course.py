@@ -112,7 +112,7 @@ class Courses:
     def on_max(self, leader: str, said: MaxTicket, now: Instant) -> list[Effect]:
         """Count who knows that the ticket enters."""
         course = self.agenda.find(said.lock, said.who, said.request)
-        if course is None or course.step is not Step.ENTERING:
+        if course is None or course.step is not Step.ENTERING or epoch_of(said.held) > said.epoch:
             return []
         course.answered[leader] = None
         course.highest = max(course.highest, said.highest)
@@ -168,7 +168,7 @@ class Courses:
             fence, pause_ms = 0, REFRESH_MS
         else:
             fence, pause_ms = course.held or self._next_fence(entry), RESEND_MS
-            if counter_of(fence) >= COUNTER_MAX:
+            if counter_of(fence) >= COUNTER_MAX or epoch_of(fence) > office.epoch:
                 text = f"lock {entry.ticket.lock!r}: its fences reached their limit in this epoch"
                 return self.fail(course, Error.OVERFLOW, text, now)
             if entry.phase is not Phase.HOLDING:

@@ -8,7 +8,7 @@ from holdfast.actors.bakery.config import COPY_MS, exports_needed, later, leader
 from holdfast.actors.bakery.entry import Entry, Key, Phase
 from holdfast.actors.bakery.message import Export, Lead, Table
 from holdfast.actors.bakery.table import Table as Tickets
-from holdfast.actors.bakery.ticket import End, Record, fits, names
+from holdfast.actors.bakery.ticket import LEASE_MS_MAX, End, Record, epoch_of, fits, is_fence, names
 from holdfast.actors.effect import Effect, Send
 from holdfast.actors.message import Address, Instant, ms_between
 
@@ -59,6 +59,7 @@ class Import:
         lead: what it was asked for.
         coordinator: who is told when it is ready.
         own: whether its own table counts: it led in the former epoch, in this life.
+        malformed: how much of the tables that were merged could not be, and was dropped.
 
     """
 
@@ -66,6 +67,7 @@ class Import:
     coordinator: Address
     own: bool
     arrivals: dict[str, Arrival] = field(default_factory=dict[str, Arrival])
+    malformed: int = 0
 
     @property
     def complete(self) -> bool:
@@ -115,12 +117,19 @@ class Import:
             for _, part in sorted(arrival.came.items())
         ]
         dropped: list[Entry] = []
+        before = self.lead.epoch - 1
         for part in reversed(parts):  # What ended last is remembered last.
             for end in reversed(part.ended):
-                dropped += _end(tickets, end)
+                if _can_be_end(end, before):
+                    dropped += _end(tickets, end)
+                else:
+                    self.malformed += 1
         for part in parts:
             for record in part.records:
-                _merge(tickets, record, now)
+                if _can_be_record(record, before):
+                    _merge(tickets, record, now)
+                else:
+                    self.malformed += 1
         for arrival in self.arrivals.values():
             if arrival.whole and arrival.full:
                 _doubt(tickets, arrival)
@@ -128,13 +137,32 @@ class Import:
         return dropped
 
 
+def _can_be_end(end: End, before: int) -> bool:
+    """Return whether a peer's ``end`` can be one of an epoch up to ``before``.
+
+    Its ``fence`` is what a client named, and is only compared with others. Its ``highest`` was
+    voted for: one that is made up would have every later grant of the lock be above it.
+    """
+    sound = names(end.lock, end.who) and min(end.request, end.fence, end.highest) >= 0
+    return sound and epoch_of(end.highest) <= before
+
+
+def _can_be_record(record: Record, before: int) -> bool:
+    """Return whether a peer's ``record`` can be one of an epoch up to ``before``."""
+    ticket, fence = record.ticket, record.fence
+    return (
+        fits(ticket)
+        and ticket.turn.number > 0
+        and (fence == 0 or is_fence(fence, before))
+        and 0 <= record.left_ms <= LEASE_MS_MAX + 1  # It is said rounded up.
+    )
+
+
 def _end(tickets: Tickets, end: End) -> list[Entry]:
     """Take over what ended elsewhere; return what that drops here.
 
     Its fences were granted, perhaps: no lower one is granted after them.
     """
-    if not names(end.lock, end.who) or min(end.request, end.fence, end.highest) < 0:
-        return []
     if end.highest:
         tickets.note(end.lock, 0, end.highest)
     if not end.request and not end.fence:
@@ -159,8 +187,6 @@ def _doubt(tickets: Tickets, arrival: Arrival) -> None:
 
 def _merge(tickets: Tickets, record: Record, now: Instant) -> None:
     ticket = record.ticket
-    if not fits(ticket) or not ticket.turn.number or record.left_ms < 0 or record.fence < 0:
-        return
     entry = tickets.get(ticket.lock, Key(ticket.who, ticket.request))
     until = later(now, record.left_ms if record.fence else COPY_MS)
     if entry is None:

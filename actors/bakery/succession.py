@@ -75,7 +75,9 @@ class Succession:
                 self.courses.agenda.forget(entry)
         self.arriving, self.merged = None, lead.epoch
         self.office.take(lead.epoch, lead.leaders)
-        return [self._merged(arriving.coordinator, lead.epoch, now)]
+        count = arriving.malformed
+        refused = [Observe("bakery.record_malformed", count)] if count else []
+        return [*refused, self._merged(arriving.coordinator, lead.epoch, now)]
 
     def _merged(self, coordinator: Address, epoch: int, now: Instant) -> Send:
         left = [

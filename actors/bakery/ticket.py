@@ -14,6 +14,9 @@ COUNTER_MAX = (1 << COUNTER_BITS) - 1
 TERM_MS_MAX = 7 * 24 * 3_600_000
 """The longest duration and the longest grace (ms): a week each."""
 
+LEASE_MS_MAX = 2 * TERM_MS_MAX
+"""The longest lease, duration and grace together (ms)."""
+
 ADDRESS_BYTES_MAX = 2 * OWNER_BYTES_MAX
 
 
@@ -97,6 +100,11 @@ def epoch_of(fence: int) -> int:
 def counter_of(fence: int) -> int:
     """Return the counter in ``fence``."""
     return fence & COUNTER_MAX
+
+
+def is_fence(fence: int, epoch: int) -> bool:
+    """Return whether ``fence``, which a peer sent, can have been granted in ``epoch`` or before."""
+    return 0 < epoch_of(fence) <= epoch and 0 < counter_of(fence) < COUNTER_MAX
 
 
 def names(lock: str, who: Who) -> bool:

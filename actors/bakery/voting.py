@@ -24,7 +24,7 @@ from holdfast.actors.bakery.step_message import (
     Yield,
 )
 from holdfast.actors.bakery.table import Table
-from holdfast.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, names
+from holdfast.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, is_fence, names
 from holdfast.actors.bakery.wording import ended_before
 from holdfast.actors.effect import Effect, Observe, Send
 from holdfast.actors.message import Instant, Message
@@ -89,7 +89,8 @@ class Voting:
 
     def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
         ticket = step.ticket
-        if not fits(ticket) or not ticket.turn.number or step.fence < 0:
+        fence_fits = step.fence == 0 or is_fence(step.fence, step.epoch)
+        if not fits(ticket) or not ticket.turn.number or not fence_fits:
             return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
         course = self.courses.agenda.find(ticket.lock, ticket.who, ticket.request)
@@ -206,7 +207,7 @@ class Voting:
 
     def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         ticket = step.ticket
-        if not fits(ticket) or not ticket.turn.number or step.fence <= 0:
+        if not fits(ticket) or not ticket.turn.number or not is_fence(step.fence, step.epoch):
             return [Observe("bakery.step_malformed")]
         entry = self.table.get(ticket.lock, Key(ticket.who, ticket.request))
         kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
