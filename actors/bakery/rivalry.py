@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 BACKOFF_MS = 300
 """Over how long coordinators that outbid each other spread their next proposals (ms)."""
 
-OVERRULED_MS_MAX = 20_000
-"""The longest pause, in the mean, of who is overruled again and again and stays deaf (ms)."""
+OVERRULED_MS_MAX = 1_600
+"""The longest pause, in the mean, of who is overruled again and again and stays deaf (ms).
+
+At most half as long again: then whoever it does not hear may be lost, and is replaced. Until then
+each replaces the other's leaders about as often, for less than a tenth of a second each time.
+"""
+
+CALM_MS = 10_000
+"""Who was not overruled for so long pauses shortly again (ms)."""
 
 
 class Rivalry:
@@ -63,7 +70,7 @@ class Rivalry:
         """
         if before != self.mine or epoch == before:
             return
-        if ms_between(self.overruled_at, now) > 3 * OVERRULED_MS_MAX:
+        if ms_between(self.overruled_at, now) > CALM_MS:
             self.pause_ms = BACKOFF_MS
         self.until = later(now, self.pause_ms // 2 + int(self._random.random() * self.pause_ms))
         self.overruled_at = now
