@@ -8,7 +8,16 @@ import pytest
 
 from holdfast.actors.bakery.config import Terms, door_of, election_of, leader_of
 from holdfast.actors.bakery.door import Door
-from holdfast.actors.bakery.door_message import Error, Lock, Locked, LockFailed, Unlock
+from holdfast.actors.bakery.door_message import (
+    Error,
+    Lock,
+    Locked,
+    LockFailed,
+    NotLeading,
+    Prolong,
+    Prolonged,
+    Unlock,
+)
 from holdfast.actors.bakery.event import Readiness
 from holdfast.actors.bakery.message import Chosen
 from holdfast.actors.bakery.ticket import Who
@@ -23,7 +32,8 @@ from holdfast.actors.lock.message import (
     Refused,
     Release,
 )
-from holdfast.actors.message import Address, address_of
+from holdfast.actors.lock.session_message import Renew, Renewed
+from holdfast.actors.message import Address, address_of, node_of
 from holdfast.cluster.simulation.parley import of, one
 from holdfast.cluster.simulation.rehearsal import Rehearsal
 
@@ -48,15 +58,19 @@ class Play(Rehearsal[Door]):
                 life=1,
             )
         )
+        self.reach(MEMBERS)
+
+    def reach(self, reachable: tuple[str, ...], epoch: int = 1) -> list[Send]:
+        """Tell the door who can be reached."""
         readiness = Readiness(
-            epoch=1,
+            epoch=epoch,
             leaders=tuple(Chosen(name, 1) for name in MEMBERS[:3]),
-            reachable=MEMBERS,
+            reachable=reachable,
             ready=True,
             detail="ready",
             members=(),
         )
-        self.hear(election_of("n4"), readiness)
+        return self.hear(election_of("n4"), readiness)
 
     def acquire(self, request: int = 1, wait_ms: int | None = 60_000) -> list[Send]:
         """Have ann ask for x."""
@@ -120,15 +134,7 @@ def test_a_lost_leader_that_had_a_request_is_not_the_first_to_be_told_that_it_is
     play = Play()
     leader = asked_of(play.acquire(), Lock)
     others = tuple(name for name in MEMBERS if leader_of(name) != leader)
-    gone = Readiness(
-        epoch=1,
-        leaders=tuple(Chosen(name, 1) for name in MEMBERS[:3]),
-        reachable=others,
-        ready=True,
-        detail="ready",
-        members=(),
-    )
-    play.hear(election_of("n4"), gone)
+    play.reach(others)
     cancel = Cancel(lock="x", session="ann", owner="o", request=1)
     assert asked_of(play.hear(ANN, cancel), Unlock) != leader
 
@@ -222,3 +228,63 @@ def test_a_stranger_grants_nothing() -> None:
     assert play.hear(address_of("n9", "leader"), stranger) == []
     assert play.counted[-1] == "bakery.stranger_answers"
     assert play.role.errands.by_number == before
+
+
+def renewal_of(said: list[Send]) -> tuple[str, Prolong]:
+    """Return who was asked to renew, and how."""
+    ((to, word),) = [(s.to, s.message) for s in said if isinstance(s.message, Prolong)]
+    return node_of(to), word
+
+
+def renew(play: Play) -> tuple[str, Prolong]:
+    asked = Renew(lock="x", fence=9, hold_ms=0, session="ann", owner="o", request=1)
+    return renewal_of(play.hear(ANN, asked))
+
+
+def deny(play: Play, leader: str, word: Prolong) -> list[Send]:
+    """Have a leader say that it does not hold it."""
+    gone = Prolonged(number=word.number, fence=0, hold_ms=0, grace_ms=0)
+    return play.hear(leader_of(leader), gone)
+
+
+def test_a_renewal_that_one_leader_knows_nothing_of_is_asked_of_the_others(play: Play) -> None:
+    first, word = renew(play)
+    assert word.missed == ()
+    second, word = renewal_of(deny(play, first, word))
+    assert deny(play, first, word) == []  # It was asked twice.
+    third, word = renewal_of(deny(play, second, word))
+    assert {first, second, third} == set(MEMBERS[:3])
+    assert word.missed == (first, second)
+    renewed = Prolonged(number=word.number, fence=9, hold_ms=5_000, grace_ms=5_000)
+    assert one(Renewed, play.hear(leader_of(third), renewed), ANN).fence == 9
+
+
+def test_a_hold_is_lost_once_every_leader_that_can_be_reached_denies_it(play: Play) -> None:
+    first, word = renew(play)
+    (lost,) = {"n1", "n2", "n3"} - {first, renewal_of(deny(play, first, word))[0]}
+    play.reach(tuple(name for name in MEMBERS if name != lost))
+    second = next(name for name in MEMBERS[:3] if name not in {first, lost})
+    assert one(Refused, deny(play, second, word), ANN).reason is Reason.NOT_HELD
+
+
+def test_what_one_of_three_denies_is_not_lost_while_no_other_can_be_reached(play: Play) -> None:
+    first, word = renew(play)
+    play.reach((first, "n4"))
+    assert deny(play, first, word) == []
+    play.reach(MEMBERS)
+    play.run(1_000)
+    assert renewal_of(deny(play, first, word))[0] != first
+
+
+def test_who_denied_a_hold_is_asked_again_in_a_new_epoch(play: Play) -> None:
+    first, word = renew(play)
+    deny(play, first, word)
+    assert renewal_of(play.reach(MEMBERS, epoch=2))[1].missed == ()
+
+
+def test_a_renewal_goes_to_the_owner_that_a_leader_names(play: Play) -> None:
+    first, word = renew(play)
+    second, word = renewal_of(deny(play, first, word))
+    (third,) = set(MEMBERS[:3]) - {first, second}
+    turned = NotLeading(lock="x", who=Who("ann", "o"), owner=third)
+    assert renewal_of(play.hear(leader_of(second), turned))[0] == third

@@ -69,7 +69,7 @@ class Answering:
                 errand = self.errands.by_number.get(event.number)
                 if errand is None:
                     return [Observe("bakery.late_answer")]
-                return self._on_done(node, errand, event)
+                return self._on_done(node, errand, event, now)
             case NotLeading():
                 effects: list[Effect] = []
                 for errand in self.errands.about(event.lock, event.who):
@@ -101,7 +101,7 @@ class Answering:
         return effects
 
     def _on_done(
-        self, leader: str, errand: Errand, event: Unlocked | Prolonged | Peeked
+        self, leader: str, errand: Errand, event: Unlocked | Prolonged | Peeked, now: Instant
     ) -> list[Effect]:
         asked = errand.asked
         match event:
@@ -113,6 +113,10 @@ class Answering:
                 return [Observe("bakery.answer_malformed")]
             case Prolonged() if not isinstance(asked, Renew):
                 return [Observe("bakery.answer_malformed")]
+            case Prolonged() if not event.fence:
+                asked_on = self.errands.pass_on(errand, leader, now)
+                if asked_on is not None:
+                    return asked_on
             case Peeked() if not isinstance(asked, Inspect):
                 return [Observe("bakery.answer_malformed")]
             case _:

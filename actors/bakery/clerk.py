@@ -12,12 +12,11 @@ from holdfast.actors.bakery.door_message import (
     NotLeading,
     Peek,
     Prolong,
-    Prolonged,
     Unlock,
     UnlockAll,
     Unlocked,
 )
-from holdfast.actors.bakery.ending import Endings
+from holdfast.actors.bakery.ending import Endings, not_held_here
 from holdfast.actors.bakery.entry import Key
 from holdfast.actors.bakery.event import Raise
 from holdfast.actors.bakery.reception import problem_of
@@ -152,17 +151,17 @@ class Clerk:
             return []
         held = [e for e in self.tickets.of(asked.lock, asked.who) if e.fence == asked.fence]
         if not held or held[0].is_over(now):
-            gone = Prolonged(number=asked.number, fence=0, hold_ms=0, grace_ms=0)
-            return [Send(door, gone)]
+            return [Send(door, not_held_here(asked.number))]
         entry = held[0]
-        if entry.owner in self.office.others and entry.owner in self.connected:
+        others = [name for name in self.office.others if name not in asked.missed]
+        if entry.owner in others and entry.owner in self.connected:
             word = NotLeading(lock=asked.lock, who=asked.who, owner=entry.owner)
             return [Send(door, word)]
         hold_ms = asked.hold_ms or entry.ticket.hold_ms
         ticket = entry.ticket._replace(hold_ms=hold_ms)
         if ticket.lease_ms > self.office.bound_ms:
             return [Send(election_of(self.office.node), Raise(bound_ms=ticket.lease_ms))]
-        # Whose it was cannot be reached, and may take it for over: who renews it has it now.
+        # Whose it was cannot be reached, or takes it for over: who renews it has it now.
         entry.ticket, entry.owner = ticket, self.office.node
         # Never shorter: a late copy of an earlier renewal must not end what a later one gave.
         self.tickets.prolong(entry, later(now, ticket.lease_ms))

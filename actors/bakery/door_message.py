@@ -122,11 +122,16 @@ class Prolong(Message):
     hold_ms: int
     """0 for what it was."""
     number: int
+    missed: tuple[str, ...] = ()
+    """Leaders that said they do not hold it: nobody leaves the renewal to one of these."""
 
 
 @message(0xC9)
 class Prolonged(Message):
-    """It began anew after this was asked; or, if ``fence`` is 0, it is not held any more."""
+    """It began anew after this was asked; or, if ``fence`` is 0, I do not hold it.
+
+    Another leader may: a door tells nobody of a loss before no quorum can hold it.
+    """
 
     number: int
     fence: int

@@ -121,6 +121,9 @@ class Endings:
         office = self.office
         if not ending.told and 1 + len(ending.answered) >= office.quorum:
             effects += self._answer(ending, now)
+        if not ending.told and not office.can_win(len(ending.refused)):
+            ending.told = True  # So many have ended it, or voted for another: no quorum holds it.
+            effects.append(Send(ending.door, not_held_here(ending.number)))
         heard = len(ending.answered) + len(ending.refused)
         if heard >= len(office.others) and (ending.told or ending.refused):
             self._forget(number)
@@ -172,3 +175,8 @@ class Endings:
         """Forget all: the epoch is over, and doors ask again."""
         self.by_number.clear()
         self.numbers.clear()
+
+
+def not_held_here(number: int) -> Prolonged:
+    """Return what a door is told whose renewal this leader cannot bring about."""
+    return Prolonged(number=number, fence=0, hold_ms=0, grace_ms=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.actors.bakery.config import later, leader_of
+from holdfast.actors.bakery.config import exports_needed, later, leader_of
 from holdfast.actors.bakery.door_message import Lock, Peek, Prolong, Unlock, UnlockAll
 from holdfast.actors.bakery.event import Readiness
 from holdfast.actors.bakery.ticket import Who
@@ -81,7 +81,7 @@ class Errand:
     turned: bool = False
     """Whether another leader was asked at once, since one said that it has the request."""
     answered: dict[str, None] = field(default_factory=dict[str, None])
-    """Who answered one that goes to all leaders."""
+    """Who answered one that goes to all leaders, or said that it does not hold what is renewed."""
 
 
 class Errands:
@@ -176,6 +176,26 @@ class Errands:
         errand.leader, errand.turned = owner, True
         return self.say(errand, now)
 
+    def pass_on(self, errand: Errand, leader: str, now: Instant) -> list[Effect] | None:
+        """Say a renewal to the next leader, since ``leader`` does not hold what it names.
+
+        One of three may have missed the vote, or a renewal, while the others hold it.
+
+        Returns:
+            None once no quorum can hold it: all that can be reached said that they do not, and
+            the others are too few.
+
+        """
+        led = [one.node for one in self.readiness.leaders]
+        if leader not in led or (leader in errand.answered and leader != errand.leader):
+            return []
+        errand.answered[leader] = None
+        left = [name for name in self.leaders() if name not in errand.answered]
+        if left:
+            errand.leader = left[0]
+            return self.say(errand, now)
+        return None if len(errand.answered) >= exports_needed(len(led)) else []
+
     def lead(self, readiness: Readiness, now: Instant) -> list[Effect]:
         """Take in who leads; say again at once what was said to one who does no more."""
         before = self.readiness
@@ -186,6 +206,8 @@ class Errands:
             self._turn = self._random.randrange(len(readiness.leaders))
         effects: list[Effect] = []
         for errand in list(self.by_number.values()):
+            if began and errand.name.kind is Kind.PROLONG:
+                errand.answered.clear()  # Who leads now may have learned of it.
             if began or errand.leader not in leaders:
                 errand.pause_ms = REPEAT_MS
                 effects += self.say(errand, now)
@@ -255,6 +277,7 @@ def _word(errand: Errand, now: Instant) -> Word:
                 fence=errand.fence,
                 hold_ms=asked.hold_ms,
                 number=errand.number,
+                missed=tuple(errand.answered),
             )
         case Kind.PEEK:
             return Peek(lock=name.lock, number=errand.number)

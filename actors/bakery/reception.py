@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bakery.config import Terms
+from holdfast.actors.bakery.config import LEADERS_MAX, Terms
 from holdfast.actors.bakery.door_message import Error, Lock, LockFailed, Prolong, Unlock
 from holdfast.actors.bakery.table import Table
 from holdfast.actors.bakery.ticket import ADDRESS_BYTES_MAX, TERM_MS_MAX
@@ -30,10 +30,9 @@ def problem_of(
     except InvalidRequestError:
         return Observe("bakery.request_malformed")
     if not isinstance(asked, Lock):
-        sound = (
-            isinstance(asked, Unlock)
-            or asked.hold_ms == 0
-            or _why_invalid(asked.hold_ms, terms) == ""
+        sound = isinstance(asked, Unlock) or (
+            len(asked.missed) <= LEADERS_MAX
+            and (asked.hold_ms == 0 or _why_invalid(asked.hold_ms, terms) == "")
         )
         return None if sound else Observe("bakery.request_malformed")
     if len(asked.label) > OWNER_BYTES_MAX or asked.request < 1:

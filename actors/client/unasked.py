@@ -30,6 +30,9 @@ def on_hold_lost(ledger: Ledger, sender: Address, word: HoldLost, now: Instant) 
     claim = Claim(word.lock, word.owner)
     hold = ledger.holds.get(claim)
     if hold is not None and hold.fence == word.fence:
+        if hold.lease is not None and now < hold.lease.until:
+            # One leader's clock says so; the others hold it, and nobody gets it any earlier.
+            return [*effects, Observe("client.early_loss_dropped")]
         return effects + ledger.lose_hold(claim, word.detail)
     if hold is None and claim in ledger.outstanding.waits:
         ledger.memory.add(claim, word.fence, 1, word.detail)
