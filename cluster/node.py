@@ -64,10 +64,13 @@ class Node:
         self._dispatcher = dispatcher
 
     @classmethod
-    def start(cls, config: Config, node_id: str, *, marks: Marks | None = None) -> Self:
+    def start(
+        cls, config: Config, node_id: str, *, marks: Marks | None = None, spins: bool = False
+    ) -> Self:
         """Bind the sockets of ``node_id``, read its journal, and begin to serve.
 
-        With ``marks``, these note when the node did what.
+        With ``marks``, these note when the node did what. ``spins`` is for a process that does
+        nothing else; see `holdfast.transport.poller.Poller`.
 
         Raises:
             ConfigError: the config knows no such node, or needs what it does not give, or
@@ -85,7 +88,7 @@ class Node:
             raise ConfigError(f"nodes: there is no node {node_id!r}; the config has {known}")
         journal = _open_journal(config, node_id)
         try:
-            return cls._start(config, node_id, journal, marks)
+            return cls._start(config, node_id, journal, marks, spins=spins)
         except BaseException:
             if journal is not None:
                 journal.close()
@@ -93,7 +96,13 @@ class Node:
 
     @classmethod
     def _start(
-        cls, config: Config, node_id: str, journal: Journal | None, marks: Marks | None
+        cls,
+        config: Config,
+        node_id: str,
+        journal: Journal | None,
+        marks: Marks | None,
+        *,
+        spins: bool,
     ) -> Self:
         boot = secrets.randbits(63)
         peers = {node: at for node, at in config.nodes.items() if node != node_id}
@@ -114,6 +123,7 @@ class Node:
             cluster=config.cluster,
             listen=config.nodes[node_id],
             peers=peers,
+            spins=spins,
             count=lambda name, times: counters.update({name: times}),
         )
         if marks is not None:

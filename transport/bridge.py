@@ -51,6 +51,7 @@ class Bridge:
         listen: the endpoint to bind, ``tcp://address:port``, port 0 for any; None for none.
         peers: the endpoint of each peer, by node id, or by alias if ``gates``.
         gates: the client's way: a peer's name is an alias, the node behind it is not known.
+        spins: see `Poller`.
         count: called with a counter's name and by how much it rises.
 
     Raises:
@@ -68,6 +69,7 @@ class Bridge:
         listen: str | None,
         peers: Mapping[str, str],
         gates: bool = False,
+        spins: bool = False,
         count: Callable[[str, int], None],
     ) -> None:
         check_cluster(cluster)
@@ -84,7 +86,7 @@ class Bridge:
         self._sources: deque[tuple[Socket, Link | None]] = deque()
         self._doorbell = Doorbell()
         self._context: zmq.Context[Socket] = zmq.Context()
-        self._poller = Poller()
+        self._poller = Poller(spins=spins)
         self._readable: set[Socket | int] = set()
         self._looked_for_frames = self._looked_for_events = self._news_waits = False
         self._closed = False

@@ -39,6 +39,12 @@ class ServeError(HoldfastError):
     """The node cannot serve here; the text says what to do."""
 
 
+SPIN = (
+    "While busy, look for 0.3 ms before sleeping: quicker answers for some processor time. "
+    "`--no-spin` where that is rationed."
+)
+
+
 def serve(
     node_id: Annotated[str, typer.Option("--id", help="Which of the configuration's nodes.")],
     config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
@@ -47,6 +53,7 @@ def serve(
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log one JSON object a line.")
     ] = False,
+    spin: Annotated[bool, typer.Option(help=SPIN)] = True,
     marks: Annotated[
         Path | None,
         typer.Option(
@@ -76,7 +83,7 @@ def serve(
     log.set_up(settings.log_level, serialize=log_json)
     with _stops_on_signals() as stops:
         marked = None if marks is None else _marks()
-        node = _start(settings, node_id, marked)
+        node = _start(settings, node_id, marked, spins=spin)
         _spare_the_collector()
         watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
         watcher.start()
@@ -101,14 +108,14 @@ def _marks() -> Marks:
     return Marks()
 
 
-def _start(config: Config, node_id: str, marks: Marks | None) -> Node:
+def _start(config: Config, node_id: str, marks: Marks | None, *, spins: bool) -> Node:
     import pykka  # noqa: PLC0415 (as the next)
     import zmq  # noqa: PLC0415 (sockets: not for --help)
 
     from holdfast.cluster.node import Node  # noqa: PLC0415
 
     try:
-        return Node.start(config, node_id, marks=marks)
+        return Node.start(config, node_id, marks=marks, spins=spins)
     except pykka.ActorDeadError as error:  # It failed before anybody could wait for it.
         typer.echo(f"{node_id} stopped after a fatal error: {error.__cause__!r}", err=True)
         raise typer.Exit(EXIT_BUG) from error

@@ -1,0 +1,115 @@
+"""A poller looks for a moment before it sleeps, where that was worth it, and not for long."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.transport.poller import BRIEF_NS, Poller
+
+LONG_MS = 60_000
+BEYOND_BRIEF_MS = BRIEF_NS // 1_000_000 + 2
+
+
+class Yields:
+    """Stands for the system's call, and counts."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.does: Callable[[], object] = lambda: None
+
+    def __call__(self) -> None:
+        self.times += 1
+        self.does()
+
+
+def processors(count: int) -> Callable[[int], set[int]]:
+    def affinity(process: int) -> set[int]:
+        assert process == 0
+        return set(range(count))
+
+    return affinity
+
+
+@pytest.fixture
+def yields(monkeypatch: pytest.MonkeyPatch) -> Yields:
+    counted = Yields()
+    monkeypatch.setattr(os, "sched_yield", counted)
+    monkeypatch.setattr(os, "sched_getaffinity", processors(2))
+    return counted
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def brief(one: Poller, pipe: tuple[int, int]) -> None:
+    """Let ``one`` have a wait that was over at once."""
+    os.write(pipe[1], b"x")
+    assert one.poll(LONG_MS) == {pipe[0]}
+    os.read(pipe[0], 1)
+
+
+def test_after_a_brief_wait_news_is_found_without_sleeping(
+    yields: Yields, pipe: tuple[int, int]
+) -> None:
+    one = Poller(spins=True)
+    one.register(pipe[0])
+    brief(one, pipe)
+    assert yields.times == 0
+    yields.does = lambda: os.write(pipe[1], b"x")
+
+    assert one.poll(LONG_MS) == {pipe[0]}
+
+    assert yields.times == 1
+
+
+def test_after_a_long_wait_it_sleeps_at_once(yields: Yields, pipe: tuple[int, int]) -> None:
+    one = Poller(spins=True)
+    one.register(pipe[0])
+    brief(one, pipe)
+    assert one.poll(BEYOND_BRIEF_MS) == set()
+    spun = yields.times
+    assert spun > 0
+
+    assert one.poll(BEYOND_BRIEF_MS) == set()
+
+    assert yields.times == spun
+
+
+def test_where_the_processor_is_wanted_it_sleeps_at_once(
+    yields: Yields, pipe: tuple[int, int]
+) -> None:
+    one = Poller(spins=True)
+    one.register(pipe[0])
+    brief(one, pipe)
+    yields.does = lambda: time.sleep(0.001)  # Somebody else's turn.
+
+    assert one.poll(BEYOND_BRIEF_MS) == set()
+
+    assert yields.times == 1
+
+
+@pytest.mark.parametrize(("spins", "count"), [(False, 2), (True, 1)])
+def test_a_client_never_spins_nor_does_a_node_that_has_one_processor(
+    yields: Yields,
+    pipe: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    spins: bool,
+    count: int,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", processors(count))
+    one = Poller(spins=spins)
+    one.register(pipe[0])
+    brief(one, pipe)
+
+    assert one.poll(1) == set()
+
+    assert yields.times == 0
