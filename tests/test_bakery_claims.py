@@ -267,3 +267,23 @@ def test_a_hold_under_a_fence_of_a_later_epoch_is_not_taken_over() -> None:
     three.settle()
     (granted,) = three.heard(Locked)
     assert granted.fence < pack_fence(2, 0)
+
+
+def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has_its_number() -> (
+    None
+):
+    """Its door had come to both; without a number nobody takes the hold over (seed 1100960)."""
+    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    arriving = Import(lead, Address("n1/election"), own=True)
+    record = Record(ticket(), "n2", FENCE, 500)
+    part = Handed(epoch=2, life=LIVES[1].life, part=0, parts=1, records=(record,), ended=())
+    assert arriving.on_table(LIVES[1].node, part)
+    table = Table()
+    entering = ticket()._replace(turn=Turn(0, LIVES[2].node, 3))
+    assert table.put(entering, LIVES[2].node, NOW, None) is not None
+
+    arriving.merge(table, NOW)
+
+    entry = table.get("x", Key(ANN, 1))
+    assert entry is not None
+    assert (entry.phase, entry.fence, entry.ticket.turn) == (Phase.HOLDING, FENCE, ticket().turn)

@@ -189,7 +189,7 @@ def _merge(tickets: Tickets, record: Record, now: Instant) -> None:
     ticket = record.ticket
     entry = tickets.get(ticket.lock, Key(ticket.who, ticket.request))
     until = later(now, record.left_ms if record.fence else COPY_MS)
-    if entry is None:
+    if entry is None or (record.fence and not entry.ticket.turn.number):  # Its door came here, too.
         entry = tickets.put(ticket, record.owner, now, until, record.fence)
     if entry is None or not record.fence:
         return
