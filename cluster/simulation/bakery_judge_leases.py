@@ -16,7 +16,7 @@ from holdfast.actors.bakery.door_message import (
 from holdfast.actors.bakery.entry import Key, Phase
 from holdfast.actors.bakery.message import Merged
 from holdfast.actors.bakery.step_message import DropTicket
-from holdfast.actors.bakery.ticket import COUNTER_BITS, Who
+from holdfast.actors.bakery.ticket import Who
 from holdfast.actors.client.message import HoldsLost, Leased
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.lock.message import Granted, Release
@@ -36,6 +36,7 @@ class Lease:
     Attributes:
         until: true time before which no leader may take it for over, counted from when the
             request was heard first (ns).
+        epoch: in which it was granted first; its fence may be one that was voted for earlier.
         client: who believes in it, empty as long as nobody is known to.
         believed: until when, on the client's clock.
 
@@ -43,6 +44,7 @@ class Lease:
 
     key: Key
     until: int
+    epoch: int
     client: str = ""
     believed: Instant | None = None
     over: bool = False
@@ -122,7 +124,7 @@ class LeasesJudge:
                 pass
         for effect in effects:
             if type(effect) is Send and type(effect.message) is Locked:
-                self._granted(delivered.node, effect.message)
+                self._granted(delivered, effect.message)
             elif type(effect) is Send and type(effect.message) is Prolonged:
                 self._prolonged(effect.to, effect.message)
             elif type(effect) is Send and type(effect.message) is Merged:
@@ -158,18 +160,20 @@ class LeasesJudge:
             return self.world.time < lease.until
         return self.world.nodes[lease.client].now() < lease.believed
 
-    def _granted(self, node: str, locked: Locked) -> None:
+    def _granted(self, delivered: Delivered, locked: Locked) -> None:
         leases = self.leases.setdefault(locked.lock, {})
         if locked.fence in leases:
             return
         for fence, other in leases.items():
             if self.clocks_true and other.believed is not None and self._lives(other):
                 told = f"{other.client} believes in fence {fence}"
-                self.blame("B9", f"{node} grants {locked}, and {told}")
+                self.blame("B9", f"{delivered.node} grants {locked}, and {told}")
         key = Key(locked.who, locked.request)
         since = self.heard.get((locked.lock, key), self.world.time)
         lease_ns = (locked.hold_ms + locked.grace_ms) * NS_PER_MS
-        leases[locked.fence] = Lease(key, since + lease_ns * PER_MILLE // 1_000)
+        role: Any = self.world.role_at(delivered.to)
+        until = since + lease_ns * PER_MILLE // 1_000
+        leases[locked.fence] = Lease(key, until, role.office.epoch)
 
     def _prolonged(self, door: Address, said: Prolonged) -> None:
         """Let a lease be over later; who believes in it says so, if it is a client at all."""
@@ -180,13 +184,16 @@ class LeasesJudge:
             lease.until = max(lease.until, since + lease_ns * PER_MILLE // 1_000)
 
     def _merged(self, delivered: Delivered, merged: Merged) -> None:
-        """Demand that whoever is ready to lead knows of every lease that lives (B3)."""
+        """Demand that whoever is ready to lead knows of every lease of before that lives (B3).
+
+        What a quorum of the same epoch granted meanwhile a third one need not know.
+        """
         if not self.clocks_true:
             return
         role: Any = self.world.role_at(delivered.to)
         for lock, leases in self.leases.items():
             for fence, lease in leases.items():
-                if fence >> COUNTER_BITS >= merged.epoch or not self._lives(lease):
+                if lease.epoch >= merged.epoch or not self._lives(lease):
                     continue
                 entry = role.tickets.get(lock, lease.key)
                 if entry is None or entry.phase is not Phase.HOLDING:
