@@ -46,28 +46,21 @@ def leader_for(session: str, errands: Errands) -> str:
 def granted(errand: Errand, asked: Acquire, event: Locked) -> Send:
     """Return what a holder is told."""
     assert errand.asker is not None
-    return Send(
-        errand.asker,
-        Granted(
-            lock=event.lock,
-            fence=event.fence,
-            session=asked.session,
-            owner=asked.owner,
-            request=asked.request,
-            hold_ms=event.hold_ms,
-            grace_ms=event.grace_ms,
-        ),
-    )
+    return Send(errand.asker, _grant(event, asked.session, asked.owner, asked.request))
 
 
 def stray(event: Locked) -> Granted:
     """Return a grant as its client hears it that waits for none here any more."""
+    return _grant(event, event.who.session, event.who.owner, event.request)
+
+
+def _grant(event: Locked, session: str, owner: str, request: int) -> Granted:
     return Granted(
         lock=event.lock,
         fence=event.fence,
-        session=event.who.session,
-        owner=event.who.owner,
-        request=event.request,
+        session=session,
+        owner=owner,
+        request=request,
         hold_ms=event.hold_ms,
         grace_ms=event.grace_ms,
     )

@@ -119,11 +119,12 @@ class LockTable(TableState):
 
     def is_patient(self, command: Command | None) -> bool:
         """Return whether ``command`` would, as of now, go into a queue and stay there a while."""
-        if not isinstance(command, AcquireLock) or command.lock not in self.locks:
+        if not isinstance(command, AcquireLock):
             return False
-        wait_ms, holder = command.wait_ms, self.locks[command.lock].hold.claimant
-        if wait_ms is not None and wait_ms < PATIENT_MS:
+        lock = self.locks.get(command.lock)
+        if lock is None or (command.wait_ms is not None and command.wait_ms < PATIENT_MS):
             return False
+        holder = lock.hold.claimant
         return (holder.session.id, holder.owner) != (command.session, command.owner)
 
     def shift(self, time_ms: int) -> None:
