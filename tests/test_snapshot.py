@@ -47,8 +47,12 @@ def sizes(folder: Path) -> int:
 
 
 def written(path: Path) -> bytes:
-    """Return what a file holds without the room behind it; nothing here ends in zeros."""
-    return path.read_bytes().rstrip(b"\0")
+    """Return what a file holds without the room behind it; no group here ends in zeros.
+
+    A header may: its checksum is that of a random salt.
+    """
+    content = path.read_bytes()
+    return content[:HEADER_BYTES] + content[HEADER_BYTES:].rstrip(b"\0")
 
 
 def payload(number: int) -> bytes:
