@@ -107,7 +107,8 @@ def nothing_left_over() -> Generator[None]:
     limit = time.monotonic() + PATIENCE_S
     while process.num_threads() > threads and time.monotonic() < limit:
         threading.Event().wait(0.001)  # The kernel takes a moment to bury a joined thread.
-    assert (process.num_fds(), process.num_threads()) == (fds, threads)
+    assert process.num_threads() <= threads  # One of an earlier test may have ended meanwhile.
+    assert process.num_fds() == fds
 
 
 def test_a_closed_bridge_leaves_no_thread_and_no_descriptor() -> None:
