@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 from holdfast.actors.lock.command import Command
 from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
@@ -11,11 +11,13 @@ from holdfast.actors.lock.table import LockTable
 from holdfast.actors.lock.table_record import TablePart
 from holdfast.actors.message import Local, Message
 from holdfast.transport.cbor import load, load_each
-from holdfast.transport.schema import array
-from holdfast.transport.wire import MalformedFrameError, decode, encode, unpack
+from holdfast.transport.schema import schema_of
+from holdfast.transport.wire import MalformedFrameError, decode, encode
 
-COMMANDS: frozenset[type[Message]] = frozenset(get_args(Command))
-
+_UNPACKERS: Mapping[int, Callable[[list[Any]], Command]] = {
+    command.TAG: schema_of(command).unpack for command in get_args(Command)
+}
+"""By the first item of each command."""
 
 KNOWN_MAX = 4096
 """Commands that are kept as what they say, from when this node writes or admits them to when it
@@ -45,7 +47,7 @@ class LockMachine:
         """Return whether ``command`` is one of the table's, written as the wire writes it."""
         if command in self._known:
             return True
-        read = self._read(command)
+        read = _read(command)
         if read is None:
             return False
         self._note(command, read)
@@ -59,18 +61,11 @@ class LockMachine:
         """Do what falls due up to log time ``time_ms``."""
         return self.table.advance(time_ms)
 
-    def apply(self, time_ms: int, command: bytes) -> Sequence[Message]:
-        """Do ``command`` at log time ``time_ms``; what cannot be read does nothing, everywhere."""
-        read = self._known.pop(command, None) or self._read(command)
-        return () if read is None else self.table.apply(time_ms, read)
-
-    def expect(self, commands: Sequence[bytes]) -> None:
-        """Read those of ``commands`` that are not known; what cannot be read stays unknown."""
-        unread = [command for command in commands if command not in self._known]
-        for command, items in zip(unread, load_each(unread) or (), strict=False):
-            read = _command_in(items)
-            if read is not None:
-                self._note(command, read)
+    def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
+        """Do ``commands`` at log time ``time_ms``; what cannot be read does nothing, everywhere."""
+        apply = self.table.apply
+        read = self._take(commands) if self._known else _read_all(commands)
+        return [() if command is None else apply(time_ms, command) for command in read]
 
     def due_ms(self) -> int | None:
         """Return the log time at which `advance` would next do something."""
@@ -115,17 +110,37 @@ class LockMachine:
             self._known.clear()  # Most were for a master elsewhere, and come back as new bytes.
         self._known[written] = command
 
-    def _read(self, command: bytes) -> Command | None:
-        try:
-            return _command_in(load(command))
-        except MalformedFrameError:
-            return None
+    def _take(self, commands: Sequence[bytes]) -> list[Command | None]:
+        """Return what ``commands`` say, and know it no longer."""
+        take = self._known.pop
+        read = [take(command, None) for command in commands]
+        unknown = [n for n, command in enumerate(read) if command is None]
+        if unknown:
+            for n, command in zip(unknown, _read_all([commands[n] for n in unknown]), strict=True):
+                read[n] = command
+        return read
 
 
-def _command_in(items: object) -> Command | None:
-    """Return the command that ``items`` are, None if they are none."""
+def _read_all(commands: Sequence[bytes]) -> list[Command | None]:
+    """Return what each of ``commands`` says, None for one that cannot be read."""
+    values = load_each(commands)
+    if values is None:
+        return [_read(command) for command in commands]
+    return [_command_in(items) for items in values]
+
+
+def _read(command: bytes) -> Command | None:
     try:
-        read = unpack(array(items))
+        return _command_in(load(command))
     except MalformedFrameError:
         return None
-    return read if type(read) in COMMANDS else None  # type: ignore[return-value]
+
+
+def _command_in(items: Any) -> Command | None:
+    """Return the command that ``items`` are, None if they are none."""
+    try:
+        if type(items) is list and type(items[0]) is int:
+            return _UNPACKERS[items[0]](items)
+    except (MalformedFrameError, LookupError):
+        pass  # No command, or one with fields of the wrong number or type.
+    return None

@@ -50,11 +50,10 @@ def test_no_seed_breaks_a_promise_and_every_misfortune_was_met() -> None:
 class FencesStartOver(LockMachine):
     """Hands out the first fences again and again."""
 
-    def apply(self, time_ms: int, command: bytes) -> Sequence[Message]:
-        outcomes = super().apply(time_ms, command)
+    def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
         return [
-            replace(outcome, fence=outcome.fence % 3 + 1) if isinstance(outcome, Held) else outcome
-            for outcome in outcomes
+            [replace(o, fence=o.fence % 3 + 1) if isinstance(o, Held) else o for o in outcomes]
+            for outcomes in super().apply(time_ms, commands)
         ]
 
 

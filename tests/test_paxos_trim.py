@@ -84,7 +84,7 @@ def develop(replica: Replica) -> list[object]:
 def tally_of(count: int) -> Tally:
     tally = Tally()
     for slot in range(1, count + 1):
-        tally.apply(slot, batch(slot).commands[0])
+        tally.apply(slot, batch(slot).commands)
     return tally
 
 

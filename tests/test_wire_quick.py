@@ -107,18 +107,21 @@ def test_bytes_of_a_peer_are_never_read_otherwise_than_one_by_one(items: list[by
     assert together is None or together == one_by_one(items)
 
 
-def test_a_machine_that_expects_commands_applies_them_as_one_that_does_not() -> None:
+def test_a_machine_applies_commands_together_as_one_by_one() -> None:
     opening = encode(OpenSession(session="me", ttl_ms=5_000))
     acquires = [
         encode(AcquireLock(session="me.1", owner="o", request=n, lock=f"l{n}")) for n in (1, 2)
     ]
     strange = encode(Granted(lock="l1", fence=1))
     for batch in ([opening, *acquires], [opening, b"\x82", acquires[0]], [opening, strange]):
-        expecting, other = LockMachine(), LockMachine()
-        expecting.expect(batch)
-        told = [tuple(expecting.apply(5, command)) for command in batch]
-        assert told == [tuple(other.apply(5, command)) for command in batch]
-        assert expecting.digest() == other.digest()
+        together, single, knowing = LockMachine(), LockMachine(), LockMachine()
+        told = together.apply(5, batch)
+        assert told == [single.apply(5, [command])[0] for command in batch]
+        assert [knowing.admits(command) for command in batch[1:]] == [
+            together.admits(c) for c in batch[1:]
+        ]
+        assert told == knowing.apply(5, batch)
+        assert together.digest() == single.digest() == knowing.digest()
 
 
 def test_what_a_maker_makes_is_what_the_class_makes() -> None:

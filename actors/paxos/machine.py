@@ -27,15 +27,12 @@ class Machine(Protocol):
         """Do what falls due up to log time ``time_ms``, and return what came of it."""
         ...
 
-    def apply(self, time_ms: int, command: bytes) -> Sequence[Message]:
-        """Do what falls due up to ``time_ms``, then ``command``; return what came of both.
+    def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
+        """Do what falls due up to ``time_ms``, then ``commands``; return what came of each.
 
-        The machine orders the two itself: a command that puts ends off must come first.
+        The machine orders time and command itself: one that puts ends off must come first.
+        What fell due belongs to the first command.
         """
-        ...
-
-    def expect(self, commands: Sequence[bytes]) -> None:
-        """Read ``commands``, which are applied next, if that costs less for all at a time."""
         ...
 
     def due_ms(self) -> int | None:

@@ -61,7 +61,7 @@ class Reception:
         return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
 
     def answers(
-        self, slot: int, proposed: Sequence[Propose], outcomes: Sequence[tuple[Message, ...]]
+        self, slot: int, proposed: Sequence[Propose], outcomes: Sequence[Sequence[Message]]
     ) -> list[Effect]:
         """Tell whoever ``proposed`` what came of it in ``slot``, those aside who hear it anyway."""
         effects: list[Effect] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Wake
@@ -76,7 +76,7 @@ class State:
         for slot in sorted(recovered.later):
             self.ledger.take(slot, recovered.later[slot])
 
-    def apply(self) -> Iterator[tuple[int, Batch, list[tuple[Message, ...]]]]:
+    def apply(self) -> Iterator[tuple[int, Batch, list[Sequence[Message]]]]:
         """Apply what is decided without a gap; yield each slot, its batch and what came of it.
 
         That is first what fell due by the time of a batch without commands, then what
@@ -86,12 +86,9 @@ class State:
             self.photography.note(batch)
             time_ms = self.ledger.time_ms
             if not batch.commands:
-                yield slot, batch, [tuple(self.machine.advance(time_ms))]
-                continue
-            commands = batch.commands
-            self.machine.expect(commands)
-            outcomes = [tuple(self.machine.apply(time_ms, command)) for command in commands]
-            yield slot, batch, [(), *outcomes]
+                yield slot, batch, [self.machine.advance(time_ms)]
+            else:
+                yield slot, batch, [(), *self.machine.apply(time_ms, batch.commands)]
 
     def trim(self, *, reigning: bool) -> list[Effect]:
         """Begin to photograph, if the journal should be cut."""
@@ -152,6 +149,6 @@ class State:
         return begun
 
 
-def everything(outcomes: list[tuple[Message, ...]]) -> tuple[Message, ...]:
+def everything(outcomes: list[Sequence[Message]]) -> tuple[Message, ...]:
     """Return what came of a slot, in order."""
     return tuple(chain.from_iterable(outcomes))

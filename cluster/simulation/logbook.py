@@ -83,14 +83,15 @@ class Tally:
         """Do nothing."""
         return ()
 
-    def apply(self, time_ms: int, command: bytes) -> Sequence[Message]:
-        """Count ``command``; its outcome tells how many there were."""
+    def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
+        """Count ``commands``; the outcome of each tells how many there were."""
+        return [(self.counted(command),) for command in commands]
+
+    def counted(self, command: bytes) -> Proposed:
+        """Count ``command``."""
         self.count += 1
         self.hash = hashlib.blake2b(self.hash + command, digest_size=16).digest()
-        return (Proposed(number=self.count, slot=0),)
-
-    def expect(self, commands: Sequence[bytes]) -> None:
-        """Do nothing: what it is given is all it needs."""
+        return Proposed(number=self.count, slot=0)
 
     def due_ms(self) -> int | None:
         """Return None: nothing is ever due."""

@@ -95,7 +95,7 @@ class StateJudge:
             self.blame("P12", f"{node} is unlike the others after all slots before {slot}")
 
     def _append(self, time_ms: int, command: bytes) -> None:
-        self.twin.apply(time_ms, command)
+        self.twin.do(time_ms, command)
         if self.twin.position == len(self.chains):
             self.chains.append(self.twin.chain)
 

@@ -109,7 +109,11 @@ class Register:
         at = {"time_ms": self.time_ms, "position": self.position}
         return [Expired(client=name, **at) for name in over]
 
-    def apply(self, time_ms: int, command: bytes) -> Sequence[Message]:
+    def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
+        """Do each of ``commands``."""
+        return [self.do(time_ms, command) for command in commands]
+
+    def do(self, time_ms: int, command: bytes) -> Sequence[Message]:
         """Append an entry, unless the same request did; a sign of life wins over an end."""
         now = max(self.time_ms, time_ms)
         if command == OPENING:
@@ -141,9 +145,6 @@ class Register:
         )
         self.told[request.client] = told
         return told
-
-    def expect(self, commands: Sequence[bytes]) -> None:
-        """Do nothing: each is read when it is applied."""
 
     def due_ms(self) -> int | None:
         """Return when the next session ends."""
