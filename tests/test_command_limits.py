@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -14,10 +15,13 @@ from holdfast.actors.lock.command import (
     AcquireLock,
     CancelWait,
     Command,
+    OpenSession,
     ReleaseLock,
     check_command,
 )
 from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, WAIT_MS_MAX
+from holdfast.actors.lock.outcome import Denial, Denied
+from holdfast.actors.lock.table import LockTable
 
 LOCKS = ("", "a", "line\nbreak", "größe", "é" * 128, "é" * 129, "a" * LOCK_NAME_BYTES_MAX)
 OWNERS = ("", "me", "tab\t", "o" * OWNER_BYTES_MAX, "o" * (OWNER_BYTES_MAX + 1))
@@ -58,6 +62,28 @@ def refusal_of(command: Command) -> str:
     except InvalidRequestError as error:
         return str(error)
     return ""
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_table_judges_whom_it_knows_as_whom_it_does_not(known: bool) -> None:
+    """Who is known is judged in short; what is refused is no sign of life either."""
+    refused = 0
+    for command in (*acquires(), *others()):
+        table = LockTable()
+        table.apply(0, OpenSession(session="s", ttl_ms=5_000))
+        assert isinstance(command, AcquireLock | ReleaseLock | CancelWait)
+        lock, owner = command.lock, command.owner
+        first = AcquireLock(session="s.1", lock=lock, owner=owner, request=1)
+        if known and not refusal_of(first):
+            table.apply(0, first)
+        version = table.sessions.by_id["s.1"].version
+        told = table.apply(0, replace(command, request=command.request + (command.request == 1)))
+        refusal = refusal_of(command)
+        refused += bool(refusal)
+        invalid = [o.detail for o in told if isinstance(o, Denied) and o.reason is Denial.INVALID]
+        assert invalid == ([refusal] if refusal else [])
+        assert (table.sessions.by_id["s.1"].version > version) == (not refusal)
+    assert refused > 50
 
 
 def never(command: Command) -> bool:

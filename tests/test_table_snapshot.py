@@ -205,6 +205,16 @@ def test_a_snapshot_that_is_not_whole_is_refused(change: str) -> None:
         LockTable.restore(CHANGES[change](first, second))
 
 
+@pytest.mark.parametrize(
+    ("lock", "owner"), [("", "y"), ("n" * 257, "y"), ("line\n", "y"), ("n", "y" * 257)]
+)
+def test_a_snapshot_with_names_that_no_command_may_have_is_refused(lock: str, owner: str) -> None:
+    (part,) = busy().snapshot()
+    strange = part.claimants[-1]._replace(lock=lock, owner=owner, wait=None, hold=None)
+    with pytest.raises(ValueError, match=r"allowed|print"):
+        LockTable.restore((with_claimants(part, strange),))
+
+
 def test_digests_tell_tables_apart() -> None:
     table, other = busy(), busy()
     assert table.digest() == other.digest()

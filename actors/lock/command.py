@@ -213,6 +213,18 @@ def check_command(command: Command) -> None:
             pass  # They find something or they do not; nothing of them is stored.
 
 
+def check_again(command: AcquireLock | ReleaseLock) -> None:
+    """Do what `check_command` does, for an owner and a lock that it found within limits before.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    unusual = isinstance(command, AcquireLock) and (command.label or not _has_plain_terms(command))
+    if unusual or not 1 <= command.request <= INT_MAX:
+        check_command(command)
+
+
 def _is_plain(command: Command) -> bool:
     """Return whether this is a short ASCII claim as nearly all are: all limits in one go.
 
@@ -220,9 +232,7 @@ def _is_plain(command: Command) -> bool:
     """
     if isinstance(command, AcquireLock):
         texts = command.lock + command.owner + command.label
-        wait_ms = command.wait_ms
-        waits = wait_ms is None or 0 <= wait_ms <= WAIT_MS_MAX
-        if not waits or not 0 <= command.limit <= INT_MAX:
+        if not _has_plain_terms(command):
             return False
     elif isinstance(command, ReleaseLock) or isinstance(command, CancelWait):  # noqa: SIM101
         texts = command.lock + command.owner
@@ -235,6 +245,12 @@ def _is_plain(command: Command) -> bool:
         and bool(command.lock)
         and 1 <= command.request <= INT_MAX
     )
+
+
+def _has_plain_terms(acquire: AcquireLock) -> bool:
+    """Return whether how long and how often a lock is wanted is within limits."""
+    wait_ms = acquire.wait_ms
+    return 0 <= acquire.limit <= INT_MAX and (wait_ms is None or 0 <= wait_ms <= WAIT_MS_MAX)
 
 
 def _check_claim(command: LockCommand) -> None:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast.actors.lock.command import AcquireLock, CancelWait, ForceRelease, ReleaseLock
-from holdfast.actors.lock.holding import Hold, Lock
+from holdfast.actors.lock.command import (
+    AcquireLock,
+    CancelWait,
+    ForceRelease,
+    ReleaseLock,
+    check_again,
+    check_command,
+)
+from holdfast.actors.lock.holding import Hold
 from holdfast.actors.lock.outcome import (
     Denial,
     Forced,
@@ -25,11 +32,16 @@ AUDIT_MAX = 1_000
 
 
 def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None:
-    """Grant, re-enter, queue or deny (rules 1-19, 32-37, 44-47)."""
+    """Grant, re-enter, queue or deny (rules 1-19, 32-37, 44-47).
+
+    Raises:
+        InvalidRequestError: see `check_command`; nothing was done.
+
+    """
     claimant = _begin(table, command, out)
     if claimant is None:
         return
-    claimant.lost = 0
+    claimant.lost, claimant.releasing, claimant.outcome = 0, False, None
     session, lock = claimant.session, table.locks.get(command.lock)
     if claimant.hold is not None:
         _enter_again(claimant, claimant.hold, command, out)
@@ -41,16 +53,22 @@ def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None
         session.claims += 1
         table.claims += 1
         if lock is None:
-            table.locks[claimant.lock] = Lock(table.grant(claimant, command.label, out))
+            table.take(claimant, command.label, out)
         else:
             _wait(table, claimant, command, out)
 
 
 def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None:
-    """Give one hold back (rules 20-25, 48, 50). Owner and fence must both be right."""
+    """Give one hold back (rules 20-25, 48, 50). Owner and fence must both be right.
+
+    Raises:
+        InvalidRequestError: see `check_command`; nothing was done.
+
+    """
     claimant = _begin(table, command, out)
     if claimant is None:
         return
+    claimant.releasing = True
     hold = claimant.hold
     if hold is None or hold.fence != command.fence:
         _deny_release(table, claimant, command, out)
@@ -64,9 +82,11 @@ def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None
 
 def cancel(table: TableState, command: CancelWait, out: list[Outcome]) -> None:
     """Undo an acquire, whether it waits, was granted, or is still to come."""
-    session = _hear(table, command, out)
+    session = table.sessions.by_id.get(command.session)
     if session is None:
+        out.append(denied(command, Denial.SESSION_EXPIRED))
         return
+    table.sessions.keep(session, table.time_ms)  # A sign of life (rule 85).
     answer = WaitCancelled(
         session=command.session,
         owner=command.owner,
@@ -84,10 +104,11 @@ def cancel(table: TableState, command: CancelWait, out: list[Outcome]) -> None:
     if command.request > claimant.request:
         if wait is not None:
             table.end_wait(wait, Denial.CANCELLED, out)
-        session.rouse(claimant)
-        claimant.begin(command.request, releasing=False)
-        claimant.settle(claimant.denied(Denial.CANCELLED))
-        session.rest(claimant, table.time_ms)
+        claimant.request, claimant.releasing = command.request, False
+        claimant.outcome = claimant.denied(Denial.CANCELLED)
+        if hold is None:
+            session.rouse(claimant)  # And quiet again, as the last of all.
+            session.rest(claimant, table.time_ms)
     elif wait is not None and claimant.request == command.request:
         table.end_wait(wait, Denial.CANCELLED, out)
     elif hold is not None and hold.request == command.request:
@@ -116,39 +137,39 @@ def force(table: TableState, command: ForceRelease, out: list[Outcome]) -> None:
         _take(table, lock.hold, command, out)
 
 
-def _hear(
-    table: TableState, command: AcquireLock | ReleaseLock | CancelWait, out: list[Outcome]
-) -> Session | None:
-    """Count the command as a sign of life (rule 85), or deny it for want of a session."""
-    session = table.sessions.by_id.get(command.session)
-    if session is None:
-        out.append(denied(command, Denial.SESSION_EXPIRED))
-        return None
-    table.sessions.keep(session, table.time_ms)
-    return session
-
-
 def _begin(
     table: TableState, command: AcquireLock | ReleaseLock, out: list[Outcome]
 ) -> Claimant | None:
-    """Make a new request its claimant's last one; answer one that is not new: None."""
-    session = _hear(table, command, out)
+    """Make a new request its claimant's last one; answer one that is not new: None.
+
+    Any but an invalid one counts as a sign of life (rule 85).
+    """
+    sessions = table.sessions
+    session = sessions.by_id.get(command.session)
     if session is None:
+        check_command(command)
+        out.append(denied(command, Denial.SESSION_EXPIRED))
         return None
-    claimant = session.claimants.get((command.owner, command.lock))
+    key, request, claimants = (command.owner, command.lock), command.request, session.claimants
+    if key in claimants:
+        check_again(command)  # The key was within limits when it was entered.
+    else:
+        check_command(command)
+    sessions.keep(session, table.time_ms)
+    claimant = claimants.get(key)  # It may just have been forgotten.
     if claimant is None:
-        if command.request <= session.floor:
+        if request <= session.floor:
             out.append(denied(command, Denial.FORGOTTEN))
             return None
         claimant = session.enter(command.owner, command.lock)
-    elif command.request <= claimant.request:
+    elif request <= claimant.request:
         out.append(_repeat(claimant, command))
         return None
     elif claimant.hold is None:
         if claimant.wait is not None:  # It is sequential: it gave that up (rules 47, 48).
             table.end_wait(claimant.wait, Denial.CANCELLED, out)
         session.rouse(claimant)
-    claimant.begin(command.request, releasing=isinstance(command, ReleaseLock))
+    claimant.request = request
     return claimant
 
 
@@ -242,7 +263,8 @@ def _deny(
     """Deny the last request of ``claimant``, which may be quiet then."""
     answer = claimant.denied(reason, text)
     claimant.settle(answer)
-    claimant.session.rest(claimant, table.time_ms)
+    if claimant.hold is None:
+        claimant.session.rest(claimant, table.time_ms)
     out.append(answer)
 
 

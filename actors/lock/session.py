@@ -59,11 +59,6 @@ class Claimant:
     lost: int = 0
     quiet_ms: int = 0
 
-    def begin(self, request: int, *, releasing: bool) -> None:
-        """Let a new request take the place of the last."""
-        assert request > self.request
-        self.request, self.releasing, self.outcome = request, releasing, None
-
     def settle(self, outcome: Freed | Denied) -> None:
         """Remember what came of a request, if it is still the last."""
         if outcome.request == self.request:
@@ -113,8 +108,8 @@ class Session:
         deadline_ms: log time at which it expires, unless a new master extends it.
         floor: the highest request of a claimant that was forgotten.
         claims: its holds and waits.
-        looked_ms: log time at which it was last looked for who can be forgotten. Whoever became
-            quiet since then, within the same millisecond, cannot be.
+        kept_ms: log time of the last sign of life that was heard here. Another one within the
+            same millisecond changes nothing but the version.
         quiet: claimants without claims, the one quiet for longest first.
         bereft: those of them that have not heard of a loss, the oldest loss first.
 
@@ -130,7 +125,7 @@ class Session:
     floor: int = 0
     claims: int = 0
     claimants: dict[Key, Claimant] = field(default_factory=dict[Key, Claimant])
-    looked_ms: int = -1
+    kept_ms: int = -1
     quiet: OrderedDict[Key, Claimant] = field(default_factory=OrderedDict[Key, Claimant])
     bereft: dict[Key, Claimant] = field(default_factory=dict[Key, Claimant])
 
@@ -142,15 +137,12 @@ class Session:
         return claimant
 
     def rouse(self, claimant: Claimant) -> None:
-        """Let a known claimant that asks for something new be quiet no longer."""
-        if claimant.hold is None and claimant.wait is None:
-            among = self.bereft if claimant.lost else self.quiet
-            del among[claimant.owner, claimant.lock]
+        """Let a claimant that neither holds nor waits be quiet no longer: it asks for more."""
+        among = self.bereft if claimant.lost else self.quiet
+        del among[claimant.owner, claimant.lock]
 
     def rest(self, claimant: Claimant, now_ms: int) -> None:
-        """Let a claimant that is not quiet yet be so if it neither holds nor waits any more."""
-        if claimant.hold is not None or claimant.wait is not None:
-            return
+        """Let a claimant that neither holds nor waits any more be quiet."""
         claimant.quiet_ms = now_ms
         if not claimant.lost:
             self.quiet[claimant.owner, claimant.lock] = claimant
@@ -170,7 +162,6 @@ class Session:
 
     def forget(self, now_ms: int) -> None:
         """Forget the claimants that have been quiet for a TTL."""
-        self.looked_ms = now_ms
         while self.quiet:
             first = next(iter(self.quiet.values()))
             if first.quiet_ms + self.ttl_ms > now_ms:
@@ -235,12 +226,12 @@ class Sessions:
         Under a new master it forgets nothing for a TTL: clients ask again for what they
         asked while there was none.
         """
-        self.signs += 1
-        session.version = self.signs
-        deadline_ms = now_ms + session.ttl_ms
-        if deadline_ms > session.deadline_ms:  # noqa: PLR1730  # It takes a third of `max`.
-            session.deadline_ms = deadline_ms
-        if now_ms > session.looked_ms and now_ms >= self.extended_ms + session.ttl_ms:
+        self.signs = session.version = self.signs + 1
+        if now_ms == session.kept_ms:
+            return  # Whoever became quiet within this millisecond cannot be forgotten yet.
+        session.kept_ms = now_ms
+        session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
+        if now_ms >= self.extended_ms + session.ttl_ms:
             session.forget(now_ms)
 
     def extend(self, now_ms: int) -> None:

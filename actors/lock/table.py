@@ -25,6 +25,7 @@ from holdfast.actors.lock.command import (
     KeepSession,
     OpenSession,
     ReleaseLock,
+    SessionCommand,
     check_command,
 )
 from holdfast.actors.lock.outcome import (
@@ -66,31 +67,21 @@ class LockTable(TableState):
             What happened, in order, to be told to those it is addressed to.
 
         """
-        if isinstance(command, ExtendSessions):
-            self.shift(batch_time_ms)  # Before `advance` ends what is to be extended.
-        out = self.advance(batch_time_ms) if batch_time_ms > self.time_ms else []
+        out: list[Outcome] = []
+        if batch_time_ms > self.time_ms and not isinstance(command, ExtendSessions):
+            out = self.advance(batch_time_ms)
         try:
-            check_command(command)
+            if isinstance(command, AcquireLock):
+                operation.acquire(self, command, out)
+            elif isinstance(command, ReleaseLock):
+                operation.release(self, command, out)
+            elif isinstance(command, ExtendSessions):
+                self._on_extend(batch_time_ms, command, out)
+            else:
+                check_command(command)
+                self._on_rare(command, out)
         except InvalidRequestError as error:
             out.append(denied(command, Denial.INVALID, str(error)))
-            return out
-        match command:
-            case AcquireLock():
-                operation.acquire(self, command, out)
-            case ReleaseLock():
-                operation.release(self, command, out)
-            case CancelWait():
-                operation.cancel(self, command, out)
-            case ForceRelease():
-                operation.force(self, command, out)
-            case OpenSession():
-                self._on_open(command, out)
-            case KeepSession():
-                self._on_keep(command, out)
-            case CloseSession():
-                self._on_close(command, out)
-            case ExtendSessions():  # The sessions were, above.
-                self.fence = max(self.fence, command.fence_floor)
         return out
 
     def advance(self, time_ms: int) -> list[Outcome]:
@@ -180,6 +171,30 @@ class LockTable(TableState):
     def _later(self, time_ms: int) -> int:
         """Return ``time_ms``, or the log time if that is later (it never goes back)."""
         return max(self.time_ms, min(time_ms, TIME_MS_MAX))
+
+    def _on_rare(
+        self,
+        command: CancelWait | ForceRelease | SessionCommand,
+        out: list[Outcome],
+    ) -> None:
+        """Apply one of those commands that few are of."""
+        match command:
+            case CancelWait():
+                operation.cancel(self, command, out)
+            case ForceRelease():
+                operation.force(self, command, out)
+            case OpenSession():
+                self._on_open(command, out)
+            case KeepSession():
+                self._on_keep(command, out)
+            case CloseSession():
+                self._on_close(command, out)
+
+    def _on_extend(self, time_ms: int, command: ExtendSessions, out: list[Outcome]) -> None:
+        self.shift(time_ms)  # Before `advance` ends what is to be extended.
+        out += self.advance(time_ms)
+        check_command(command)
+        self.fence = max(self.fence, command.fence_floor)
 
     def _on_open(self, command: OpenSession, out: list[Outcome]) -> None:
         session = self.sessions.by_name.get(command.session)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.actors.lock.holding import Hold, Lock
+from holdfast.actors.lock.name import check_lock_name, check_owner
 from holdfast.actors.lock.outcome import Denied, Forced, Freed
 from holdfast.actors.lock.session import Claimant, Session
 from holdfast.actors.lock.spelling import spell
@@ -122,6 +123,8 @@ def _fill_claimant(
     """Enter a claimant and what it holds; what it waits for is added to ``waits``."""
     if (known.owner, known.lock) in session.claimants:
         raise ValueError(f"the snapshot has claimant {known.owner!r} of {known.lock!r} twice")
+    check_owner(known.owner)
+    check_lock_name(known.lock)  # The table judges the names of a claimant only when it enters.
     claimant = session.enter(known.owner, known.lock)
     claimant.request, claimant.releasing = known.request, known.releasing
     claimant.lost, claimant.quiet_ms = known.lost, known.quiet_ms
@@ -138,15 +141,8 @@ def _fill_claimant(
     session.claims += 1
     table.claims += 1
     if held is not None:
-        hold = claimant.hold = Hold(
-            claimant=claimant,
-            label=held.label,
-            fence=held.fence,
-            since_ms=held.since_ms,
-            request=held.request,
-            count=held.times,
-            level=held.level,
-        )
+        fence, label, since_ms, request, times, level = held
+        hold = claimant.hold = Hold(claimant, label, fence, since_ms, request, times, level)
         table.locks[claimant.lock] = Lock(hold)
     elif waiting is not None:
         wait = Wait(claimant, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)

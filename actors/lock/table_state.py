@@ -16,6 +16,7 @@ FENCE_MAX = (1 << 63) - 1
 
 
 _hold = maker(Hold)
+_lock = maker(Lock)
 
 
 class TableState:
@@ -48,10 +49,12 @@ class TableState:
         self.timeouts = Timeouts()
         self.audit: OrderedDict[tuple[str, int], Forced] = OrderedDict()
 
-    def grant(self, claimant: Claimant, label: str, out: list[Outcome]) -> Hold:
+    def take(self, claimant: Claimant, label: str, out: list[Outcome]) -> None:
+        """Let ``claimant``, whose claim is counted, hold its lock, which nobody holds."""
+        self.locks[claimant.lock] = _lock(hold=self._grant(claimant, label, out))
+
+    def _grant(self, claimant: Claimant, label: str, out: list[Outcome]) -> Hold:
         """Let ``claimant``, which no queue holds any more, have a new ownership."""
-        session = claimant.session
-        assert self.sessions.by_id.get(session.id) is session  # L4
         assert claimant.hold is None  # L1
         assert self.fence < FENCE_MAX
         self.fence += 1  # L2
@@ -127,8 +130,10 @@ class TableState:
             del self.locks[name]
             return
         self.timeouts.drop(wait)
-        wait.claimant.wait = None
-        lock.hold = self.grant(wait.claimant, wait.label, out)
+        claimant = wait.claimant
+        assert self.sessions.by_id.get(claimant.session.id) is claimant.session  # L4
+        claimant.wait = None
+        lock.hold = self._grant(claimant, wait.label, out)
 
     def _withdraw(self, wait: Wait) -> None:
         self.locks[wait.claimant.lock].withdraw(wait)
@@ -137,6 +142,7 @@ class TableState:
 
     def _uncount(self, claimant: Claimant) -> None:
         """Count one claim less; whoever made it may be quiet now."""
-        claimant.session.claims -= 1
+        session = claimant.session
+        session.claims -= 1
         self.claims -= 1
-        claimant.session.rest(claimant, self.time_ms)
+        session.rest(claimant, self.time_ms)
