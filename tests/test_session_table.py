@@ -213,7 +213,7 @@ class Trial:
         if locks:
             self.forced += 1
             lock = self.chance.choice(locks)
-            fence = self.table.locks[lock].hold.fence
+            fence = self.table.locks[lock].fence
             force = ForceRelease(operator="op", request=self.forced, lock=lock, fence=fence)
             self.spread(list(self.outcomes(force)))
 

@@ -83,11 +83,11 @@ def retry_is_applied_again(sound: Any) -> Any:
 def release_as(*words: str) -> Plant:
     def plant(sound: Any) -> Any:
         def broken(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None:
-            lock = table.locks.get(command.lock)
-            if lock is not None:
-                holder = lock.hold.claimant
+            hold = table.locks.get(command.lock)
+            if hold is not None:
+                holder = hold.claimant
                 right: dict[str, Any] = {
-                    "fence": lock.hold.fence,
+                    "fence": hold.fence,
                     "session": holder.session.id,
                     "owner": holder.owner,
                 }

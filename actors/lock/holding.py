@@ -20,7 +20,11 @@ _held = maker(Held)
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """One ownership of a lock.
+    """One ownership of a lock, and who waits for its end.
+
+    There is none of a free lock. The queue is made with the first wait, since most locks never
+    see one, and goes from each ownership to the next. It is an `OrderedDict` and not a dict,
+    since a dict that loses its first key again and again walks over all the lost ones each time.
 
     Attributes:
         fence: the token of this ownership, the same however often it is re-entered.
@@ -28,6 +32,7 @@ class Hold:
         request: the last acquire that added to ``count``, 0 if that was taken back.
         level: what ``count`` was then, so that a repetition hears the same.
         since_ms: log time of the grant.
+        queue: by ticket, which is the order of the log; see `waits`.
 
     """
 
@@ -38,6 +43,7 @@ class Hold:
     request: int
     count: int = 1
     level: int = 1
+    queue: OrderedDict[int, Wait] | None = None
 
     def answer(self) -> Held:
         """Return the outcome of the last acquire."""
@@ -58,20 +64,6 @@ class Hold:
         who = f"{owner!r} of {session!r} ({label})" if label else f"{owner!r} of {session!r}"
         return f"held by {who} under fence {self.fence}"
 
-
-@dataclass(slots=True, eq=False)
-class Lock:
-    """A lock that is held. A free lock is not in the table at all.
-
-    The queue is made with the first wait, since most locks never see one. It is an
-    `OrderedDict` and not a dict, since a dict that loses its first key again and again
-    walks over all the lost ones each time.
-    """
-
-    hold: Hold
-    queue: OrderedDict[int, Wait] | None = None
-    """By ticket, which is the order of the log; see `waits`."""
-
     def enqueue(self, wait: Wait) -> None:
         """Put ``wait`` at the tail."""
         if self.queue is None:
@@ -82,10 +74,6 @@ class Lock:
         """Take ``wait`` out, wherever it stands."""
         assert self.queue is not None
         del self.queue[wait.ticket]
-
-    def next(self) -> Wait | None:
-        """Take out and return the head, if anybody waits."""
-        return self.queue.popitem(last=False)[1] if self.queue else None
 
     @property
     def waits(self) -> Iterable[Wait]:

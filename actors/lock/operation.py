@@ -42,18 +42,18 @@ def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None
     if claimant is None:
         return
     claimant.lost, claimant.releasing, claimant.outcome = 0, False, None
-    session, lock = claimant.session, table.locks.get(command.lock)
+    session, holder = claimant.session, table.locks.get(command.lock)
     if claimant.hold is not None:
         _enter_again(claimant, claimant.hold, command, out)
-    elif lock is not None and command.wait_ms == 0:
-        _deny(table, claimant, Denial.TIMED_OUT, lock.hold.wording(), out)
+    elif holder is not None and command.wait_ms == 0:
+        _deny(table, claimant, Denial.TIMED_OUT, holder.wording(), out)
     elif session.claims >= SESSION_CLAIMS_MAX or table.claims >= CLAIMS_MAX:
         _deny(table, claimant, Denial.OVERLOADED, _which_limit(table, session), out)
     else:
         session.claims += 1
         table.claims += 1
-        if lock is None:
-            table.take(claimant, command.label, out)
+        if holder is None:
+            table.grant(claimant, command.label, out)
         else:
             _wait(table, claimant, command, out)
 
@@ -94,11 +94,12 @@ def cancel(table: TableState, command: CancelWait, out: list[Outcome]) -> None:
         lock=command.lock,
     )
     out.append(answer)
-    claimant = session.claimants.get((command.owner, command.lock))
+    key = command.owner, command.lock
+    claimant = session.claimants.get(key)
     if claimant is None:
         if command.request <= session.floor:
             return  # Who is forgotten neither waits nor holds.
-        claimant = session.enter(command.owner, command.lock)
+        claimant = session.enter(key)
         session.lay(claimant)
     wait, hold = claimant.wait, claimant.hold
     if command.request > claimant.request:
@@ -127,14 +128,14 @@ def force(table: TableState, command: ForceRelease, out: list[Outcome]) -> None:
     safety goes before the letter of L5, or an owner would believe what is not so.
     """
     before = table.audit.get((command.operator, command.request))
-    lock = table.locks.get(command.lock)
+    hold = table.locks.get(command.lock)
     if before is not None and (before.lock, before.fence) == (command.lock, command.fence):
         out.append(before)
-    elif lock is None or lock.hold.fence != command.fence:
-        text = "nobody holds it" if lock is None else lock.hold.wording()
+    elif hold is None or hold.fence != command.fence:
+        text = "nobody holds it" if hold is None else hold.wording()
         out.append(denied(command, Denial.NOT_HELD, text))
     else:
-        _take(table, lock.hold, command, out)
+        _take(table, hold, command, out)
 
 
 def _begin(
@@ -161,7 +162,7 @@ def _begin(
         if request <= session.floor:
             out.append(denied(command, Denial.FORGOTTEN))
             return None
-        claimant = session.enter(command.owner, command.lock)
+        claimant = session.enter(key)
     elif request <= claimant.request:
         out.append(_repeat(claimant, command))
         return None
@@ -248,8 +249,8 @@ def _take(table: TableState, hold: Hold, command: ForceRelease, out: list[Outcom
 def _deny_release(
     table: TableState, claimant: Claimant, command: ReleaseLock, out: list[Outcome]
 ) -> None:
-    lock = table.locks.get(command.lock)
-    text = "nobody holds it" if lock is None else lock.hold.wording()
+    hold = table.locks.get(command.lock)
+    text = "nobody holds it" if hold is None else hold.wording()
     if claimant.lost and claimant.lost == command.fence:
         claimant.lost = 0
         _deny(table, claimant, Denial.OWNERSHIP_LOST, text, out)

@@ -7,7 +7,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.actors.lock.holding import Hold, Lock
+from holdfast.actors.lock.holding import Hold
 
 WAITERS_SHOWN_MAX = 1_000
 """Waiters of one lock in a report; `LockReport.waiting` counts all."""
@@ -58,9 +58,9 @@ class LockLine(NamedTuple):
     waiting: int
 
 
-def report_lock(name: str, lock: Lock | None, time_ms: int) -> LockReport:
+def report_lock(name: str, hold: Hold | None, time_ms: int) -> LockReport:
     """Return the report of a lock as of ``time_ms``; one that is not in the table is free."""
-    if lock is None:
+    if hold is None:
         return LockReport(name, None, 0, ())
     waiters = tuple(
         WaiterSeen(
@@ -71,18 +71,18 @@ def report_lock(name: str, lock: Lock | None, time_ms: int) -> LockReport:
             waited_ms=time_ms - wait.since_ms,
             left_ms=None if wait.due_ms is None else wait.due_ms - time_ms,
         )
-        for wait in islice(lock.waits, WAITERS_SHOWN_MAX)
+        for wait in islice(hold.waits, WAITERS_SHOWN_MAX)
     )
-    return LockReport(name, _see(lock.hold, time_ms), lock.waiting, waiters)
+    return LockReport(name, _see(hold, time_ms), hold.waiting, waiters)
 
 
 def list_locks(
-    locks: Mapping[str, Lock], prefix: str, after: str, most: int, time_ms: int
+    locks: Mapping[str, Hold], prefix: str, after: str, most: int, time_ms: int
 ) -> tuple[LockLine, ...]:
     """Return the first ``most`` locks, by name, that begin with ``prefix`` and follow ``after``."""
     found = (name for name in locks if name.startswith(prefix) and name > after)
     return tuple(
-        LockLine(name, _see(locks[name].hold, time_ms), locks[name].waiting)
+        LockLine(name, _see(locks[name], time_ms), locks[name].waiting)
         for name in nsmallest(most, found)
     )
 

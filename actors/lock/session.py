@@ -40,6 +40,7 @@ class Claimant:
     waits, or neither; never both.
 
     Attributes:
+        key: owner and lock, which are at hand by themselves, too.
         request: its last request, 0 before the first.
         releasing: whether that was a release.
         outcome: what came of it; None while it waits, or while `Hold.answer` says it.
@@ -49,6 +50,7 @@ class Claimant:
     """
 
     session: Session
+    key: Key
     owner: str
     lock: str
     request: int = 0
@@ -129,23 +131,22 @@ class Session:
     quiet: OrderedDict[Key, Claimant] = field(default_factory=OrderedDict[Key, Claimant])
     bereft: dict[Key, Claimant] = field(default_factory=dict[Key, Claimant])
 
-    def enter(self, owner: str, lock: str) -> Claimant:
+    def enter(self, key: Key) -> Claimant:
         """Begin to remember a claimant."""
-        key = owner, lock
         assert key not in self.claimants
-        claimant = self.claimants[key] = Claimant(self, owner, lock)
+        claimant = self.claimants[key] = Claimant(self, key, *key)
         return claimant
 
     def rouse(self, claimant: Claimant) -> None:
         """Let a claimant that neither holds nor waits be quiet no longer: it asks for more."""
         among = self.bereft if claimant.lost else self.quiet
-        del among[claimant.owner, claimant.lock]
+        del among[claimant.key]
 
     def rest(self, claimant: Claimant, now_ms: int) -> None:
         """Let a claimant that neither holds nor waits any more be quiet."""
         claimant.quiet_ms = now_ms
         if not claimant.lost:
-            self.quiet[claimant.owner, claimant.lock] = claimant
+            self.quiet[claimant.key] = claimant
             if len(self.quiet) > QUIET_MAX:
                 self._forget_first()
             return
@@ -158,7 +159,7 @@ class Session:
     def lay(self, claimant: Claimant) -> None:
         """Enter ``claimant`` last among the quiet or the bereft."""
         among = self.bereft if claimant.lost else self.quiet
-        among[claimant.owner, claimant.lock] = claimant
+        among[claimant.key] = claimant
 
     def forget(self, now_ms: int) -> None:
         """Forget the claimants that have been quiet for a TTL."""

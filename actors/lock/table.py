@@ -97,7 +97,7 @@ class LockTable(TableState):
         while (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending = due[1]
             if isinstance(ending, Wait):
-                wording = self.locks[ending.claimant.lock].hold.wording()
+                wording = self.locks[ending.claimant.lock].wording()
                 self.end_wait(ending, Denial.TIMED_OUT, out, wording)
             else:
                 self.close(ending, CloseReason.EXPIRED, 0, out)
@@ -112,10 +112,10 @@ class LockTable(TableState):
         """Return whether ``command`` would, as of now, go into a queue and stay there a while."""
         if not isinstance(command, AcquireLock):
             return False
-        lock = self.locks.get(command.lock)
-        if lock is None or (command.wait_ms is not None and command.wait_ms < PATIENT_MS):
+        hold = self.locks.get(command.lock)
+        if hold is None or (command.wait_ms is not None and command.wait_ms < PATIENT_MS):
             return False
-        holder = lock.hold.claimant
+        holder = hold.claimant
         return (holder.session.id, holder.owner) != (command.session, command.owner)
 
     def shift(self, time_ms: int) -> None:

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.actors.lock.holding import Hold, Lock
+from holdfast.actors.lock.holding import Hold
 from holdfast.actors.lock.name import check_lock_name, check_owner
 from holdfast.actors.lock.outcome import Denied, Forced, Freed
 from holdfast.actors.lock.session import Claimant, Session
@@ -121,11 +121,12 @@ def _fill_claimant(
     table: TableState, session: Session, known: ClaimantRecord, waits: list[Wait]
 ) -> None:
     """Enter a claimant and what it holds; what it waits for is added to ``waits``."""
-    if (known.owner, known.lock) in session.claimants:
+    key = known.owner, known.lock
+    if key in session.claimants:
         raise ValueError(f"the snapshot has claimant {known.owner!r} of {known.lock!r} twice")
     check_owner(known.owner)
     check_lock_name(known.lock)  # The table judges the names of a claimant only when it enters.
-    claimant = session.enter(known.owner, known.lock)
+    claimant = session.enter(key)
     claimant.request, claimant.releasing = known.request, known.releasing
     claimant.lost, claimant.quiet_ms = known.lost, known.quiet_ms
     if known.freed is not None:
@@ -143,7 +144,7 @@ def _fill_claimant(
     if held is not None:
         fence, label, since_ms, request, times, level = held
         hold = claimant.hold = Hold(claimant, label, fence, since_ms, request, times, level)
-        table.locks[claimant.lock] = Lock(hold)
+        table.locks[claimant.lock] = hold
     elif waiting is not None:
         wait = Wait(claimant, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)
         waits.append(wait)

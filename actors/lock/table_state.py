@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from holdfast.actors.lock.command import CloseReason
-from holdfast.actors.lock.holding import Hold, Lock
+from holdfast.actors.lock.holding import Hold
 from holdfast.actors.lock.outcome import Denial, Forced, Outcome, SessionClosed
 from holdfast.actors.lock.session import Claimant, Session, Sessions
 from holdfast.actors.lock.waiting import Timeouts, Wait
@@ -16,7 +16,6 @@ FENCE_MAX = (1 << 63) - 1
 
 
 _hold = maker(Hold)
-_lock = maker(Lock)
 
 
 class TableState:
@@ -34,6 +33,7 @@ class TableState:
         time_ms: log time; it never goes back.
         fence: the last fence given.
         tickets: the last place in a queue given.
+        locks: the hold of each lock that is held, by name.
         claims: holds and waits of all sessions.
         audit: the last forced releases, by operator and request, the oldest first.
 
@@ -45,16 +45,12 @@ class TableState:
         self.tickets = 0
         self.claims = 0
         self.sessions = Sessions()
-        self.locks: dict[str, Lock] = {}
+        self.locks: dict[str, Hold] = {}
         self.timeouts = Timeouts()
         self.audit: OrderedDict[tuple[str, int], Forced] = OrderedDict()
 
-    def take(self, claimant: Claimant, label: str, out: list[Outcome]) -> None:
-        """Let ``claimant``, whose claim is counted, hold its lock, which nobody holds."""
-        self.locks[claimant.lock] = _lock(hold=self._grant(claimant, label, out))
-
-    def _grant(self, claimant: Claimant, label: str, out: list[Outcome]) -> Hold:
-        """Let ``claimant``, which no queue holds any more, have a new ownership."""
+    def grant(self, claimant: Claimant, label: str, out: list[Outcome]) -> Hold:
+        """Let ``claimant``, which no queue holds any more, have the lock, which is free now."""
         assert claimant.hold is None  # L1
         assert self.fence < FENCE_MAX
         self.fence += 1  # L2
@@ -65,7 +61,7 @@ class TableState:
             since_ms=self.time_ms,
             request=claimant.request,
         )
-        claimant.hold = hold
+        claimant.hold = self.locks[claimant.lock] = hold
         out.append(hold.answer())
         return hold
 
@@ -122,18 +118,17 @@ class TableState:
 
     def _pass_on(self, hold: Hold, out: list[Outcome]) -> None:
         """Grant the lock of an ended hold to the head of its queue (L3), or drop it (L7)."""
-        name = hold.claimant.lock
-        lock = self.locks[name]
-        assert lock.hold is hold  # L1
-        wait = lock.next()
-        if wait is None:
+        name, queue = hold.claimant.lock, hold.queue
+        assert self.locks[name] is hold  # L1
+        if not queue:
             del self.locks[name]
             return
+        wait = queue.popitem(last=False)[1]
         self.timeouts.drop(wait)
         claimant = wait.claimant
         assert self.sessions.by_id.get(claimant.session.id) is claimant.session  # L4
         claimant.wait = None
-        lock.hold = self._grant(claimant, wait.label, out)
+        self.grant(claimant, wait.label, out).queue = queue
 
     def _withdraw(self, wait: Wait) -> None:
         self.locks[wait.claimant.lock].withdraw(wait)

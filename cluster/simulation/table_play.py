@@ -18,7 +18,7 @@ from holdfast.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from holdfast.actors.lock.holding import Lock
+from holdfast.actors.lock.holding import Hold
 from holdfast.actors.lock.outcome import Denial, Denied, Held, Outcome, SessionClosed
 from holdfast.actors.lock.table import LockTable
 from holdfast.cluster.simulation.table_model import Model
@@ -87,9 +87,9 @@ class Writer:
         return made
 
 
-def queue_of(lock: Lock) -> Queue:
-    """Return who waits for ``lock``."""
-    who = ((wait.claimant, wait.ticket) for wait in lock.waits)
+def queue_of(hold: Hold) -> Queue:
+    """Return who waits for the end of ``hold``."""
+    who = ((wait.claimant, wait.ticket) for wait in hold.waits)
     return {(c.session.id, c.owner, c.request): ticket for c, ticket in who}
 
 
@@ -132,12 +132,12 @@ class Judge:
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
         claims = 0
-        for name, lock in table.locks.items():  # L7: whatever is in the table is held.
-            holder = lock.hold.claimant
-            members = [holder, *(wait.claimant for wait in lock.waits)]
+        for name, hold in table.locks.items():  # L7: whatever is in the table is held.
+            holder = hold.claimant
+            members = [holder, *(wait.claimant for wait in hold.waits)]
             assert all(one.session.id in table.sessions.by_id for one in members)  # L4
-            assert self.grants[lock.hold.fence] == (holder.session.id, holder.owner, name)
-            assert lock.hold.count >= 1
+            assert self.grants[hold.fence] == (holder.session.id, holder.owner, name)
+            assert hold.count >= 1
             claims += len(members)
         assert claims == table.claims == sum(s.claims for s in table.sessions.by_id.values())
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
@@ -155,7 +155,7 @@ def play(steps: Iterable[Step]) -> None:
         assert [word_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
         at = table.time_ms + (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]
-        before = {name: queue_of(lock) for name, lock in table.locks.items()}
+        before = {name: queue_of(hold) for name, hold in table.locks.items()}
         command = writer.command(step, model)
         out = table.apply(at, command)
         assert [word_of(one) for one in out] == model.apply(at, command), command
