@@ -42,7 +42,7 @@ def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None
     if claimant is None:
         return
     claimant.lost, claimant.releasing, claimant.outcome = 0, False, None
-    session, holder = claimant.session, table.locks.get(command.lock)
+    session, holder = claimant.session, table.locks.get(claimant.lock)
     if claimant.hold is not None:
         _enter_again(claimant, claimant.hold, command, out)
     elif holder is not None and command.wait_ms == 0:
@@ -152,12 +152,13 @@ def _begin(
         out.append(denied(command, Denial.SESSION_EXPIRED))
         return None
     key, request, claimants = (command.owner, command.lock), command.request, session.claimants
-    if key in claimants:
-        check_again(command)  # The key was within limits when it was entered.
-    else:
+    claimant = claimants.get(key)
+    if claimant is None:
         check_command(command)
-    sessions.keep(session, table.time_ms)
-    claimant = claimants.get(key)  # It may just have been forgotten.
+    else:
+        check_again(command)  # The key was within limits when it was entered.
+    if sessions.keep(session, table.time_ms):
+        claimant = claimants.get(key)
     if claimant is None:
         if request <= session.floor:
             out.append(denied(command, Denial.FORGOTTEN))

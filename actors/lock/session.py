@@ -221,19 +221,24 @@ class Sessions:
         self.by_name[session.name] = session
         heapq.heappush(self.heap, (session.deadline_ms, session.number, session.id))
 
-    def keep(self, session: Session, now_ms: int) -> None:
+    def keep(self, session: Session, now_ms: int) -> bool:
         """Note a sign of life, and let the session forget what nobody asks for again.
 
         Under a new master it forgets nothing for a TTL: clients ask again for what they
         asked while there was none.
+
+        Returns:
+            Whether claimants may have been forgotten.
+
         """
         self.signs = session.version = self.signs + 1
         if now_ms == session.kept_ms:
-            return  # Whoever became quiet within this millisecond cannot be forgotten yet.
+            return False  # Whoever became quiet within this millisecond cannot be forgotten yet.
         session.kept_ms = now_ms
         session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
         if now_ms >= self.extended_ms + session.ttl_ms:
             session.forget(now_ms)
+        return True
 
     def extend(self, now_ms: int) -> None:
         """Let every session live at least one TTL from ``now_ms`` (rule 83)."""
