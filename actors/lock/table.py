@@ -94,6 +94,8 @@ class LockTable(TableState):
         if time_ms <= self.time_ms:
             return out  # All that was due by then is done, and no command makes more of it.
         self.time_ms = self._later(time_ms)
+        if not self.may_be_due():
+            return out
         while (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending = due[1]
             if isinstance(ending, Wait):

@@ -105,6 +105,15 @@ class TableState:
             hold.claimant.hold = None
             self._pass_on(hold, out)
 
+    def may_be_due(self) -> bool:
+        """Return whether it takes `first_due` to find out that nothing is due yet.
+
+        An entry may lie earlier in a heap than what it is of is due, and never later.
+        """
+        waits, sessions = self.timeouts.heap, self.sessions.heap
+        now = self.time_ms
+        return bool((waits and waits[0][0] <= now) or (sessions and sessions[0][0] <= now))
+
     def first_due(self) -> tuple[int, Wait | Session] | None:
         """Return what falls due next, and when; of two at the same time the wait."""
         wait, session = self.timeouts.first(), self.sessions.first()

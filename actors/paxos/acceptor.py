@@ -89,6 +89,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
     ) -> None:
         super().__init__(address, host)
         self.node = node
+        self.replica = replica_of(node)
         self.config = config
         self.lease_ms = lease_ms
         self.promised = recovered.promised
@@ -96,6 +97,8 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
         self.applied = 1
         """The first slot that this node has not applied. No votes are kept from before."""
         self.lease = LeasePromise()
+        self.led: tuple[Address, Ballot] | None = None
+        """The last who spoke and might, and for which ballot."""
         self.told = (NO_BALLOT, 0)
         """Under which ballot, up to which slot, the replica was told what is decided."""
         self.everywhere = 0
@@ -134,9 +137,15 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
 
     def _is_led(self, sender: Address, ballot: Ballot) -> bool:
         """Return whether ``sender`` may speak for ``ballot``: its leader's node, a member."""
+        said = (sender, ballot)
+        if said == self.led:
+            return True
         node = node_of(sender)
         known = node in self.config.view.members and 1 <= ballot.round < NUMBER_MAX
-        return known and ballot.leader == leader_of(node)
+        if not known or ballot.leader != leader_of(node):
+            return False
+        self.led = said
+        return True
 
     def _on_prepare(self, scout: Address, prepare: Prepare, now: Instant) -> Effects:
         if not 1 <= prepare.first < NUMBER_MAX:
@@ -197,7 +206,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
         assert accept.ballot == self.promised  # P6
         effects += [Persist(accept), *answer]
         if accept.slot >= self.applied:  # What was applied is known to be decided.
-            self.votes.put(Vote(accept.slot, accept.ballot, accept.batch))
+            self.votes.put(Vote(accept.slot, accept.ballot, accept.batch), size)
         late = self._learn_late(accept)
         return [*effects, *late, *self._learn(accept.ballot, accept.committed), *self._count(size)]
 
@@ -205,7 +214,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
         """Count what was written, and say once that it is too much."""
         before, self.written = self.written, self.written + size
         if before < STREAM_BYTES <= self.written:
-            return [Send(replica_of(self.node), Swollen())]
+            return [Send(self.replica, Swollen())]
         return []
 
     def _on_repeated(self, before: Vote, accept: Accept, answer: Effects) -> Effects:
@@ -222,9 +231,8 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
         first = max(told, self.applied)
         if committed <= first or node_of(ballot.leader) == self.node:
             return ()  # The commander of this node tells the replica itself.
-        votes = (self.votes.by_slot[slot] for slot in self.votes.slots(first, committed))
-        won = tuple((vote.slot, vote.batch) for vote in votes if vote.ballot == ballot)
-        return (Send(replica_of(self.node), Learned(slots=won, committed=committed)),)
+        won = self.votes.of(ballot, first, committed)
+        return (Send(self.replica, Learned(slots=won, committed=committed)),)
 
     def _learn_late(self, accept: Accept) -> Effects:
         """Tell the replica of a vote whose winning was heard of before it was asked for."""
@@ -232,7 +240,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
         if accept.ballot != ballot or not self.applied <= accept.slot < told:
             return ()
         won = ((accept.slot, accept.batch),)
-        return (Send(replica_of(self.node), Learned(slots=won, committed=told)),)
+        return (Send(self.replica, Learned(slots=won, committed=told)),)
 
     def _on_heartbeat(self, commander: Address, beat: Heartbeat, now: Instant) -> Effects:
         if beat.ballot < self.promised:
@@ -250,10 +258,10 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
         ]
         fresh = self.proofs.take(beat, now)
         if fresh is not None:
-            effects.append(Send(replica_of(self.node), fresh))
+            effects.append(Send(self.replica, fresh))
         if beat.everywhere > self.everywhere:
             self.everywhere = beat.everywhere
-            effects.append(Send(replica_of(self.node), Everywhere(slot=beat.everywhere)))
+            effects.append(Send(self.replica, Everywhere(slot=beat.everywhere)))
         return effects
 
     def _on_release(self, release: Release, now: Instant) -> Effects:

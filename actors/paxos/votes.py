@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.actors.paxos.config import VOTES_BYTES_MAX, VOTES_MAX
-from holdfast.actors.paxos.message import Vote
+from holdfast.actors.paxos.message import Ballot, Batch, Vote
 
 
 class Votes:
@@ -31,16 +31,23 @@ class Votes:
         """Return the vote for ``slot``, None if there is none."""
         return self.by_slot.get(slot)
 
-    def put(self, vote: Vote) -> None:
-        """Let ``vote`` be the last for its slot."""
+    def put(self, vote: Vote, size: int) -> None:
+        """Let ``vote``, of ``size`` bytes, be the last for its slot."""
         before = self.by_slot.get(vote.slot)
-        self.size += vote.batch.size() - (0 if before is None else before.batch.size())
+        self.size += size if before is None else size - before.batch.size()
         self.by_slot[vote.slot] = vote
 
     def slots(self, first: int, end: int | None = None) -> list[int]:
         """Return in order which slots from ``first`` on, and before ``end``, have a vote."""
-        known = (slot for slot in self.by_slot if slot >= first and (end is None or slot < end))
-        return sorted(known)
+        by_slot = self.by_slot
+        if end is not None and end - first < len(by_slot):
+            return [slot for slot in range(first, end) if slot in by_slot]
+        return sorted(slot for slot in by_slot if slot >= first and (end is None or slot < end))
+
+    def of(self, ballot: Ballot, first: int, end: int) -> tuple[tuple[int, Batch], ...]:
+        """Return what ``ballot`` got votes for here, from slot ``first`` on and before ``end``."""
+        votes = [self.by_slot[slot] for slot in self.slots(first, end)]
+        return tuple([(slot, batch) for slot, under, batch in votes if under == ballot])
 
     def forget(self, first: int, end: int) -> None:
         """Drop the votes before slot ``end``; there are none before ``first``."""
