@@ -139,8 +139,8 @@ def _read(command: bytes) -> Command | None:
 def _command_in(items: Any) -> Command | None:
     """Return the command that ``items`` are, None if they are none."""
     try:
-        if type(items) is list and type(items[0]) is int:
-            return _UNPACKERS[items[0]](items)
+        if type(items) is list and type(items[0]) is int:  # pyright: ignore[reportUnknownArgumentType]
+            return _UNPACKERS[items[0]](items)  # pyright: ignore[reportUnknownArgumentType]
     except (MalformedFrameError, LookupError):
         pass  # No command, or one with fields of the wrong number or type.
     return None
