@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from holdfast.actors.effect import Effect, Send
 from holdfast.actors.message import NS_PER_MS, Instant, address_of
+from holdfast.actors.paxos.bundle import Bundle
 from holdfast.actors.paxos.event import Gather, Order, Reign
-from holdfast.actors.paxos.message import Ballot, Propose
+from holdfast.actors.paxos.message import Ballot
 from holdfast.actors.paxos.ordering import Ordering
 
 REPLICA = address_of("a", "replica")
@@ -23,8 +24,8 @@ def ordering(first: int = 1, time_ms: int = 0, applied_ms: int = 0) -> Ordering:
     return one
 
 
-def propose(number: int) -> Propose:
-    return Propose(client=address_of("b", "proxy"), number=number, command=b"x")
+def propose(number: int) -> Bundle:
+    return Bundle(client=address_of("b", "proxy"), numbers=(number,), commands=(b"x",))
 
 
 def orders(effects: list[Effect]) -> list[Order]:

@@ -29,6 +29,7 @@ from holdfast.actors.paxos.proxy import LogProxy
 from holdfast.actors.paxos.proxy_event import Round
 from holdfast.actors.paxos.proxy_guest import SILENCE_MS
 from holdfast.actors.role import Role
+from holdfast.cluster.simulation.prompt import PromptProxy
 from holdfast.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -51,7 +52,7 @@ class NoHost:
 
 @pytest.fixture
 def door() -> LogProxy:
-    door = LogProxy(
+    door = PromptProxy(
         DOOR,
         NoHost(),
         node="n1",
@@ -92,7 +93,7 @@ def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
 
 
 def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.actors.paxos.proxy.GUEST_ERRANDS_MAX", 3)
+    monkeypatch.setattr("holdfast.actors.paxos.proxy_asking.GUEST_ERRANDS_MAX", 3)
     for request in (2, 3, 4):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     (refused,) = told(door.handle(ANN, acquire(5, "l5"), T0), Refused)
@@ -107,7 +108,7 @@ def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.Mon
 def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_session(
     door: LogProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.actors.paxos.proxy.GUEST_ERRANDS_MAX", 4)
+    monkeypatch.setattr("holdfast.actors.paxos.proxy_asking.GUEST_ERRANDS_MAX", 4)
     monkeypatch.setattr(proxy_errand, "ERRANDS_MAX", 4)
     for request in (2, 3, 4, 5):
         door.handle(ANN, acquire(request, f"l{request}"), T0)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from holdfast.actors.effect import Send
+from holdfast.actors.effect import Effects, Send
 from holdfast.actors.lock.command import Command
 from holdfast.actors.making import maker
 from holdfast.actors.message import NS_PER_MS, Address, Instant
+from holdfast.actors.paxos.bundle import Bundle
+from holdfast.actors.paxos.event import Gather
 from holdfast.actors.paxos.message import Propose
 from holdfast.actors.paxos.proxy_event import Asked
 from holdfast.actors.paxos.proxy_guest import Guest
@@ -134,6 +136,8 @@ class Errands:
         """Of which the log is not known to know."""
         self.queued: OrderedDict[int, Errand] = OrderedDict()
         """Acquires that wait in the table."""
+        self.gathered: list[Errand] = []
+        """What is to be proposed at the end of this turn."""
         self.unheard_before = Instant(-1)
         """What was proposed before this, and is unheard, is due."""
         self.queued_before = Instant(-1)
@@ -182,6 +186,19 @@ class Errands:
         """Return the proposal of ``errand`` to this node's replica, which passes it on."""
         propose = _propose(client=self.door, number=errand.number, command=errand.command)
         return Send(self.replica, propose)
+
+    def gather(self, errand: Errand) -> Effects:
+        """Have ``errand`` proposed with all others of this turn: what a bundle costs is shared."""
+        gathered = self.gathered
+        gathered.append(errand)
+        return () if len(gathered) > 1 else (Send(self.door, Gather()),)
+
+    def bundled(self) -> Send:
+        """Return the proposal of what was gathered."""
+        gathered, self.gathered = self.gathered, []
+        numbers = tuple([errand.number for errand in gathered])
+        commands = tuple([errand.command for errand in gathered])
+        return Send(self.replica, Bundle(client=self.door, numbers=numbers, commands=commands))
 
     def numbered(self, number: int) -> Errand | None:
         """Return the errand that replicas know by ``number``, None if it is over."""

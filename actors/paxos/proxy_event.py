@@ -27,7 +27,7 @@ from holdfast.actors.lock.outcome import (
 )
 from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
 from holdfast.actors.message import Timer, timer
-from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Happened, Skipped
+from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Gather, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 
 
@@ -85,6 +85,7 @@ Heard = (
     | Queued
     | Lost
     | Reported
+    | Gather
     | Round
 )
 """All of it, one by one, as `Role` reads it."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send
 from holdfast.actors.message import Address, Message, node_of
+from holdfast.actors.paxos.bundle import Bundle
 from holdfast.actors.paxos.config import replica_of
 from holdfast.actors.paxos.machine import Machine
 from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
@@ -61,17 +62,20 @@ class Reception:
         return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
 
     def answers(
-        self, slot: int, proposed: Sequence[Propose], outcomes: Sequence[tuple[Message, ...]]
+        self, slot: int, asked: Sequence[Bundle], outcomes: Sequence[tuple[Message, ...]]
     ) -> list[Effect]:
-        """Tell whoever ``proposed`` what came of it in ``slot``, those aside who hear it anyway."""
+        """Tell whoever ``asked`` what came of it in ``slot``, those aside who hear it anyway."""
         effects: list[Effect] = []
-        for propose, told in zip(proposed, outcomes, strict=False):
-            client = propose.client
+        after = 0
+        for bundle in asked:
+            client, first = bundle.client, after
+            after += len(bundle.commands)
             if client == self.listener:
                 continue
             if self.listener is None or node_of(client) != self.node:
-                effects += [Send(client, outcome) for outcome in told]
-                effects.append(Send(client, Proposed(number=propose.number, slot=slot)))
+                for number, told in zip(bundle.numbers, outcomes[first:after], strict=True):
+                    effects += [Send(client, outcome) for outcome in told]
+                    effects.append(Send(client, Proposed(number=number, slot=slot)))
         return effects
 
     def hold(self, propose: Propose) -> Effects:
