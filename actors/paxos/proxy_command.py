@@ -27,8 +27,6 @@ from holdfast.actors.lock.outcome import (
     Denial,
     Denied,
     Forced,
-    Freed,
-    Held,
     Lost,
     Queued,
     SessionClosed,
@@ -48,7 +46,7 @@ from holdfast.actors.paxos.proxy_errand import (
     key_of_cancel,
     key_of_session,
 )
-from holdfast.actors.paxos.proxy_event import Asked, Question, Told
+from holdfast.actors.paxos.proxy_event import Asked, Question, Rest
 from holdfast.actors.paxos.proxy_guest import client_of
 
 _acquire, _release = maker(AcquireLock), maker(ReleaseLock)
@@ -133,18 +131,14 @@ def check_question(question: Question) -> None:
             )
 
 
-def errand_of(errands: Errands, outcome: Told) -> Errand | None:
-    """Return whose outcome this is, None if nobody here waits for it.
-
-    What can only be wrong, such as a grant of a release, is nobody's.
-    """
+def errand_of(errands: Errands, outcome: Rest) -> Errand | None:
+    """Return whose outcome this is, None if nobody here waits for it."""
     by_key = errands.by_key
     match outcome:
-        case Held() | Queued() | Freed():
+        case Queued():
             key = (outcome.session, outcome.owner, outcome.lock, outcome.request)
             errand = by_key.get(key)
-            kind = RELEASE if isinstance(outcome, Freed) else ACQUIRE
-            return errand if errand is not None and errand.kind is kind else None
+            return errand if errand is not None and errand.kind is ACQUIRE else None
         case Denied():
             return _denied_of(errands, outcome)
         case WaitCancelled():

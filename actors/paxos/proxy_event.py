@@ -49,7 +49,10 @@ Ending = (
 )
 """Outcomes after which nothing more is to be expected of a command."""
 
-Told = Ending | Queued | Lost
+Rest = SessionOpened | SessionKept | SessionClosed | Denied | WaitCancelled | Forced | Queued | Lost
+"""Outcomes but for those that come most."""
+
+Told = Held | Freed | Rest
 """Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
 
 FromLog = Happened | Follow | Skipped | Franchise | Consulted | Proposed | Declined
