@@ -22,7 +22,7 @@ from holdfast.actors.lock.name import WAIT_MS_MAX
 from holdfast.actors.lock.outcome import Held, Lost, Outcome, SessionKept
 from holdfast.actors.lock.session_message import End, Evict, HoldLost, ListLocks, Open
 from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
-from holdfast.actors.paxos import proxy_errand, proxy_guest
+from holdfast.actors.paxos import proxy_asking, proxy_errand, proxy_guest
 from holdfast.actors.paxos.event import Happened
 from holdfast.actors.paxos.message import Propose
 from holdfast.actors.paxos.proxy import LogProxy
@@ -127,7 +127,8 @@ def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_s
 
 
 def test_a_node_has_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_errand, "ERRANDS_MAX", 2)
+    for module in (proxy_errand, proxy_asking):
+        monkeypatch.setattr(module, "ERRANDS_MAX", 2)
     for request in (2, 3):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     (refused,) = told(door.handle(ANN, acquire(4, "l4"), T0), Refused)

@@ -73,7 +73,7 @@ class Batch(Sized):
 
     def fits(self) -> bool:
         """Return whether it is within the limits of a slot."""
-        sizes = [len(command) for command in self.commands]
+        sizes = list(map(len, self.commands))
         return (
             len(sizes) <= BATCH_COMMANDS_MAX
             and sum(sizes) <= BATCH_BYTES_MAX

@@ -68,10 +68,12 @@ class Asking:
         if errand is not None:
             errand.asker, errand.asked = asker, asked
             return ()
-        if errands.is_full(kind):
-            return self.overloaded(asker, asked, f"{ERRANDS_MAX} requests")
-        if guest is not None and is_full(guest.errands, kind, GUEST_ERRANDS_MAX):
-            return self.overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
+        its = 0 if guest is None else guest.errands
+        if len(errands.by_key) >= ERRANDS_MAX or its >= GUEST_ERRANDS_MAX:
+            if errands.is_full(kind):
+                return self.overloaded(asker, asked, f"{ERRANDS_MAX} requests")
+            if is_full(its, kind, GUEST_ERRANDS_MAX):
+                return self.overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
         if kind is not ACQUIRE and kind is not RELEASE:
             errands.make_room(kind, key, guest)
         errand = errands.add(kind, key, command, now, asker=asker, asked=asked, guest=guest)

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.lock.command import Command
@@ -110,6 +111,8 @@ class Errand:
 
 
 _errand = maker(Errand)
+_NUMBER: Callable[[Errand], int] = attrgetter("number")
+_COMMAND: Callable[[Errand], bytes] = attrgetter("command")
 
 
 class Errands:
@@ -196,8 +199,7 @@ class Errands:
     def bundled(self) -> Send:
         """Return the proposal of what was gathered."""
         gathered, self.gathered = self.gathered, []
-        numbers = tuple([errand.number for errand in gathered])
-        commands = tuple([errand.command for errand in gathered])
+        numbers, commands = tuple(map(_NUMBER, gathered)), tuple(map(_COMMAND, gathered))
         return Send(self.replica, Bundle(client=self.door, numbers=numbers, commands=commands))
 
     def numbered(self, number: int) -> Errand | None:

@@ -36,7 +36,10 @@ class Round(Timer):
     """Propose again what the log may not have heard, and see what has lasted too long."""
 
 
-Asked = Open | End | KeepAlive | Acquire | Release | Cancel | Evict
+Rarely = Open | End | KeepAlive | Cancel | Evict
+"""Requests that become commands in the log, but for those that come most."""
+
+Asked = Acquire | Release | Rarely
 """Requests that become commands in the log."""
 
 Question = Inspect | ListLocks

@@ -62,7 +62,7 @@ class Reception:
         return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
 
     def answers(
-        self, slot: int, asked: Sequence[Bundle], outcomes: Sequence[tuple[Message, ...]]
+        self, slot: int, asked: Sequence[Bundle], outcomes: Sequence[Sequence[Message]]
     ) -> list[Effect]:
         """Tell whoever ``asked`` what came of it in ``slot``, those aside who hear it anyway."""
         effects: list[Effect] = []
