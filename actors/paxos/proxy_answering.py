@@ -81,54 +81,49 @@ class Answering:
     ) -> list[Effect]:
         """Answer whoever waits here; count the answers, and not one by one."""
         effects: list[Effect] = []
+        by_key, end = self.errands.by_key, self.errands.end
         granted = released = 0
         for outcome in outcomes:
             if isinstance(outcome, Held):
-                granted += self._end_claim(outcome, ACQUIRE, now, effects)
+                kind = ACQUIRE
             elif isinstance(outcome, Freed):
-                released += self._end_claim(outcome, RELEASE, now, effects)
-            elif isinstance(outcome, Rest):
-                self._take(outcome, now, effects)
-                if warning and isinstance(outcome, Lost | SessionClosed):
-                    self._warn(outcome, now, effects)
+                kind = RELEASE
+            else:
+                if isinstance(outcome, Rest):
+                    self._take(outcome, now, effects)
+                    if warning and isinstance(outcome, Lost | SessionClosed):
+                        self._warn(outcome, now, effects)
+                continue
+            session, owner, lock = outcome.session, outcome.owner, outcome.lock
+            request = outcome.request
+            errand = by_key.get((session, owner, lock, request))
+            if errand is None or errand.kind is not kind:
+                continue  # Nobody's here, or a grant of a release, which can only be wrong.
+            if errand.own:
+                effects += self.own.settle(errand, outcome, now)
+                continue
+            end(errand)
+            if isinstance(outcome, Held):
+                granted += 1
+                message: Message = new_granted(
+                    lock=lock,
+                    fence=outcome.fence,
+                    session=session,
+                    owner=owner,
+                    request=request,
+                    count=outcome.count,
+                )
+            else:
+                released += 1
+                message = new_released(
+                    lock=lock, session=session, owner=owner, request=request, count=outcome.count
+                )
+            effects.append(Send(errand.asker, message))
         if granted:
             effects.append(Observe("proxy.granted", granted))
         if released:
             effects.append(Observe("proxy.released", released))
         return effects
-
-    def _end_claim(
-        self, outcome: Held | Freed, kind: Kind, now: Instant, effects: list[Effect]
-    ) -> bool:
-        """Answer who asked for a lock, or gave one back; return whether a client did.
-
-        What can only be wrong, such as a grant of a release, is nobody's.
-        """
-        session, owner, lock = outcome.session, outcome.owner, outcome.lock
-        request = outcome.request
-        errand = self.errands.by_key.get((session, owner, lock, request))
-        if errand is None or errand.kind is not kind:
-            return False
-        if errand.own:
-            effects += self.own.settle(errand, outcome, now)
-            return False
-        self.errands.end(errand)
-        count = outcome.count
-        if isinstance(outcome, Held):
-            message: Message = new_granted(
-                lock=lock,
-                fence=outcome.fence,
-                session=session,
-                owner=owner,
-                request=request,
-                count=count,
-            )
-        else:
-            message = new_released(
-                lock=lock, session=session, owner=owner, request=request, count=count
-            )
-        effects.append(Send(errand.asker, message))
-        return True
 
     def _take(self, outcome: Rest, now: Instant, effects: list[Effect]) -> None:
         """Answer whoever waits for ``outcome`` here, if anybody does."""
@@ -163,4 +158,8 @@ class Answering:
 
 def _is_untried(errand: Errand) -> bool:
     """Return whether ``errand`` is new work, no copy of which can be in the log yet."""
-    return errand.times == 1 and errand.kind in (Kind.OPEN, Kind.ACQUIRE, Kind.EVICT)
+    return errand.proposed_at == errand.since and errand.kind in (
+        Kind.OPEN,
+        Kind.ACQUIRE,
+        Kind.EVICT,
+    )

@@ -77,7 +77,9 @@ class Asking:
         if kind is not ACQUIRE and kind is not RELEASE:
             errands.make_room(kind, key, guest)
         errand = errands.add(kind, key, command, now, asker=asker, asked=asked, guest=guest)
-        return errands.gather(errand)
+        gathered = errands.gathered
+        gathered.append(errand)
+        return () if len(gathered) > 1 else errands.gather()
 
     def without_session(self, asker: Address, asked: Asked) -> Effects:
         """Answer a request under a name that is no session's id, since those have a number."""
