@@ -143,6 +143,6 @@ def test_when_a_reign_ends_who_lingers_is_told_so_and_the_timer_does_nothing(
 ) -> None:
     master.propose(master.acquire("2"))
     replica = master.replica
-    assert [asked.numbers for asked in replica.ordering.end()] == [(master.number,)]
+    assert [asker.number for asker in replica.ordering.end()] == [master.number]
 
     assert not replica.handle(HERE, Linger(), T0)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from holdfast.actors.effect import Effect, Send
 from holdfast.actors.message import NS_PER_MS, Instant, address_of
-from holdfast.actors.paxos.bundle import Bundle
 from holdfast.actors.paxos.event import Gather, Order, Reign
-from holdfast.actors.paxos.message import Ballot
+from holdfast.actors.paxos.message import Ballot, Propose
 from holdfast.actors.paxos.ordering import Ordering
 
 REPLICA = address_of("a", "replica")
@@ -24,8 +23,8 @@ def ordering(first: int = 1, time_ms: int = 0, applied_ms: int = 0) -> Ordering:
     return one
 
 
-def propose(number: int) -> Bundle:
-    return Bundle(client=address_of("b", "proxy"), numbers=(number,), commands=(b"x",))
+def propose(one: Ordering, number: int) -> None:
+    one.proposals.add(Propose(client=address_of("b", "proxy"), number=number, command=b"x"))
 
 
 def orders(effects: list[Effect]) -> list[Order]:
@@ -35,9 +34,9 @@ def orders(effects: list[Effect]) -> list[Order]:
 
 def test_all_commands_of_one_turn_share_a_slot() -> None:
     one = ordering()
-    one.add(propose(1))
+    propose(one, 1)
     assert one.gather(REPLICA) == [Send(REPLICA, Gather())]
-    one.add(propose(2))
+    propose(one, 2)
     assert one.gather(REPLICA) == []  # One is on its way, behind all that has come.
 
     (both,) = orders(one.order(2, T0))
@@ -49,7 +48,7 @@ def test_all_commands_of_one_turn_share_a_slot() -> None:
 def test_log_time_goes_on_from_what_phase_one_found_though_it_was_not_applied_here() -> None:
     """Or it would stand still until this node's own clock had caught up with that stamp."""
     one = ordering(time_ms=3_600_000, applied_ms=1_000)
-    one.add(propose(1))
+    propose(one, 1)
 
     (order,) = orders(one.order(2, Instant(T0 + 500 * NS_PER_MS)))
 
@@ -58,7 +57,7 @@ def test_log_time_goes_on_from_what_phase_one_found_though_it_was_not_applied_he
 
 def test_log_time_is_not_set_back_by_what_phase_one_found() -> None:
     one = ordering(time_ms=10, applied_ms=1_000)
-    one.add(propose(1))
+    propose(one, 1)
 
     (order,) = orders(one.order(2, Instant(T0 + 500 * NS_PER_MS)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from holdfast.actors.making import maker
 from holdfast.actors.message import Address, Local, local
@@ -22,27 +22,17 @@ class Bundle(Local):
     numbers: tuple[int, ...]
     commands: tuple[bytes, ...]
 
-    def size(self) -> int:
-        """Return how much its commands are (bytes)."""
-        return sum(map(len, self.commands))
-
     def each(self) -> Iterator[Propose]:
         """Take it apart."""
-        for number, command in zip(self.numbers, self.commands, strict=True):
-            yield _propose(client=self.client, number=number, command=command)
-
-    def split(self, first: int) -> tuple[Bundle, Bundle]:
-        """Return its ``first`` commands, and the rest."""
-        numbers, commands = self.numbers, self.commands
-        return (
-            Bundle(client=self.client, numbers=numbers[:first], commands=commands[:first]),
-            Bundle(client=self.client, numbers=numbers[first:], commands=commands[first:]),
-        )
+        return each_of(self.client, self.numbers, self.commands)
 
 
-_bundle, _propose = maker(Bundle), maker(Propose)
+_propose = maker(Propose)
 
 
-def alone(propose: Propose) -> Bundle:
-    """Return a bundle of one."""
-    return _bundle(client=propose.client, numbers=(propose.number,), commands=(propose.command,))
+def each_of(
+    client: Address, numbers: Sequence[int], commands: Sequence[bytes]
+) -> Iterator[Propose]:
+    """Return the proposal of each of ``commands``, which ``client`` knows by ``numbers``."""
+    for number, command in zip(numbers, commands, strict=True):
+        yield _propose(client=client, number=number, command=command)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from holdfast.actors.effect import Effect, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant
-from holdfast.actors.paxos.bundle import Bundle
 from holdfast.actors.paxos.config import WINDOW
 from holdfast.actors.paxos.event import Gather, Order, Reign
 from holdfast.actors.paxos.logclock import LogClock
-from holdfast.actors.paxos.message import Batch
+from holdfast.actors.paxos.message import Batch, Propose
 from holdfast.actors.paxos.proposals import Proposals
 from holdfast.actors.paxos.timer import Linger, Tick
 
@@ -59,7 +58,7 @@ class Ordering:
             self.clock.set(self.stamped_ms, now)
         return self._give_slot(self.opening, now)
 
-    def end(self) -> list[Bundle]:
+    def end(self) -> list[Propose]:
         """End the reign; return who waits for a slot, or for its decision."""
         self.reign = None
         self.yielding = False
@@ -72,10 +71,6 @@ class Ordering:
     def is_drained(self, applied: int) -> bool:
         """Return whether nothing waits for a slot or a decision; slots before it are applied."""
         return not self.proposals.queue and self.free == applied
-
-    def add(self, bundle: Bundle) -> None:
-        """Let commands wait for a slot."""
-        self.proposals.add(bundle)
 
     def gather(self, replica: Address) -> list[Effect]:
         """Have `order` called once everything that has come to ``replica`` is added."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from holdfast.actors.paxos.bundle import Bundle
-from holdfast.actors.paxos.message import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX
+from holdfast.actors.message import Address
+from holdfast.actors.paxos.bundle import Bundle, each_of
+from holdfast.actors.paxos.message import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, Propose
 
 QUEUE_MAX = 10_000
 """Commands waiting for a slot: a second or two of work; and what came in one turn with the last."""
@@ -16,22 +19,47 @@ QUEUE_BYTES_MAX = 16 << 20
 """The same in bytes (16 MiB)."""
 
 
+@dataclass(slots=True, eq=False)
+class Lot:
+    """Commands of one asker that follow one another, and the numbers by which it knows them."""
+
+    client: Address
+    numbers: list[int]
+    commands: list[bytes]
+
+    def each(self) -> Iterator[Propose]:
+        """Take it apart."""
+        return each_of(self.client, self.numbers, self.commands)
+
+    def size(self) -> int:
+        """Return how much its commands are (bytes)."""
+        return sum(map(len, self.commands))
+
+    def split(self, first: int) -> tuple[Lot, Lot]:
+        """Return its ``first`` commands, and the rest."""
+        numbers, commands = self.numbers, self.commands
+        return (
+            Lot(self.client, numbers[:first], commands[:first]),
+            Lot(self.client, numbers[first:], commands[first:]),
+        )
+
+
 class Flight(NamedTuple):
-    """The commands of one slot, and as what they were asked for, in their order."""
+    """The commands of one slot, and who asked for them, in their order."""
 
     commands: tuple[bytes, ...]
-    asked: tuple[Bundle, ...]
+    asked: tuple[Lot, ...]
 
 
 class Proposals:
     """A queue, and who asked for what is in which slot.
 
-    What was asked for together stays so as far as a slot has room: what is done for a bundle
-    need not be done for each command.
+    What one asks for in a row is kept as a lot: what is done for a lot need not be done for
+    each command.
     """
 
     def __init__(self) -> None:
-        self.queue: deque[Bundle] = deque()
+        self.queue: deque[Lot] = deque()
         self.queue_commands = 0
         self.queue_bytes = 0
         self.in_flight: dict[int, Flight] = {}
@@ -41,33 +69,50 @@ class Proposals:
         """Return whether no more can wait."""
         return self.queue_commands >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX
 
-    def add(self, bundle: Bundle) -> None:
-        """Let commands wait."""
-        self.queue.append(bundle)
+    def add(self, propose: Propose) -> None:
+        """Let a command wait."""
+        lot = self._last_of(propose.client)
+        lot.numbers.append(propose.number)
+        lot.commands.append(propose.command)
+        self.queue_commands += 1
+        self.queue_bytes += len(propose.command)
+
+    def add_all(self, bundle: Bundle) -> None:
+        """Let all of ``bundle`` wait."""
+        lot = self._last_of(bundle.client)
+        lot.numbers += bundle.numbers
+        lot.commands += bundle.commands
         self.queue_commands += len(bundle.commands)
-        self.queue_bytes += bundle.size()
+        self.queue_bytes += sum(map(len, bundle.commands))
+
+    def _last_of(self, client: Address) -> Lot:
+        """Return the lot at the end of the queue, to which more of ``client`` may be added."""
+        queue = self.queue
+        if not queue or queue[-1].client != client:
+            queue.append(Lot(client, [], []))
+        return queue[-1]
 
     def take(self, slot: int) -> tuple[bytes, ...]:
         """Return as many commands as one slot carries, and remember who asked for them."""
-        asked: list[Bundle] = []
+        asked: list[Lot] = []
         commands: list[bytes] = []
         size, has_room = 0, True
         while self.queue and has_room:
-            bundle = self.queue.popleft()
-            fitting = _fitting(bundle, BATCH_COMMANDS_MAX - len(commands), BATCH_BYTES_MAX - size)
-            has_room = fitting == len(bundle.commands)
+            lot = self.queue.popleft()
+            fitting = _fitting(lot, BATCH_COMMANDS_MAX - len(commands), BATCH_BYTES_MAX - size)
+            has_room = fitting == len(lot.commands)
             if not has_room:
-                bundle, rest = bundle.split(fitting)
+                lot, rest = lot.split(fitting)
                 self.queue.appendleft(rest)
-            asked.append(bundle)
-            commands += bundle.commands
-            size += bundle.size()
+            asked.append(lot)
+            commands += lot.commands
+            size += lot.size()
         self.queue_commands -= len(commands)
         self.queue_bytes -= size
         flight = self.in_flight[slot] = Flight(tuple(commands), tuple(asked))
         return flight.commands
 
-    def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Bundle, ...]:
+    def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Lot, ...]:
         """Return who asked for ``commands``, which were decided for ``slot``.
 
         Others may have been decided for it: another leads by now, and this node learned what
@@ -79,19 +124,19 @@ class Proposals:
         del self.in_flight[slot]
         return flight.asked
 
-    def clear(self) -> list[Bundle]:
+    def clear(self) -> list[Propose]:
         """Forget everything, and return who waited."""
-        asked = [one for flight in self.in_flight.values() for one in flight.asked]
-        asked += self.queue
+        lots = [lot for flight in self.in_flight.values() for lot in flight.asked]
+        lots += self.queue
         self.queue.clear()
         self.queue_commands = self.queue_bytes = 0
         self.in_flight.clear()
-        return asked
+        return [propose for lot in lots for propose in lot.each()]
 
 
-def _fitting(bundle: Bundle, room: int, room_bytes: int) -> int:
-    """Return how many commands of ``bundle``, from the first, fit into a slot."""
-    if len(bundle.commands) <= room and bundle.size() <= room_bytes:
-        return len(bundle.commands)
-    sizes = accumulate(map(len, bundle.commands[:room]))
+def _fitting(lot: Lot, room: int, room_bytes: int) -> int:
+    """Return how many commands of ``lot``, from the first, fit into a slot."""
+    if len(lot.commands) <= room and lot.size() <= room_bytes:
+        return len(lot.commands)
+    sizes = accumulate(map(len, lot.commands[:room]))
     return sum(size <= room_bytes for size in sizes)

@@ -126,6 +126,8 @@ class LogProxy(Role[Heard]):
         if isinstance(event, Happened):
             self.silence.heard(now)
             return self.answering.happened(event, now)
+        if isinstance(event, Gather):
+            return [self.errands.bundled(), *self._tick()]
         if isinstance(event, FromClient):
             return self._on_client(sender, event, now)
         if isinstance(event, Told):
@@ -133,8 +135,6 @@ class LogProxy(Role[Heard]):
         if isinstance(event, FromLog):
             return self._on_log(sender, event, now)
         match event:
-            case Gather():
-                return [self.errands.bundled(), *self._tick()]
             case Abandon():
                 return [*self.own.abandon(sender, now), *self._tick()]
             case Close():

@@ -64,22 +64,24 @@ class Asking:
         except InvalidRequestError as error:
             return [refuse(asker, asked, Reason.INVALID, str(error)), Observe("proxy.refused")]
         errands = self.errands
-        errand = errands.by_key.get(key)
+        by_key = errands.by_key
+        errand = by_key.get(key)
         if errand is not None:
             errand.asker, errand.asked = asker, asked
             return ()
+        if len(by_key) >= ERRANDS_MAX and errands.is_full(kind):
+            return self.overloaded(asker, asked, f"{ERRANDS_MAX} requests")
         its = 0 if guest is None else guest.errands
-        if len(errands.by_key) >= ERRANDS_MAX or its >= GUEST_ERRANDS_MAX:
-            if errands.is_full(kind):
-                return self.overloaded(asker, asked, f"{ERRANDS_MAX} requests")
-            if is_full(its, kind, GUEST_ERRANDS_MAX):
-                return self.overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
+        if its >= GUEST_ERRANDS_MAX and is_full(its, kind, GUEST_ERRANDS_MAX):
+            return self.overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
         if kind is not ACQUIRE and kind is not RELEASE:
             errands.make_room(kind, key, guest)
         errand = errands.add(kind, key, command, now, asker=asker, asked=asked, guest=guest)
         gathered = errands.gathered
+        if not gathered:
+            return errands.gather(errand)
         gathered.append(errand)
-        return () if len(gathered) > 1 else errands.gather()
+        return ()
 
     def without_session(self, asker: Address, asked: Asked) -> Effects:
         """Answer a request under a name that is no session's id, since those have a number."""

@@ -138,7 +138,8 @@ class Errands:
         self.queued: dict[int, Errand] = {}
         """Acquires that wait in the table."""
         self.gathered: list[Errand] = []
-        """What is to be proposed at the end of this turn; the first calls `gather`."""
+        """What is to be proposed at the end of this turn, after the first was put to `gather`:
+        what is done for a bundle need not be done for each."""
         self.unheard_before = Instant(-1)
         """What was proposed before this, and is unheard, is due."""
         self.queued_before = Instant(-1)
@@ -188,8 +189,9 @@ class Errands:
         propose = _propose(client=self.door, number=errand.number, command=errand.command)
         return Send(self.replica, propose)
 
-    def gather(self) -> Effects:
-        """Have `bundled` called at the end of this turn: what a bundle costs all share."""
+    def gather(self, errand: Errand) -> Effects:
+        """Begin to gather, and have `bundled` called at the end of this turn."""
+        self.gathered.append(errand)
         return (Send(self.door, Gather()),)
 
     def bundled(self) -> Send:

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send
+from holdfast.actors.making import maker
 from holdfast.actors.message import Address, Message, node_of
-from holdfast.actors.paxos.bundle import Bundle
 from holdfast.actors.paxos.config import replica_of
 from holdfast.actors.paxos.machine import Machine
 from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
+from holdfast.actors.paxos.proposals import Lot
+
+_proposed = maker(Proposed)
 
 WAITING_MAX = 1_000
 """Commands that wait on a node that knows no master."""
@@ -62,20 +65,21 @@ class Reception:
         return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
 
     def answers(
-        self, slot: int, asked: Sequence[Bundle], outcomes: Sequence[Sequence[Message]]
+        self, slot: int, asked: Sequence[Lot], outcomes: Sequence[Sequence[Message]]
     ) -> list[Effect]:
         """Tell whoever ``asked`` what came of it in ``slot``, those aside who hear it anyway."""
         effects: list[Effect] = []
         after = 0
-        for bundle in asked:
-            client, first = bundle.client, after
-            after += len(bundle.commands)
+        for lot in asked:
+            client, first = lot.client, after
+            after += len(lot.commands)
             if client == self.listener:
                 continue
             if self.listener is None or node_of(client) != self.node:
-                for number, told in zip(bundle.numbers, outcomes[first:after], strict=True):
-                    effects += [Send(client, outcome) for outcome in told]
-                    effects.append(Send(client, Proposed(number=number, slot=slot)))
+                for number, told in zip(lot.numbers, outcomes[first:after], strict=True):
+                    for outcome in told:
+                        effects.append(Send(client, outcome))
+                    effects.append(Send(client, _proposed(number=number, slot=slot)))
         return effects
 
     def hold(self, propose: Propose) -> Effects:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, node_of
-from holdfast.actors.paxos.bundle import Bundle, alone
+from holdfast.actors.paxos.bundle import Bundle
 from holdfast.actors.paxos.config import LOG_MAX, Config, acceptor_of, catchup_of, leader_of
 from holdfast.actors.paxos.event import (
     Applied,
@@ -154,7 +154,7 @@ class Replica(Role[ReplicaHears]):
             return self.reception.hold(propose)
         if self.ordering.proposals.is_full():
             return (self.reception.decline(propose, Decline.OVERLOADED),)
-        self.ordering.add(alone(propose))
+        self.ordering.proposals.add(propose)
         if self.ordering.gathering:
             return ()  # It is given a slot with all others of this turn.
         if self.ordering.free == self.past.next and self.machine.is_patient(propose.command):
@@ -167,7 +167,7 @@ class Replica(Role[ReplicaHears]):
         plain = max(map(len, bundle.commands)) <= COMMAND_BYTES_MAX
         if ordering.reign is None or ordering.yielding or ordering.proposals.is_full() or not plain:
             return [done for one in bundle.each() for done in self._on_propose(sender, one)]
-        ordering.add(bundle)
+        ordering.proposals.add_all(bundle)
         if ordering.gathering:
             return ()  # It is given a slot with what other nodes passed on in this turn.
         if ordering.free == self.past.next and all(map(self.machine.is_patient, bundle.commands)):
@@ -188,12 +188,12 @@ class Replica(Role[ReplicaHears]):
         opening = self.ordering.begin(reign, self.past.ledger.time_ms, now)
         followed = self._follow(self.node, now)
         for propose in self.reception.take_waiting():
-            self.ordering.add(alone(propose))
+            self.ordering.proposals.add(propose)
         return [opening, *followed, *self.ordering.order(self.past.next, now)]
 
     def _on_deposed(self, now: Instant) -> Effects:
         """Tell whoever waits to propose again: what has a slot may still be decided, or not."""
-        asked = [propose for bundle in self.ordering.end() for propose in bundle.each()]
+        asked = self.ordering.end()
         followed = self._follow("", now)
         declined = [self.reception.decline(propose, Decline.NOT_MASTER) for propose in asked]
         return [*followed, *declined]
