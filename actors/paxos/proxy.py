@@ -128,10 +128,12 @@ class LogProxy(Role[Heard]):
             return self.answering.happened(event, now)
         if isinstance(event, Gather):
             return [self.errands.bundled(), *self._tick()]
-        if isinstance(event, FromClient):
-            return self._on_client(sender, event, now)
+        if isinstance(event, Proposed):
+            return ()  # What came of it is heard as outcomes.
         if isinstance(event, Told):
             return self._on_told(sender, event, now)
+        if isinstance(event, FromClient):
+            return self._on_client(sender, event, now)
         if isinstance(event, FromLog):
             return self._on_log(sender, event, now)
         match event:
@@ -202,8 +204,6 @@ class LogProxy(Role[Heard]):
                 return self._on_told(sender, event, now)
             case Franchise():
                 self.description.why_no_vote = event.why
-            case Proposed() | Happened():
-                pass  # What came of it is heard as outcomes.
         return ()
 
     def _on_told(self, sender: Address, told: Told | Declined, now: Instant) -> Effects:

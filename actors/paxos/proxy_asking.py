@@ -39,6 +39,9 @@ class Asking:
             InvalidRequestError: that one may not ask in it; the text says why.
 
         """
+        guest = self.guests.again(asker, session, now)
+        if guest is not None:
+            return guest
         client = node_of(asker)
         if client == self.node:
             return None
@@ -53,7 +56,7 @@ class Asking:
         """Take on a request, or take note that it was sent again."""
         session, guest = asked.session, self.guests.last
         try:
-            # Mostly who spoke last speaks on.
+            # Mostly who spoke last speaks on: `Guests.again`, written out.
             if guest is None or guest.session != session or guest.asker != asker:
                 guest = self.admit(asker, session, now)
             else:

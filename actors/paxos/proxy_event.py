@@ -58,7 +58,8 @@ Rest = SessionOpened | SessionKept | SessionClosed | Denied | WaitCancelled | Fo
 Told = Held | Freed | Rest
 """Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
 
-FromLog = Happened | Follow | Skipped | Franchise | Consulted | Proposed | Declined
+FromLog = Follow | Skipped | Franchise | Consulted | Declined
+"""What is heard seldom."""
 
 Heard = (
     Open

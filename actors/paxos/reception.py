@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send
-from holdfast.actors.making import maker
+from holdfast.actors.making import copier, maker
 from holdfast.actors.message import Address, Message, node_of
 from holdfast.actors.paxos.config import replica_of
 from holdfast.actors.paxos.machine import Machine
@@ -14,6 +13,7 @@ from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, 
 from holdfast.actors.paxos.proposals import Lot
 
 _proposed = maker(Proposed)
+_with_forwarded = copier(Propose, "forwarded")
 
 WAITING_MAX = 1_000
 """Commands that wait on a node that knows no master."""
@@ -62,7 +62,7 @@ class Reception:
             return self.hold(propose)
         if propose.forwarded:
             return (self.decline(propose, Decline.NOT_MASTER),)
-        return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
+        return (Send(replica_of(self.master), _with_forwarded(propose, True)),)
 
     def answers(
         self, slot: int, asked: Sequence[Lot], outcomes: Sequence[Sequence[Message]]
@@ -96,7 +96,7 @@ class Reception:
         if not master or master == self.node:
             return ()
         to = replica_of(master)
-        return [Send(to, replace(propose, forwarded=True)) for propose in self.take_waiting()]
+        return [Send(to, _with_forwarded(propose, True)) for propose in self.take_waiting()]
 
     def take_waiting(self) -> list[Propose]:
         """Hand over what waits."""
