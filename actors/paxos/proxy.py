@@ -66,6 +66,7 @@ class LogProxy(Role[Heard]):
 
     The log remembers; the door does not. A request is translated, proposed, and kept only
     until its outcome is heard, from this node's own replica or, sooner, from the master's.
+    What is asked for in one turn is proposed together (`Bundle`).
     Until then it is proposed again as it is: the log does it once, however often it comes
     and through whichever door. A request that is sent again after its answer is proposed
     again, too, and gets the outcome of the first time.

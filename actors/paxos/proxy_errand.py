@@ -163,7 +163,7 @@ class Errands:
         guest: Guest | None = None,
         own: bool = False,
     ) -> Errand:
-        """Take on a command, whose ``key`` must be free; the caller sends `propose` of it."""
+        """Take on a command, whose ``key`` must be free; the caller has it proposed."""
         assert key not in self.by_key
         self.number = number = self.number + 1
         errand = _errand(
