@@ -23,8 +23,8 @@ def ordering(first: int = 1, time_ms: int = 0, applied_ms: int = 0) -> Ordering:
     return one
 
 
-def propose(number: int) -> Propose:
-    return Propose(client=address_of("b", "proxy"), number=number, command=b"x")
+def propose(one: Ordering, number: int) -> None:
+    one.proposals.add(Propose(client=address_of("b", "proxy"), number=number, command=b"x"))
 
 
 def orders(effects: list[Effect]) -> list[Order]:
@@ -34,9 +34,9 @@ def orders(effects: list[Effect]) -> list[Order]:
 
 def test_all_commands_of_one_turn_share_a_slot() -> None:
     one = ordering()
-    one.add(propose(1))
+    propose(one, 1)
     assert one.gather(REPLICA) == [Send(REPLICA, Gather())]
-    one.add(propose(2))
+    propose(one, 2)
     assert one.gather(REPLICA) == []  # One is on its way, behind all that has come.
 
     (both,) = orders(one.order(2, T0))
@@ -48,7 +48,7 @@ def test_all_commands_of_one_turn_share_a_slot() -> None:
 def test_log_time_goes_on_from_what_phase_one_found_though_it_was_not_applied_here() -> None:
     """Or it would stand still until this node's own clock had caught up with that stamp."""
     one = ordering(time_ms=3_600_000, applied_ms=1_000)
-    one.add(propose(1))
+    propose(one, 1)
 
     (order,) = orders(one.order(2, Instant(T0 + 500 * NS_PER_MS)))
 
@@ -57,7 +57,7 @@ def test_log_time_goes_on_from_what_phase_one_found_though_it_was_not_applied_he
 
 def test_log_time_is_not_set_back_by_what_phase_one_found() -> None:
     one = ordering(time_ms=10, applied_ms=1_000)
-    one.add(propose(1))
+    propose(one, 1)
 
     (order,) = orders(one.order(2, Instant(T0 + 500 * NS_PER_MS)))
 

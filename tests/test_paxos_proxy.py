@@ -54,6 +54,7 @@ from holdfast.actors.paxos.message import Propose
 from holdfast.actors.paxos.proxy import ROUND_MS, LogProxy
 from holdfast.actors.paxos.proxy_event import Round
 from holdfast.actors.role import Role
+from holdfast.cluster.simulation.prompt import PromptProxy
 from holdfast.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -84,7 +85,7 @@ class NoHost:
 
 @pytest.fixture
 def door() -> LogProxy:
-    door = LogProxy(
+    door = PromptProxy(
         DOOR,
         NoHost(),
         node="n1",

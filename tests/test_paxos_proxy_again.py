@@ -25,6 +25,7 @@ from holdfast.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
 from holdfast.actors.paxos.proxy_errand import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
 from holdfast.actors.paxos.proxy_event import Round
 from holdfast.actors.role import Role
+from holdfast.cluster.simulation.prompt import PromptProxy
 from holdfast.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -47,7 +48,7 @@ class NoHost:
 
 @pytest.fixture
 def door() -> LogProxy:
-    door = LogProxy(
+    door = PromptProxy(
         DOOR,
         NoHost(),
         node="n1",

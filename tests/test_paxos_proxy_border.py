@@ -22,13 +22,14 @@ from holdfast.actors.lock.name import WAIT_MS_MAX
 from holdfast.actors.lock.outcome import Held, Lost, Outcome, SessionKept
 from holdfast.actors.lock.session_message import End, Evict, HoldLost, ListLocks, Open
 from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
-from holdfast.actors.paxos import proxy_errand, proxy_guest
+from holdfast.actors.paxos import proxy_asking, proxy_errand, proxy_guest
 from holdfast.actors.paxos.event import Happened
 from holdfast.actors.paxos.message import Propose
 from holdfast.actors.paxos.proxy import LogProxy
 from holdfast.actors.paxos.proxy_event import Round
 from holdfast.actors.paxos.proxy_guest import SILENCE_MS
 from holdfast.actors.role import Role
+from holdfast.cluster.simulation.prompt import PromptProxy
 from holdfast.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -51,7 +52,7 @@ class NoHost:
 
 @pytest.fixture
 def door() -> LogProxy:
-    door = LogProxy(
+    door = PromptProxy(
         DOOR,
         NoHost(),
         node="n1",
@@ -92,7 +93,7 @@ def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
 
 
 def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.actors.paxos.proxy.GUEST_ERRANDS_MAX", 3)
+    monkeypatch.setattr("holdfast.actors.paxos.proxy_asking.GUEST_ERRANDS_MAX", 3)
     for request in (2, 3, 4):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     (refused,) = told(door.handle(ANN, acquire(5, "l5"), T0), Refused)
@@ -107,7 +108,7 @@ def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.Mon
 def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_session(
     door: LogProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.actors.paxos.proxy.GUEST_ERRANDS_MAX", 4)
+    monkeypatch.setattr("holdfast.actors.paxos.proxy_asking.GUEST_ERRANDS_MAX", 4)
     monkeypatch.setattr(proxy_errand, "ERRANDS_MAX", 4)
     for request in (2, 3, 4, 5):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
@@ -126,7 +127,8 @@ def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_s
 
 
 def test_a_node_has_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_errand, "ERRANDS_MAX", 2)
+    for module in (proxy_errand, proxy_asking):
+        monkeypatch.setattr(module, "ERRANDS_MAX", 2)
     for request in (2, 3):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     (refused,) = told(door.handle(ANN, acquire(4, "l4"), T0), Refused)

@@ -27,11 +27,12 @@ from holdfast.actors.lock.table import LockTable
 from holdfast.actors.message import NS_PER_MS, Address, Event, Instant, Message
 from holdfast.actors.paxos.event import Happened
 from holdfast.actors.paxos.message import Propose
-from holdfast.actors.paxos.proxy import ROUND_MS, LogProxy
+from holdfast.actors.paxos.proxy import ROUND_MS
 from holdfast.actors.paxos.proxy_errand import ASK_AGAIN_MS
 from holdfast.actors.paxos.proxy_event import Round
 from holdfast.actors.paxos.proxy_tenure import TTL_MS
 from holdfast.actors.role import Role
+from holdfast.cluster.simulation.prompt import PromptProxy
 from holdfast.transport.wire import decode, encode
 
 DOOR, REPLICA = Address("n1/proxy"), Address("n1/replica")
@@ -60,7 +61,7 @@ class Inside:
         self.ms = 0
         self.told: list[tuple[Address, Message]] = []
         self.commands: list[Command] = []
-        self.door = LogProxy(
+        self.door = PromptProxy(
             DOOR,
             NoHost(),
             node="n1",

@@ -19,10 +19,11 @@ from holdfast.actors.lock.table import LockTable
 from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
 from holdfast.actors.paxos.event import Happened
 from holdfast.actors.paxos.message import Propose
-from holdfast.actors.paxos.proxy import ROUND_MS, LogProxy
+from holdfast.actors.paxos.proxy import ROUND_MS
 from holdfast.actors.paxos.proxy_event import Round
 from holdfast.actors.paxos.proxy_tenure import TTL_MS
 from holdfast.actors.role import Role
+from holdfast.cluster.simulation.prompt import PromptProxy
 from holdfast.transport.wire import decode, encode
 
 SEEDS = range(60)
@@ -61,7 +62,7 @@ class Inside:
         self.stubborn = False
         """Whether its callers keep what they hold."""
         self.rings_at: int | None = None
-        self.door = LogProxy(
+        self.door = PromptProxy(
             Address(f"{node}/proxy"),
             NoHost(),
             node=node,

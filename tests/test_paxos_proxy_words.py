@@ -34,6 +34,7 @@ from holdfast.actors.paxos.event import Follow, Happened
 from holdfast.actors.paxos.message import Propose
 from holdfast.actors.paxos.proxy import LogProxy
 from holdfast.actors.role import Role
+from holdfast.cluster.simulation.prompt import PromptProxy
 from holdfast.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -60,7 +61,7 @@ class NoHost:
 
 @pytest.fixture
 def door() -> LogProxy:
-    door = LogProxy(
+    door = PromptProxy(
         DOOR,
         NoHost(),
         node="n1",

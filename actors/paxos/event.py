@@ -131,7 +131,10 @@ class Order(Local):
 
 @local
 class Gather(Local):
-    """Replica to itself, behind all that has come: give it slots, as few as it fits into."""
+    """A role to itself, behind all that has come: let it go on together.
+
+    The door bundles it; the replica gives it slots, as few as it fits into.
+    """
 
 
 @local

@@ -72,10 +72,6 @@ class Ordering:
         """Return whether nothing waits for a slot or a decision; slots before it are applied."""
         return not self.proposals.queue and self.free == applied
 
-    def add(self, propose: Propose) -> None:
-        """Let a command wait for a slot."""
-        self.proposals.add(propose)
-
     def gather(self, replica: Address) -> list[Effect]:
         """Have `order` called once everything that has come to ``replica`` is added."""
         if self.gathering:

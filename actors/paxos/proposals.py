@@ -3,58 +3,116 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
+from holdfast.actors.message import Address
+from holdfast.actors.paxos.bundle import Bundle, each_of
 from holdfast.actors.paxos.message import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, Propose
 
 QUEUE_MAX = 10_000
-"""Commands waiting for a slot: a second or two of work."""
+"""Commands waiting for a slot: a second or two of work; and what came in one turn with the last."""
 
 QUEUE_BYTES_MAX = 16 << 20
 """The same in bytes (16 MiB)."""
 
 
+@dataclass(slots=True, eq=False)
+class Lot:
+    """Commands of one asker that follow one another, and the numbers by which it knows them."""
+
+    client: Address
+    numbers: list[int]
+    commands: list[bytes]
+
+    def each(self) -> Iterator[Propose]:
+        """Take it apart."""
+        return each_of(self.client, self.numbers, self.commands)
+
+    def size(self) -> int:
+        """Return how much its commands are (bytes)."""
+        return sum(map(len, self.commands))
+
+    def split(self, first: int) -> tuple[Lot, Lot]:
+        """Return its ``first`` commands, and the rest."""
+        numbers, commands = self.numbers, self.commands
+        return (
+            Lot(self.client, numbers[:first], commands[:first]),
+            Lot(self.client, numbers[first:], commands[first:]),
+        )
+
+
 class Flight(NamedTuple):
-    """The commands of one slot, and as what they were proposed, in their order."""
+    """The commands of one slot, and who asked for them, in their order."""
 
     commands: tuple[bytes, ...]
-    proposed: tuple[Propose, ...]
+    asked: tuple[Lot, ...]
 
 
 class Proposals:
-    """A queue, and who asked for what is in which slot."""
+    """A queue, and who asked for what is in which slot.
+
+    What one asks for in a row is kept as a lot: what is done for a lot need not be done for
+    each command.
+    """
 
     def __init__(self) -> None:
-        self.queue: deque[Propose] = deque()
+        self.queue: deque[Lot] = deque()
+        self.queue_commands = 0
         self.queue_bytes = 0
         self.in_flight: dict[int, Flight] = {}
         """What was given which slot and is not known to be decided."""
 
     def is_full(self) -> bool:
         """Return whether no more can wait."""
-        return len(self.queue) >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX
+        return self.queue_commands >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX
 
     def add(self, propose: Propose) -> None:
         """Let a command wait."""
-        self.queue.append(propose)
+        lot = self._last_of(propose.client)
+        lot.numbers.append(propose.number)
+        lot.commands.append(propose.command)
+        self.queue_commands += 1
         self.queue_bytes += len(propose.command)
+
+    def add_all(self, bundle: Bundle) -> None:
+        """Let all of ``bundle`` wait."""
+        lot = self._last_of(bundle.client)
+        lot.numbers += bundle.numbers
+        lot.commands += bundle.commands
+        self.queue_commands += len(bundle.commands)
+        self.queue_bytes += sum(map(len, bundle.commands))
+
+    def _last_of(self, client: Address) -> Lot:
+        """Return the lot at the end of the queue, to which more of ``client`` may be added."""
+        queue = self.queue
+        if not queue or queue[-1].client != client:
+            queue.append(Lot(client, [], []))
+        return queue[-1]
 
     def take(self, slot: int) -> tuple[bytes, ...]:
         """Return as many commands as one slot carries, and remember who asked for them."""
-        queue, size = self.queue, 0
-        proposed: list[Propose] = []
-        while queue and len(proposed) < BATCH_COMMANDS_MAX:
-            more = size + len(queue[0].command)
-            if more > BATCH_BYTES_MAX:
-                break
-            size = more
-            proposed.append(queue.popleft())
+        asked: list[Lot] = []
+        commands: list[bytes] = []
+        size, has_room = 0, True
+        while self.queue and has_room:
+            lot = self.queue.popleft()
+            fitting = _fitting(lot, BATCH_COMMANDS_MAX - len(commands), BATCH_BYTES_MAX - size)
+            has_room = fitting == len(lot.commands)
+            if not has_room:
+                lot, rest = lot.split(fitting)
+                self.queue.appendleft(rest)
+            asked.append(lot)
+            commands += lot.commands
+            size += lot.size()
+        self.queue_commands -= len(commands)
         self.queue_bytes -= size
-        commands = tuple([propose.command for propose in proposed])
-        self.in_flight[slot] = Flight(commands, tuple(proposed))
-        return commands
+        flight = self.in_flight[slot] = Flight(tuple(commands), tuple(asked))
+        return flight.commands
 
-    def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Propose, ...]:
+    def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Lot, ...]:
         """Return who asked for ``commands``, which were decided for ``slot``.
 
         Others may have been decided for it: another leads by now, and this node learned what
@@ -64,13 +122,21 @@ class Proposals:
         if flight is None or flight.commands != commands:
             return ()
         del self.in_flight[slot]
-        return flight.proposed
+        return flight.asked
 
     def clear(self) -> list[Propose]:
         """Forget everything, and return who waited."""
-        proposed = [one for flight in self.in_flight.values() for one in flight.proposed]
-        proposed += self.queue
+        lots = [lot for flight in self.in_flight.values() for lot in flight.asked]
+        lots += self.queue
         self.queue.clear()
-        self.queue_bytes = 0
+        self.queue_commands = self.queue_bytes = 0
         self.in_flight.clear()
-        return proposed
+        return [propose for lot in lots for propose in lot.each()]
+
+
+def _fitting(lot: Lot, room: int, room_bytes: int) -> int:
+    """Return how many commands of ``lot``, from the first, fit into a slot."""
+    if len(lot.commands) <= room and lot.size() <= room_bytes:
+        return len(lot.commands)
+    sizes = accumulate(map(len, lot.commands[:room]))
+    return sum(size <= room_bytes for size in sizes)

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from holdfast.actors.client.message import Close
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
+from holdfast.actors.effect import Effect, Effects, Observe, Wake
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.backend import Reported
 from holdfast.actors.lock.command import Command
 from holdfast.actors.lock.message import (
     Abandon,
     Acquire,
-    Alive,
     Describe,
     Inspect,
     KeepAlive,
@@ -21,19 +20,17 @@ from holdfast.actors.lock.message import (
     Release,
 )
 from holdfast.actors.lock.name import OWNER_BYTES_MAX
-from holdfast.actors.lock.session_message import Evict, ListLocks, Open
+from holdfast.actors.lock.session_message import Evict, ListLocks
 from holdfast.actors.message import Address, Instant, node_of
-from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Happened, Skipped
+from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Gather, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
+from holdfast.actors.paxos.proxy_asking import Asking
 from holdfast.actors.paxos.proxy_command import check_question, translate
 from holdfast.actors.paxos.proxy_errand import (
-    ACQUIRE,
     ERRANDS_MAX,
-    RELEASE,
     Errands,
     Kind,
-    is_full,
 )
 from holdfast.actors.paxos.proxy_event import (
     Asked,
@@ -44,10 +41,7 @@ from holdfast.actors.paxos.proxy_event import (
     Told,
 )
 from holdfast.actors.paxos.proxy_guest import (
-    GUEST_ERRANDS_MAX,
-    Guest,
     Guests,
-    why_foreign,
 )
 from holdfast.actors.paxos.proxy_own import OwnSession
 from holdfast.actors.paxos.proxy_reading import Readings
@@ -72,6 +66,7 @@ class LogProxy(Role[Heard]):
 
     The log remembers; the door does not. A request is translated, proposed, and kept only
     until its outcome is heard, from this node's own replica or, sooner, from the master's.
+    What is asked for in one turn is proposed together (`Bundle`).
     Until then it is proposed again as it is: the log does it once, however often it comes
     and through whichever door. A request that is sent again after its answer is proposed
     again, too, and gets the outcome of the first time.
@@ -111,6 +106,7 @@ class LogProxy(Role[Heard]):
         tenure = Tenure(node, name, self.errands)
         self.own = OwnSession(node, self.errands, tenure, self.silence)
         self.answering = Answering(node, self.errands, self.guests, self.own)
+        self.asking = Asking(node, self.errands, self.guests, self.answering)
         self.readings = Readings(node, replica, self.silence)
         self.description = Description(node, members, self.readings)
         self.evictions = 0
@@ -125,14 +121,20 @@ class LogProxy(Role[Heard]):
         """Serve clients, hear the log."""
         # What is heard most is looked for first: to ask for one of many kinds takes a while.
         if isinstance(event, Acquire) or isinstance(event, Release):  # noqa: SIM101
+            if event.session and self.errands.by_key:  # As mostly: more is under way.
+                return self.asking.ask(sender, event, now)
             return self._on_client(sender, event, now)
         if isinstance(event, Happened):
             self.silence.heard(now)
             return self.answering.happened(event, now)
-        if isinstance(event, FromClient):
-            return self._on_client(sender, event, now)
+        if isinstance(event, Gather):
+            return [self.errands.bundled(), *self._tick()]
+        if isinstance(event, Proposed):
+            return ()  # What came of it is heard as outcomes.
         if isinstance(event, Told):
             return self._on_told(sender, event, now)
+        if isinstance(event, FromClient):
+            return self._on_client(sender, event, now)
         if isinstance(event, FromLog):
             return self._on_log(sender, event, now)
         match event:
@@ -153,63 +155,16 @@ class LogProxy(Role[Heard]):
             if len(event.session) > OWNER_BYTES_MAX:  # It would be kept until the answer.
                 return [Observe("proxy.session_malformed")]
             return [*self.description.ask(asker, event, now), *self._tick()]
-        guest = self.guests.again(asker, event.session, now)
-        if guest is None:
-            guest, problem = self._admit(asker, event.session, now)
-            if problem:
-                return [refuse(asker, event, Reason.INVALID, problem), Observe("proxy.refused")]
         try:
-            if isinstance(event, Inspect) or isinstance(event, ListLocks):  # noqa: SIM101
+            if isinstance(event, Inspect | ListLocks):
+                self.asking.admit(asker, event.session, now)
                 check_question(event)
                 return [*self.readings.ask(asker, event, now), *self._tick()]
-            if not event.session:
+            if not event.session and node_of(asker) == self.node:
                 return self._on_inside(asker, event, now)
-            return self._on_asked(asker, guest, event, now)
         except InvalidRequestError as error:
             return [refuse(asker, event, Reason.INVALID, str(error)), Observe("proxy.refused")]
-
-    def _admit(self, asker: Address, session: str, now: Instant) -> tuple[Guest | None, str]:
-        """Return who is to be charged for a request in ``session``, and why it may not be asked."""
-        client = node_of(asker)
-        if client == self.node:
-            return None, ""
-        guest = self.guests.by_id.get(client)
-        if guest is None or guest.session != session:
-            problem = why_foreign(client, session)
-            if problem:
-                return None, problem
-        return self.guests.hear(client, asker, session, now), ""
-
-    def _on_asked(self, asker: Address, guest: Guest | None, asked: Asked, now: Instant) -> Effects:
-        if "." not in asked.session and not isinstance(asked, Open | Evict):
-            return self._on_sessionless(asker, asked)
-        kind, key, command = translate(asked)
-        errand = self.errands.by_key.get(key)
-        if errand is not None:
-            errand.asker, errand.asked = asker, asked
-            return ()
-        if self.errands.is_full(kind):
-            return self._overloaded(asker, asked, f"{ERRANDS_MAX} requests")
-        if guest is not None and is_full(guest.errands, kind, GUEST_ERRANDS_MAX):
-            return self._overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
-        if kind is not ACQUIRE and kind is not RELEASE:
-            self.errands.make_room(kind, key, guest)
-        errand = self.errands.add(kind, key, command, now, asker=asker, asked=asked, guest=guest)
-        propose = self.errands.propose(errand)
-        return (propose,) if self.ticking else (propose, *self._tick())
-
-    def _on_sessionless(self, asker: Address, asked: Asked) -> Effects:
-        """Answer a request under a name that is no session's id, since those have a number."""
-        if isinstance(asked, KeepAlive):
-            alive = Alive(
-                session=asked.session,
-                node=self.node,
-                request=asked.request,
-                master=self.answering.master,
-            )
-            return [Send(asker, alive)]
-        text = f"{asked.session[:80]!r} is no session, but a name: open one under it"
-        return [refuse(asker, asked, Reason.SESSION_EXPIRED, text), Observe("proxy.refused")]
+        return self.asking.ask(asker, event, now)
 
     def _on_inside(self, asker: Address, asked: Asked, now: Instant) -> Effects:
         """Serve a caller inside the process that names no session."""
@@ -217,7 +172,7 @@ class LogProxy(Role[Heard]):
             case Acquire():
                 translate(replace(asked, session=self.name, request=1))
                 if self.errands.is_full(Kind.ACQUIRE):
-                    return self._overloaded(asker, asked, f"{ERRANDS_MAX} requests")
+                    return self.asking.overloaded(asker, asked, f"{ERRANDS_MAX} requests")
                 return [*self.own.acquire(asker, asked, now), *self._tick()]
             case Release():
                 return [*self.own.release(asker, asked, now), *self._tick()]
@@ -228,13 +183,9 @@ class LogProxy(Role[Heard]):
                 errand = self.errands.add(kind, key, command, now, asker=asker, asked=asked)
                 return [self.errands.propose(errand), *self._tick()]
             case KeepAlive():
-                return self._on_sessionless(asker, asked)
+                return self.asking.without_session(asker, asked)
             case _:
                 raise InvalidRequestError("session is empty; there is none to do this to")
-
-    def _overloaded(self, asker: Address, asked: Asked, limit: str) -> Effects:
-        text = f"{limit} are under way at node {self.node}, its limit; nothing was done"
-        return [refuse(asker, asked, Reason.OVERLOADED, text), Observe("proxy.refused")]
 
     def _on_log(self, sender: Address, event: FromLog, now: Instant) -> Effects:
         match event:
@@ -254,8 +205,6 @@ class LogProxy(Role[Heard]):
                 return self._on_told(sender, event, now)
             case Franchise():
                 self.description.why_no_vote = event.why
-            case Proposed() | Happened():
-                pass  # What came of it is heard as outcomes.
         return ()
 
     def _on_told(self, sender: Address, told: Told | Declined, now: Instant) -> Effects:

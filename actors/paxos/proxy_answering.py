@@ -10,14 +10,18 @@ from holdfast.actors.message import Instant, Message
 from holdfast.actors.paxos.event import Happened
 from holdfast.actors.paxos.message import Decline, Declined
 from holdfast.actors.paxos.proxy_command import errand_of
-from holdfast.actors.paxos.proxy_errand import Errand, Errands, Kind
-from holdfast.actors.paxos.proxy_event import Told
+from holdfast.actors.paxos.proxy_errand import ACQUIRE, RELEASE, Errand, Errands, Kind
+from holdfast.actors.paxos.proxy_event import Rest, Told
 from holdfast.actors.paxos.proxy_guest import Guests, client_of
 from holdfast.actors.paxos.proxy_own import OwnSession
-from holdfast.actors.paxos.proxy_wording import answer, ended, hold_lost, refuse
-
-_GRANTED = Observe("proxy.granted")
-_RELEASED = Observe("proxy.released")
+from holdfast.actors.paxos.proxy_wording import (
+    answer,
+    ended,
+    hold_lost,
+    new_granted,
+    new_released,
+    refuse,
+)
 
 _LOSSES: frozenset[type[Message]] = frozenset({Lost, SessionClosed})
 
@@ -43,24 +47,14 @@ class Answering:
 
     def happened(self, happened: Happened, now: Instant) -> list[Effect]:
         """Take in what one slot brought, of which this node's replica tells every one."""
-        effects: list[Effect] = []
         outcomes = happened.outcomes
         if not self.errands.by_key and _LOSSES.isdisjoint(map(type, outcomes)):
-            return effects  # As mostly where few clients come: nothing but losses concerns them.
-        for outcome in outcomes:
-            if isinstance(outcome, Held) or isinstance(outcome, Freed):  # noqa: SIM101  # Mostly.
-                self._take(outcome, now, effects)
-            elif isinstance(outcome, Told):
-                self._take(outcome, now, effects)
-                if isinstance(outcome, Lost | SessionClosed):
-                    self._warn(outcome, now, effects)
-        return effects
+            return []  # As mostly where few clients come: nothing but losses concerns them.
+        return self._take_each(outcomes, now, warning=True)
 
     def told(self, outcome: Told, now: Instant) -> list[Effect]:
         """Take in what the master's replica says itself, ahead of this node's own."""
-        effects: list[Effect] = []
-        self._take(outcome, now, effects)
-        return effects
+        return self._take_each((outcome,), now, warning=False)
 
     def declined(self, declined: Declined) -> Effects:
         """Take in that a proposal was not accepted.
@@ -82,7 +76,56 @@ class Answering:
             return [refuse(errand.asker, errand.asked, Reason.OVERLOADED, text), mark]
         return [mark]
 
-    def _take(self, outcome: Told, now: Instant, effects: list[Effect]) -> None:
+    def _take_each(
+        self, outcomes: tuple[Message, ...], now: Instant, *, warning: bool
+    ) -> list[Effect]:
+        """Answer whoever waits here; count the answers, and not one by one."""
+        effects: list[Effect] = []
+        by_key, end = self.errands.by_key, self.errands.end
+        granted = released = 0
+        for outcome in outcomes:
+            if isinstance(outcome, Held):
+                kind = ACQUIRE
+            elif isinstance(outcome, Freed):
+                kind = RELEASE
+            else:
+                if isinstance(outcome, Rest):
+                    self._take(outcome, now, effects)
+                    if warning and isinstance(outcome, Lost | SessionClosed):
+                        self._warn(outcome, now, effects)
+                continue
+            session, owner, lock = outcome.session, outcome.owner, outcome.lock
+            request = outcome.request
+            errand = by_key.get((session, owner, lock, request))
+            if errand is None or errand.kind is not kind:
+                continue  # Nobody's here, or a grant of a release, which can only be wrong.
+            if errand.own:
+                effects += self.own.settle(errand, outcome, now)
+                continue
+            end(errand)
+            if isinstance(outcome, Held):
+                granted += 1
+                message: Message = new_granted(
+                    lock=lock,
+                    fence=outcome.fence,
+                    session=session,
+                    owner=owner,
+                    request=request,
+                    count=outcome.count,
+                )
+            else:
+                released += 1
+                message = new_released(
+                    lock=lock, session=session, owner=owner, request=request, count=outcome.count
+                )
+            effects.append(Send(errand.asker, message))
+        if granted:
+            effects.append(Observe("proxy.granted", granted))
+        if released:
+            effects.append(Observe("proxy.released", released))
+        return effects
+
+    def _take(self, outcome: Rest, now: Instant, effects: list[Effect]) -> None:
         """Answer whoever waits for ``outcome`` here, if anybody does."""
         errand = errand_of(self.errands, outcome)
         if errand is None or isinstance(outcome, Lost):
@@ -97,11 +140,7 @@ class Answering:
             return
         self.errands.end(errand)
         effects.append(Send(errand.asker, answer(errand, outcome, now, self.node, self.master)))
-        if isinstance(outcome, Held):
-            effects.append(_GRANTED)
-        elif isinstance(outcome, Freed):
-            effects.append(_RELEASED)
-        elif isinstance(outcome, Denied):
+        if isinstance(outcome, Denied):
             effects.append(Observe("proxy.refused"))
 
     def _warn(self, outcome: Lost | SessionClosed, now: Instant, effects: list[Effect]) -> None:
@@ -119,4 +158,8 @@ class Answering:
 
 def _is_untried(errand: Errand) -> bool:
     """Return whether ``errand`` is new work, no copy of which can be in the log yet."""
-    return errand.times == 1 and errand.kind in (Kind.OPEN, Kind.ACQUIRE, Kind.EVICT)
+    return errand.proposed_at == errand.since and errand.kind in (
+        Kind.OPEN,
+        Kind.ACQUIRE,
+        Kind.EVICT,
+    )

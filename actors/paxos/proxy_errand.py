@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice, takewhile
+from operator import attrgetter
 
-from holdfast.actors.effect import Send
+from holdfast.actors.effect import Effects, Send
 from holdfast.actors.lock.command import Command
 from holdfast.actors.making import maker
 from holdfast.actors.message import NS_PER_MS, Address, Instant
+from holdfast.actors.paxos.bundle import Bundle
+from holdfast.actors.paxos.event import Gather
 from holdfast.actors.paxos.message import Propose
 from holdfast.actors.paxos.proxy_event import Asked
 from holdfast.actors.paxos.proxy_guest import Guest
@@ -86,8 +89,7 @@ class Errand:
         asked: the request as its asker said it, None for what the door wants for itself.
         asked_at: when it was asked for.
         since: when it was first proposed: what its outcome confirms was true after that.
-        proposed_at: when it was last proposed.
-        times: how often it was proposed.
+        proposed_at: when it was last proposed, or known to wait in the log.
         guest: the client that is charged for it, None for one inside the node.
         own: whether it belongs to the node's own session.
 
@@ -102,20 +104,21 @@ class Errand:
     asked_at: Instant
     since: Instant
     proposed_at: Instant
-    times: int = 1
     guest: Guest | None = None
     own: bool = False
 
 
 _errand = maker(Errand)
+_NUMBER: Callable[[Errand], int] = attrgetter("number")
+_COMMAND: Callable[[Errand], bytes] = attrgetter("command")
 
 
 class Errands:
     """All commands under way. The log's outcome ends an errand; until then it is repeated.
 
-    Both queues are in the order of `Errand.proposed_at`, so that what is due is in front and
-    a look at them costs what is due. They are `OrderedDict` since a dict that loses its first
-    key again and again walks over all the lost ones each time.
+    Both queues are in the order of `Errand.proposed_at`, so that what is due is in front and a
+    look at them costs what is due; and a little for what has left the front since the dict grew
+    last, so what is due is taken in one look.
 
     Args:
         door: whose errands these are; outcomes come there.
@@ -130,10 +133,13 @@ class Errands:
         self._encode = encode
         self.number = 0
         self.by_key: dict[Key, Errand] = {}
-        self.unheard: OrderedDict[int, Errand] = OrderedDict()
+        self.unheard: dict[int, Errand] = {}
         """Of which the log is not known to know."""
-        self.queued: OrderedDict[int, Errand] = OrderedDict()
+        self.queued: dict[int, Errand] = {}
         """Acquires that wait in the table."""
+        self.gathered: list[Errand] = []
+        """What is to be proposed at the end of this turn, after the first was put to `gather`:
+        what is done for a bundle need not be done for each."""
         self.unheard_before = Instant(-1)
         """What was proposed before this, and is unheard, is due."""
         self.queued_before = Instant(-1)
@@ -157,13 +163,13 @@ class Errands:
         guest: Guest | None = None,
         own: bool = False,
     ) -> Errand:
-        """Take on a command, whose ``key`` must be free; the caller sends `propose` of it."""
+        """Take on a command, whose ``key`` must be free; the caller has it proposed."""
         assert key not in self.by_key
-        self.number += 1
+        self.number = number = self.number + 1
         errand = _errand(
             key=key,
             kind=kind,
-            number=self.number,
+            number=number,
             command=self._encode(command),
             asker=asker,
             asked=asked,
@@ -173,7 +179,7 @@ class Errands:
             guest=guest,
             own=own,
         )
-        self.by_key[key] = self.unheard[errand.number] = errand
+        self.by_key[key] = self.unheard[number] = errand
         if guest is not None:
             guest.errands += 1
         return errand
@@ -182,6 +188,17 @@ class Errands:
         """Return the proposal of ``errand`` to this node's replica, which passes it on."""
         propose = _propose(client=self.door, number=errand.number, command=errand.command)
         return Send(self.replica, propose)
+
+    def gather(self, errand: Errand) -> Effects:
+        """Begin to gather, and have `bundled` called at the end of this turn."""
+        self.gathered.append(errand)
+        return (Send(self.door, Gather()),)
+
+    def bundled(self) -> Send:
+        """Return the proposal of what was gathered."""
+        gathered, self.gathered = self.gathered, []
+        numbers, commands = tuple(map(_NUMBER, gathered)), tuple(map(_COMMAND, gathered))
+        return Send(self.replica, Bundle(client=self.door, numbers=numbers, commands=commands))
 
     def numbered(self, number: int) -> Errand | None:
         """Return the errand that replicas know by ``number``, None if it is over."""
@@ -192,8 +209,9 @@ class Errands:
         del self.by_key[errand.key]
         if self.unheard.pop(errand.number, None) is None:
             del self.queued[errand.number]
-        if errand.guest is not None:
-            errand.guest.errands -= 1
+        guest = errand.guest
+        if guest is not None:
+            guest.errands -= 1
 
     def make_room(self, kind: Kind, key: Key, guest: Guest | None) -> None:
         """Drop what is under way and made needless by a new command."""
@@ -234,9 +252,9 @@ class Errands:
     def known(self, errand: Errand, now: Instant) -> None:
         """Note that the log knows of ``errand``, an acquire, and will say when it is over."""
         self.unheard.pop(errand.number, None)
+        self.queued.pop(errand.number, None)
         errand.proposed_at = now
         self.queued[errand.number] = errand
-        self.queued.move_to_end(errand.number)
 
     def doubt(self, now: Instant, *, queued: bool = False) -> None:
         """Let all be due that is unheard, and what is ``queued`` too if that is asked for."""
@@ -256,17 +274,14 @@ class Errands:
         due += _older(self.queued, looked, min(LOOKS_MAX, most - len(due)))
         for errand in due:
             errand.proposed_at = now
-            errand.times += 1
             self.unheard[errand.number] = errand
         return due
 
 
-def _older(queue: OrderedDict[int, Errand], before: Instant, most: int) -> list[Errand]:
+def _older(queue: dict[int, Errand], before: Instant, most: int) -> list[Errand]:
     """Take from the front of ``queue`` what was proposed ``before``, at most ``most``."""
-    taken: list[Errand] = []
-    while queue and len(taken) < most:
-        number = next(iter(queue))
-        if queue[number].proposed_at >= before:
-            break
-        taken.append(queue.pop(number))
+    old = takewhile(lambda errand: errand.proposed_at < before, queue.values())
+    taken = list(islice(old, most))
+    for errand in taken:
+        del queue[errand.number]
     return taken

@@ -27,7 +27,7 @@ from holdfast.actors.lock.outcome import (
 )
 from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
 from holdfast.actors.message import Timer, timer
-from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Happened, Skipped
+from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Gather, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 
 
@@ -36,7 +36,10 @@ class Round(Timer):
     """Propose again what the log may not have heard, and see what has lasted too long."""
 
 
-Asked = Open | End | KeepAlive | Acquire | Release | Cancel | Evict
+Rarely = Open | End | KeepAlive | Cancel | Evict
+"""Requests that become commands in the log, but for those that come most."""
+
+Asked = Acquire | Release | Rarely
 """Requests that become commands in the log."""
 
 Question = Inspect | ListLocks
@@ -49,10 +52,14 @@ Ending = (
 )
 """Outcomes after which nothing more is to be expected of a command."""
 
-Told = Ending | Queued | Lost
+Rest = SessionOpened | SessionKept | SessionClosed | Denied | WaitCancelled | Forced | Queued | Lost
+"""Outcomes but for those that come most."""
+
+Told = Held | Freed | Rest
 """Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
 
-FromLog = Happened | Follow | Skipped | Franchise | Consulted | Proposed | Declined
+FromLog = Follow | Skipped | Franchise | Consulted | Declined
+"""What is heard seldom."""
 
 Heard = (
     Open
@@ -85,6 +92,7 @@ Heard = (
     | Queued
     | Lost
     | Reported
+    | Gather
     | Round
 )
 """All of it, one by one, as `Role` reads it."""

@@ -34,7 +34,8 @@ from holdfast.actors.paxos.proxy_errand import Errand
 from holdfast.actors.paxos.proxy_event import Asked, Ending, Question
 from holdfast.actors.paxos.proxy_guest import client_of
 
-_granted, _released = maker(Granted), maker(Released)
+new_granted, new_released = maker(Granted), maker(Released)
+"""What is said most."""
 
 _REASONS: dict[Denial, Reason] = {
     Denial.TIMED_OUT: Reason.TIMED_OUT,
@@ -67,7 +68,7 @@ def answer(
     assert asked is not None
     match outcome:
         case Held():
-            return _granted(
+            return new_granted(
                 lock=outcome.lock,
                 fence=outcome.fence,
                 session=asked.session,
@@ -76,7 +77,7 @@ def answer(
                 count=outcome.count,
             )
         case Freed():
-            return _released(
+            return new_released(
                 lock=outcome.lock,
                 session=asked.session,
                 owner=_owner(asked),

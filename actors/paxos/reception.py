@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send
+from holdfast.actors.making import copier, maker
 from holdfast.actors.message import Address, Message, node_of
 from holdfast.actors.paxos.config import replica_of
 from holdfast.actors.paxos.machine import Machine
 from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
+from holdfast.actors.paxos.proposals import Lot
+
+_proposed = maker(Proposed)
+_with_forwarded = copier(Propose, "forwarded")
 
 WAITING_MAX = 1_000
 """Commands that wait on a node that knows no master."""
@@ -58,20 +62,24 @@ class Reception:
             return self.hold(propose)
         if propose.forwarded:
             return (self.decline(propose, Decline.NOT_MASTER),)
-        return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
+        return (Send(replica_of(self.master), _with_forwarded(propose, True)),)
 
     def answers(
-        self, slot: int, proposed: Sequence[Propose], outcomes: Sequence[Sequence[Message]]
+        self, slot: int, asked: Sequence[Lot], outcomes: Sequence[Sequence[Message]]
     ) -> list[Effect]:
-        """Tell whoever ``proposed`` what came of it in ``slot``, those aside who hear it anyway."""
+        """Tell whoever ``asked`` what came of it in ``slot``, those aside who hear it anyway."""
         effects: list[Effect] = []
-        for propose, told in zip(proposed, outcomes, strict=False):
-            client = propose.client
+        after = 0
+        for lot in asked:
+            client, first = lot.client, after
+            after += len(lot.commands)
             if client == self.listener:
                 continue
             if self.listener is None or node_of(client) != self.node:
-                effects += [Send(client, outcome) for outcome in told]
-                effects.append(Send(client, Proposed(number=propose.number, slot=slot)))
+                for number, told in zip(lot.numbers, outcomes[first:after], strict=True):
+                    for outcome in told:
+                        effects.append(Send(client, outcome))
+                    effects.append(Send(client, _proposed(number=number, slot=slot)))
         return effects
 
     def hold(self, propose: Propose) -> Effects:
@@ -88,7 +96,7 @@ class Reception:
         if not master or master == self.node:
             return ()
         to = replica_of(master)
-        return [Send(to, replace(propose, forwarded=True)) for propose in self.take_waiting()]
+        return [Send(to, _with_forwarded(propose, True)) for propose in self.take_waiting()]
 
     def take_waiting(self) -> list[Propose]:
         """Hand over what waits."""

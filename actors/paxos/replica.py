@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, node_of
+from holdfast.actors.paxos.bundle import Bundle
 from holdfast.actors.paxos.config import LOG_MAX, Config, acceptor_of, catchup_of, leader_of
 from holdfast.actors.paxos.event import (
     Applied,
@@ -23,11 +24,12 @@ from holdfast.actors.paxos.handover_event import Yield, Yielded
 from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.ledger import Ledger
 from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.message import Batch, Decline, Propose
+from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Batch, Decline, Propose
 from holdfast.actors.paxos.ordering import Ordering
 from holdfast.actors.paxos.photography import JOURNAL_BYTES, Photography
 from holdfast.actors.paxos.reading import ReadHears, Reads
 from holdfast.actors.paxos.reception import Reception
+from holdfast.actors.paxos.replica_event import ReplicaHears
 from holdfast.actors.paxos.state import PastHears, State, everything
 from holdfast.actors.paxos.timer import GapCheck, Linger, Tick
 from holdfast.actors.role import Host, Role
@@ -35,25 +37,6 @@ from holdfast.actors.role import Host, Role
 GAP_MS = 50
 """How long a decided slot may be missing before others are asked for it (ms): it may be under
 way, overtaken by what came after it."""
-
-ReplicaHears = (
-    ReadHears
-    | PastHears
-    | Propose
-    | Gather
-    | Decided
-    | Learned
-    | Reign
-    | Deposed
-    | Follow
-    | Leased
-    | Yield
-    | Restore
-    | Tick
-    | Linger
-    | GapCheck
-)
-"""What a replica handles."""
 
 
 class Replica(Role[ReplicaHears]):
@@ -122,6 +105,8 @@ class Replica(Role[ReplicaHears]):
     def handle(self, sender: Address, event: ReplicaHears, now: Instant) -> Effects:
         """Order, apply, answer."""
         match event:
+            case Bundle():
+                return self._on_bundle(sender, event, now)
             case Propose():
                 return self._on_propose(sender, event)
             case Decided():
@@ -143,12 +128,14 @@ class Replica(Role[ReplicaHears]):
                 return self._on_restore(event, now)
             case Gather() | Tick() | Linger():
                 return self._on_order(event, now)
-            case GapCheck():
-                return self._on_gap_check(event)
             case _:
-                return self._pass_on(sender, event, now)
+                return self._on_other(sender, event, now)
 
-    def _pass_on(self, sender: Address, event: ReadHears | PastHears, now: Instant) -> Effects:
+    def _on_other(
+        self, sender: Address, event: ReadHears | PastHears | GapCheck, now: Instant
+    ) -> Effects:
+        if isinstance(event, GapCheck):
+            return self._on_gap_check(event)
         if isinstance(event, PastHears):
             return self.past.handle(event)
         return self.reads.handle(sender, event, now)
@@ -167,12 +154,25 @@ class Replica(Role[ReplicaHears]):
             return self.reception.hold(propose)
         if self.ordering.proposals.is_full():
             return (self.reception.decline(propose, Decline.OVERLOADED),)
-        self.ordering.add(propose)
+        self.ordering.proposals.add(propose)
         if self.ordering.gathering:
             return ()  # It is given a slot with all others of this turn.
         if self.ordering.free == self.past.next and self.machine.is_patient(propose.command):
             return self.ordering.linger()
         return self.ordering.gather(self.address)
+
+    def _on_bundle(self, sender: Address, bundle: Bundle, now: Instant) -> Effects:
+        """Give slots to what this node's door brings: all that came to it in this turn."""
+        ordering = self.ordering
+        plain = max(map(len, bundle.commands)) <= COMMAND_BYTES_MAX
+        if ordering.reign is None or ordering.yielding or ordering.proposals.is_full() or not plain:
+            return [done for one in bundle.each() for done in self._on_propose(sender, one)]
+        ordering.proposals.add_all(bundle)
+        if ordering.gathering:
+            return ()  # It is given a slot with what other nodes passed on in this turn.
+        if ordering.free == self.past.next and all(map(self.machine.is_patient, bundle.commands)):
+            return ordering.linger()
+        return ordering.order(self.past.next, now)
 
     def _on_order(self, event: Gather | Tick | Linger, now: Instant) -> Effects:
         """Give slots to what has come, or to what falls due."""
@@ -188,14 +188,14 @@ class Replica(Role[ReplicaHears]):
         opening = self.ordering.begin(reign, self.past.ledger.time_ms, now)
         followed = self._follow(self.node, now)
         for propose in self.reception.take_waiting():
-            self.ordering.add(propose)
+            self.ordering.proposals.add(propose)
         return [opening, *followed, *self.ordering.order(self.past.next, now)]
 
     def _on_deposed(self, now: Instant) -> Effects:
         """Tell whoever waits to propose again: what has a slot may still be decided, or not."""
-        askers = self.ordering.end()
+        asked = self.ordering.end()
         followed = self._follow("", now)
-        declined = [self.reception.decline(asker, Decline.NOT_MASTER) for asker in askers]
+        declined = [self.reception.decline(propose, Decline.NOT_MASTER) for propose in asked]
         return [*followed, *declined]
 
     def _on_leased(self, leased: Leased, now: Instant) -> Effects:
@@ -241,8 +241,8 @@ class Replica(Role[ReplicaHears]):
         first = self.past.next
         effects: list[Effect] = []
         for slot, batch, outcomes in self.past.apply():
-            proposed = self.ordering.proposals.settle(slot, batch.commands)
-            effects += self.reception.answers(slot, proposed, outcomes[1:])
+            asked = self.ordering.proposals.settle(slot, batch.commands)
+            effects += self.reception.answers(slot, asked, outcomes[1:])
             happened = everything(outcomes)
             if self.listener is not None and happened:
                 time_ms = self.past.ledger.time_ms

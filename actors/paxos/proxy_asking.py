@@ -1,0 +1,105 @@
+"""What clients ask a door to have done, as errands."""
+
+from __future__ import annotations
+
+from holdfast.actors.effect import Effects, Observe, Send
+from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock.message import Alive, KeepAlive, Reason
+from holdfast.actors.lock.session_message import Evict, Open
+from holdfast.actors.message import Address, Instant, node_of
+from holdfast.actors.paxos.proxy_answering import Answering
+from holdfast.actors.paxos.proxy_command import translate
+from holdfast.actors.paxos.proxy_errand import ACQUIRE, ERRANDS_MAX, RELEASE, Errands, is_full
+from holdfast.actors.paxos.proxy_event import Asked
+from holdfast.actors.paxos.proxy_guest import GUEST_ERRANDS_MAX, Guest, Guests, why_foreign
+from holdfast.actors.paxos.proxy_wording import refuse
+
+
+class Asking:
+    """Takes on requests in a named session.
+
+    Args:
+        node: this node.
+        errands: where they go.
+        guests: the clients of other processes.
+        answering: knows who leads.
+
+    """
+
+    def __init__(self, node: str, errands: Errands, guests: Guests, answering: Answering) -> None:
+        self.node = node
+        self.errands = errands
+        self.guests = guests
+        self.answering = answering
+
+    def admit(self, asker: Address, session: str, now: Instant) -> Guest | None:
+        """Return who is to be charged for a request in ``session``, None for this node.
+
+        Raises:
+            InvalidRequestError: that one may not ask in it; the text says why.
+
+        """
+        guest = self.guests.again(asker, session, now)
+        if guest is not None:
+            return guest
+        client = node_of(asker)
+        if client == self.node:
+            return None
+        guest = self.guests.by_id.get(client)
+        if guest is None or guest.session != session:
+            problem = why_foreign(client, session)
+            if problem:
+                raise InvalidRequestError(problem)
+        return self.guests.hear(client, asker, session, now)
+
+    def ask(self, asker: Address, asked: Asked, now: Instant) -> Effects:
+        """Take on a request, or take note that it was sent again."""
+        session, guest = asked.session, self.guests.last
+        try:
+            # Mostly who spoke last speaks on: `Guests.again`, written out.
+            if guest is None or guest.session != session or guest.asker != asker:
+                guest = self.admit(asker, session, now)
+            else:
+                guest.heard_at = now
+            if "." not in session and not isinstance(asked, Open | Evict):
+                return self.without_session(asker, asked)
+            kind, key, command = translate(asked)
+        except InvalidRequestError as error:
+            return [refuse(asker, asked, Reason.INVALID, str(error)), Observe("proxy.refused")]
+        errands = self.errands
+        by_key = errands.by_key
+        errand = by_key.get(key)
+        if errand is not None:
+            errand.asker, errand.asked = asker, asked
+            return ()
+        if len(by_key) >= ERRANDS_MAX and errands.is_full(kind):
+            return self.overloaded(asker, asked, f"{ERRANDS_MAX} requests")
+        its = 0 if guest is None else guest.errands
+        if its >= GUEST_ERRANDS_MAX and is_full(its, kind, GUEST_ERRANDS_MAX):
+            return self.overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
+        if kind is not ACQUIRE and kind is not RELEASE:
+            errands.make_room(kind, key, guest)
+        errand = errands.add(kind, key, command, now, asker=asker, asked=asked, guest=guest)
+        gathered = errands.gathered
+        if not gathered:
+            return errands.gather(errand)
+        gathered.append(errand)
+        return ()
+
+    def without_session(self, asker: Address, asked: Asked) -> Effects:
+        """Answer a request under a name that is no session's id, since those have a number."""
+        if isinstance(asked, KeepAlive):
+            alive = Alive(
+                session=asked.session,
+                node=self.node,
+                request=asked.request,
+                master=self.answering.master,
+            )
+            return [Send(asker, alive)]
+        text = f"{asked.session[:80]!r} is no session, but a name: open one under it"
+        return [refuse(asker, asked, Reason.SESSION_EXPIRED, text), Observe("proxy.refused")]
+
+    def overloaded(self, asker: Address, asked: Asked, limit: str) -> Effects:
+        """Refuse a request for want of room."""
+        text = f"{limit} are under way at node {self.node}, its limit; nothing was done"
+        return [refuse(asker, asked, Reason.OVERLOADED, text), Observe("proxy.refused")]
