@@ -119,6 +119,11 @@ def test_a_door_brings_all_of_a_turn_at_its_end(door: LogProxy) -> None:
     assert door.handle(ANN, acquire(4), T0) == (Send(DOOR, Gather()),)
 
 
+def test_a_door_that_gathered_nothing_brings_nothing(door: LogProxy) -> None:
+    effects = door.handle(DOOR, Gather(), T0)
+    assert not [effect for effect in effects if isinstance(effect, Send)]
+
+
 def test_each_of_a_bundle_is_answered_by_its_own_outcome(door: LogProxy) -> None:
     for request in (2, 3):
         door.handle(ANN, acquire(request), T0)

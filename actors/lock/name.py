@@ -26,17 +26,39 @@ def check_lock_name(lock: str) -> None:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
+    check_lock_size(lock)
+    if not lock.isprintable():
+        raise InvalidRequestError(f"lock name {lock[:40]!r} has characters that do not print")
+
+
+def check_lock_size(lock: str) -> None:
+    """Refuse a name that is empty or too long.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
     size = utf8_size(lock)
     if not 1 <= size <= LOCK_NAME_BYTES_MAX:
         raise InvalidRequestError(
             f"lock name of {size} bytes ({lock[:40]!r}), 1 to {LOCK_NAME_BYTES_MAX} are allowed"
         )
-    if not lock.isprintable():
-        raise InvalidRequestError(f"lock name {lock[:40]!r} has characters that do not print")
 
 
 def check_owner(owner: str) -> None:
     """Refuse an owner that is too long, or not printable.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    check_owner_size(owner)
+    if not owner.isprintable():
+        raise InvalidRequestError(f"owner {owner[:40]!r} has characters that do not print")
+
+
+def check_owner_size(owner: str) -> None:
+    """Refuse an owner that is too long.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
@@ -47,8 +69,6 @@ def check_owner(owner: str) -> None:
         raise InvalidRequestError(
             f"owner of {size} bytes ({owner[:40]!r}), at most {OWNER_BYTES_MAX} are allowed"
         )
-    if not owner.isprintable():
-        raise InvalidRequestError(f"owner {owner[:40]!r} has characters that do not print")
 
 
 def check_wait(wait_ms: int | None) -> None:

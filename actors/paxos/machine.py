@@ -31,7 +31,7 @@ class Machine(Protocol):
         """Do what falls due up to ``time_ms``, then ``commands``; return what came of each.
 
         The machine orders time and command itself: one that puts ends off must come first.
-        What fell due belongs to the first command.
+        What fell due belongs to the first command that is one.
         """
         ...
 

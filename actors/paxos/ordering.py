@@ -16,7 +16,9 @@ LINGER_MS = 2
 
 
 class Ordering:
-    """A command gets a slot in the turn in which it comes, with all others of that turn.
+    """A command gets a slot in the turn in which it comes, with others of that turn.
+
+    Those are all that other nodes pass on, and mostly what comes to this node's own door.
 
     That is while fewer than `WINDOW` slots are undecided. If not it shares one with all that
     came meanwhile: the more comes, the more goes at a time. A *patient* command, which would

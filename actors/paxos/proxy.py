@@ -27,11 +27,7 @@ from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
 from holdfast.actors.paxos.proxy_asking import Asking
 from holdfast.actors.paxos.proxy_command import check_question, translate
-from holdfast.actors.paxos.proxy_errand import (
-    ERRANDS_MAX,
-    Errands,
-    Kind,
-)
+from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind
 from holdfast.actors.paxos.proxy_event import (
     Asked,
     FromClient,
@@ -40,9 +36,7 @@ from holdfast.actors.paxos.proxy_event import (
     Round,
     Told,
 )
-from holdfast.actors.paxos.proxy_guest import (
-    Guests,
-)
+from holdfast.actors.paxos.proxy_guest import Guests
 from holdfast.actors.paxos.proxy_own import OwnSession
 from holdfast.actors.paxos.proxy_reading import Readings
 from holdfast.actors.paxos.proxy_silence import Silence
@@ -128,7 +122,7 @@ class LogProxy(Role[Heard]):
             self.silence.heard(now)
             return self.answering.happened(event, now)
         if isinstance(event, Gather):
-            return [self.errands.bundled(), *self._tick()]
+            return [*self.errands.bundled(), *self._tick()]
         if isinstance(event, Proposed):
             return ()  # What came of it is heard as outcomes.
         if isinstance(event, Told):

@@ -194,11 +194,13 @@ class Errands:
         self.gathered.append(errand)
         return (Send(self.door, Gather()),)
 
-    def bundled(self) -> Send:
-        """Return the proposal of what was gathered."""
+    def bundled(self) -> Effects:
+        """Return the proposal of what was gathered, if anything was."""
+        if not self.gathered:
+            return ()
         gathered, self.gathered = self.gathered, []
         numbers, commands = tuple(map(_NUMBER, gathered)), tuple(map(_COMMAND, gathered))
-        return Send(self.replica, Bundle(client=self.door, numbers=numbers, commands=commands))
+        return (Send(self.replica, Bundle(client=self.door, numbers=numbers, commands=commands)),)
 
     def numbered(self, number: int) -> Errand | None:
         """Return the errand that replicas know by ``number``, None if it is over."""
