@@ -68,7 +68,8 @@ class Outstanding:
         ends_at = None if limit_ms is None else later(now, limit_ms)
         # By position, which costs half of what keywords do.
         pending = Pending(number, user, question, claim, gate, now, ends_at, resend_at)
-        pending.survey, pending.owed = survey, owed
+        if survey or owed:
+            pending.survey, pending.owed = survey, owed
         self._file(pending)
         return self._say(pending, now)
 
@@ -243,16 +244,10 @@ class Outstanding:
 
     def _renumbered(self, pending: Pending, gate: Address, now: Instant) -> Pending:
         self.number += 1
-        return replace(
-            pending,
-            number=self.number,
-            gate=gate,
-            resend_at=paused(self.random, RETRY_MS, now),
-            step_ms=RETRY_MS,
-            said=0,
-            said_at=None,
-            renewed_at=None,
-        )
+        resend_at = paused(self.random, RETRY_MS, now)
+        renumbered = replace(pending, number=self.number, gate=gate, resend_at=resend_at)
+        renumbered.survey, renumbered.owed = pending.survey, pending.owed
+        return renumbered
 
     def _file(self, pending: Pending) -> None:
         number, claim = pending.number, pending.claim
