@@ -21,13 +21,14 @@ from holdfast.actors.client.wording import claim_checked, granted_as_asked, rele
 from holdfast.actors.effect import Effect, Send
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.message import Acquire, Granted, Release, Released
+from holdfast.actors.lock.name import WAIT_MS_MAX
 from holdfast.actors.message import Address, Instant
 
 
 def on_acquire(
     ledger: Ledger, user: Address, acquire: Acquire, now: Instant
 ) -> list[Effect] | None:
-    """Ask for a lock that its owner neither has, wants nor leaves, without a limit of time."""
+    """Ask for a lock that its owner neither has, wants nor leaves."""
     outstanding, tenure, gates = ledger.outstanding, ledger.tenure, ledger.gates
     try:
         claim = claim_checked(acquire.lock, acquire.owner)
@@ -42,7 +43,7 @@ def on_acquire(
         or not tenure.kept
         or gate.down
         or gate.refused
-        or acquire.wait_ms is not None
+        or ((wait_ms := acquire.wait_ms) is not None and not 0 <= wait_ms <= WAIT_MS_MAX)
         or len(outstanding.pending) >= PENDING_MAX
         or len(ledger.holds) >= HOLDS_MAX
         or not user.startswith(ledger.home)
@@ -50,12 +51,13 @@ def on_acquire(
         return None
     tenure.used_at = now
     outstanding.number = number = outstanding.number + 1
+    ends_at = None if wait_ms is None else later(now, wait_ms)
     resend_at = paused(outstanding.random, RETRY_MS, now)
-    pending = Pending(number, user, acquire, claim, gate.address, now, None, resend_at)
+    pending = Pending(number, user, acquire, claim, gate.address, now, ends_at, resend_at)
     pending.said, pending.said_at = 1, now
     outstanding.pending[number] = pending
     outstanding.waits[claim] = number
-    return [Send(gate.address, acquire_said(acquire, tenure.assigned, number, None))]
+    return [Send(gate.address, acquire_said(acquire, tenure.assigned, number, wait_ms))]
 
 
 def on_release(
