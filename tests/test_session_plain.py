@@ -64,7 +64,11 @@ def test_both_ways_take_the_same_steps(
     both = BothWays()
     for kind in both.ways:
         monkeypatch.setitem(plain.WAYS, kind, both.decide)
-    monkeypatch.setattr(ClientSession, "handle", lambda *told: both.handle(*told))
+
+    def handle(role: ClientSession, *told: Any) -> Effects:
+        return both.handle(role, *told)
+
+    monkeypatch.setattr(ClientSession, "handle", handle)
     for seed in range(SEEDS):
         report = run_seed(protocol, seed, promise=promise_of(protocol, Settings()))
         assert report.violation is None
