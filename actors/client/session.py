@@ -129,18 +129,17 @@ class ClientSession(Role[Said | Tick]):
         lapses_at = ledger.lapses_at
         if now >= ledger.tenure.until or (lapses_at is not None and now >= lapses_at):
             lost = judge_belief(ledger, now)  # C4: before anything that was said meanwhile.
-        if isinstance(event, Tick):
-            return [*lost, *self._on_tick(event, now)]
-        at_one_look = plain.WAYS.get(type(event))
-        effects = None
-        if at_one_look is not None and not self.closing.begun:
-            effects = at_one_look(ledger, sender, event, now)
+        way, effects = plain.WAYS.get(type(event)), None
+        if way is not None and not self.closing.begun:
+            effects = way(ledger, sender, event, now)
         if effects is None:
+            if isinstance(event, Tick):
+                return [*lost, *self._on_tick(event, now)]
             effects = self._decide(sender, event, now)
+            if self.closing.due_at is not None:
+                effects += self.closing.finish(ledger, now)
         if lost:
             effects = [*lost, *effects]
-        if self.closing.due_at is not None:
-            effects += self.closing.finish(ledger, now)
         if (self.wake_at is None or self.wake_at > now + _TICK_NS) and ledger.busy():
             effects += self._rearm(TICK_MS, now)
         return effects
