@@ -34,7 +34,7 @@ class Attempt(Reply):
         owner: str,
         listeners: Listeners,
     ) -> None:
-        super().__init__(granted)
+        Reply.__init__(self, granted)  # To find it by `super` takes longer than what it does.
         self.token = next(_tokens)
         self.lock = lock
         self.owner = owner
@@ -50,5 +50,5 @@ class Leaving(Reply):
     def __init__(
         self, released: Callable[[Leaving, Any, BaseException | None], None], grip: Grip
     ) -> None:
-        super().__init__(released)
+        Reply.__init__(self, released)
         self.grip = grip

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.actors.client.admission import PENDING_MAX
-from holdfast.actors.client.holding import HOLDS_MAX, Hold, Level
+from holdfast.actors.client.holding import HOLDS_MAX, Hold, Level, new_level
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.pacing import ANSWER_MS, RETRY_MS, later, paused
 from holdfast.actors.client.pending import Pending, acquire_said, claim_named, release_said
@@ -122,7 +122,7 @@ def on_granted(
     del outstanding.pending[granted.request], outstanding.waits[claim]
     effects = ledger.tell_watcher(now) if tenure.confirm(said_at, now) else []
     token = pending.asked.request
-    ledger.holds[claim] = Hold(pending.gate, granted.fence, [Level(user, token)])
+    ledger.holds[claim] = Hold(pending.gate, granted.fence, [new_level(Level, (user, token))])
     effects.append(Send(user, granted_as_asked(granted, token)))
     return effects
 

@@ -45,8 +45,8 @@ class Reply(pykka.Future[Any]):
     def __init__(self, then: Then | None = None) -> None:
         self._then = then
         self._callbacks: list[Callable[[], None]] = []
-        self._answered = threading.Lock()
-        self._answered.acquire()
+        self._answered = answered = threading.Lock()
+        answered.acquire()
 
     @property
     def done(self) -> bool:
