@@ -56,7 +56,8 @@ class Pending:
     asked_at: Instant
     ends_at: Instant | None
     """An `Acquire`: when its wait is over. Others: when the user is told of the silence."""
-    resend_at: Instant
+    resend_at: Instant | None = field(init=False, default=None)
+    """When it is said again; None until a tick asks for that: most are answered before."""
     step_ms: int = field(init=False, default=RETRY_MS)
     said: int = field(init=False, default=0)
     """How often it was said, under this number and in this session."""

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.actors.client.admission import PENDING_MAX
 from holdfast.actors.client.holding import HOLDS_MAX, Hold, Level, new_level
 from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.pacing import ANSWER_MS, RETRY_MS, later, paused
+from holdfast.actors.client.pacing import ANSWER_MS, later
 from holdfast.actors.client.pending import Pending, acquire_said, claim_named, release_said
 from holdfast.actors.client.wording import claim_checked, granted_as_asked, released_as_asked
 from holdfast.actors.effect import Effect, Send
@@ -52,8 +52,7 @@ def on_acquire(
     tenure.used_at = now
     outstanding.number = number = outstanding.number + 1
     ends_at = None if wait_ms is None else later(now, wait_ms)
-    resend_at = paused(outstanding.random, RETRY_MS, now)
-    pending = Pending(number, user, acquire, claim, gate.address, now, ends_at, resend_at)
+    pending = Pending(number, user, acquire, claim, gate.address, now, ends_at)
     pending.said, pending.said_at = 1, now
     outstanding.pending[number] = pending
     outstanding.waits[claim] = number
@@ -83,8 +82,8 @@ def on_release(
         return None
     tenure.used_at = now
     outstanding.number = number = outstanding.number + 1
-    ends_at, resend_at = later(now, ANSWER_MS), paused(outstanding.random, RETRY_MS, now)
-    pending = Pending(number, user, release, claim, gate.address, now, ends_at, resend_at)
+    ends_at = later(now, ANSWER_MS)
+    pending = Pending(number, user, release, claim, gate.address, now, ends_at)
     pending.said, pending.said_at = 1, now
     outstanding.pending[number] = pending
     outstanding.releases[claim] = [number]
