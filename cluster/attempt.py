@@ -1,9 +1,8 @@
-"""One acquire of a user on its way."""
+"""One request of a user on its way: an acquire, or a release."""
 
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cluster.host.reply import Reply
@@ -35,8 +34,21 @@ class Attempt(Reply):
         owner: str,
         listeners: Listeners,
     ) -> None:
-        super().__init__(partial(granted, self))
+        Reply.__init__(self, granted)  # To find it by `super` takes longer than what it does.
         self.token = next(_tokens)
         self.lock = lock
         self.owner = owner
         self.listeners = listeners
+
+
+class Leaving(Reply):
+    """One release of a grip on its way, and its answer, which ends the grip."""
+
+    sent = False
+    """Whether its question surely reached the session."""
+
+    def __init__(
+        self, released: Callable[[Leaving, Any, BaseException | None], None], grip: Grip
+    ) -> None:
+        Reply.__init__(self, released)
+        self.grip = grip

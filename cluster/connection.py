@@ -9,7 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
+from typing import cast
 
 import pykka
 
@@ -28,7 +30,7 @@ from holdfast.actors.lock.command import LABEL_BYTES_MAX
 from holdfast.actors.lock.message import Acquire, Contender, Describe, NodeStatus
 from holdfast.actors.lock.name import check_lock_name, check_owner
 from holdfast.actors.lock.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
-from holdfast.actors.message import Event, address_of
+from holdfast.actors.message import Event, Instant, address_of
 from holdfast.cluster.forecast import Forecast
 from holdfast.cluster.grips import Grips
 from holdfast.cluster.guarantee import Guarantee, demand
@@ -36,6 +38,7 @@ from holdfast.cluster.herald import Herald
 from holdfast.cluster.host.dispatcher import Dispatcher
 from holdfast.cluster.host.marks import Marks
 from holdfast.cluster.host.reply import Reply
+from holdfast.cluster.host.stage import CLOCK
 from holdfast.cluster.line import Line
 from holdfast.cluster.operation import Operation, Wait
 from holdfast.cluster.owner import process_label, process_user
@@ -53,6 +56,9 @@ OPERATOR_BYTES_MAX = 200
 
 NUMBER_END = 1 << 63
 """Fences and limits cross the wire as signed 64 bits."""
+
+_READ_CLOCK = cast("Callable[[], Instant]", partial(time.clock_gettime_ns, CLOCK))
+"""Reads the dispatcher's clock, with no call of ours: it is asked for each release."""
 
 PAGE = 1_000
 """Locks asked for at a time when they are listed."""
@@ -89,7 +95,7 @@ class Connection:
             bridge = marks.links(bridge)
         try:
             self._dispatcher = Dispatcher(self.session, bridge, counters=counters)
-            self.grips = Grips(self._dispatcher.now, herald)
+            self.grips = Grips(_READ_CLOCK, herald)
             cast = self._cast(settings, tuple(links))
             self._dispatcher.start(cast if marks is None else marks.cast(cast))
         except BaseException:

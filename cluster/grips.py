@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from holdfast.actors.client.message import HoldsLost, Leased, Suspected, Trusted
@@ -13,7 +12,7 @@ from holdfast.actors.error import LockOwnershipLostError, NotHeldError
 from holdfast.actors.lock.message import Granted, Released
 from holdfast.actors.lock.session_message import Unlocking
 from holdfast.actors.message import Event, Instant
-from holdfast.cluster.attempt import Attempt
+from holdfast.cluster.attempt import Attempt, Leaving
 from holdfast.cluster.herald import Herald
 from holdfast.cluster.hold import (
     LAPSED,
@@ -26,7 +25,6 @@ from holdfast.cluster.hold import (
     loss_error,
     not_held,
 )
-from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.leases import Leases
 
 LOST_MAX = 10_000
@@ -64,10 +62,8 @@ class Grips:
         grip = self._grips.get((lock, owner))
         if grip is None or grip.lost is not None:
             return grip
-        until, own = self._until, grip.until
-        if own is not None and (until is None or own < until):
-            until = own
-        if until is not None and until <= self._now():
+        now, until, own = self._now(), self._until, grip.until
+        if (until is not None and until <= now) or (own is not None and own <= now):
             with self._guard:
                 self._expire((grip,))
         return grip
@@ -121,8 +117,8 @@ class Grips:
                 attempt.lost_before = grip
                 return
             if grip is None or grip.lost is not None or grip.fence != answer.fence:
-                token, listeners = [attempt.token], [attempt.listeners]
-                grip = Grip(*key, answer.fence, tokens=token, listeners=listeners)
+                tokens, listeners = [attempt.token], [attempt.listeners]
+                grip = Grip(attempt.lock, attempt.owner, answer.fence, tokens, listeners)
                 self._grips[key] = grip
                 if answer.hold_ms:
                     self._leases.give(grip)
@@ -149,7 +145,7 @@ class Grips:
                 self._drop_if_done(grip)
             return token
 
-    def leave(self, grip: Grip) -> Reply | None:
+    def leave(self, grip: Grip) -> Leaving | None:
         """Begin the release of one hold of ``grip``; return where its answer shall go.
 
         None, and nothing begins, while another release of it is not confirmed.
@@ -168,7 +164,8 @@ class Grips:
                 raise NotHeldError(not_held(grip.lock, grip.owner))
             grip.count -= 1
             grip.tokens.pop()
-            return self._expect_release(grip)
+            grip.leaving = leaving = Leaving(self.released, grip)
+            return leaving
 
     def give_back(self, grip: Grip) -> int | None:
         """Leave one hold of ``grip`` to the session to release: return the token of its acquire.
@@ -181,25 +178,28 @@ class Grips:
             grip.count -= 1
             return grip.tokens.pop()
 
-    def ask_again(self, grip: Grip) -> Reply | None:
+    def ask_again(self, grip: Grip) -> Leaving | None:
         """Return where the answer of a repeated release of ``grip`` shall go.
 
         None if the first may still be answered, or was confirmed meanwhile.
         """
         with self._guard:
-            if grip.leaving is None or (grip.sent is grip.leaving and not grip.leaving.done):
+            if grip.leaving is None or (grip.leaving.sent and not grip.leaving.done):
                 return None
-            return self._expect_release(grip)
+            grip.leaving = leaving = Leaving(self.released, grip)
+            return leaving
 
-    def released(self, grip: Grip, answer: Any, error: BaseException | None) -> None:
-        """Take what became of a release of ``grip``; on the dispatcher's thread."""
+    def released(self, leaving: Leaving, answer: Any, error: BaseException | None) -> None:
+        """Take what became of a release; on the dispatcher's thread."""
+        grip = leaving.grip
         with self._guard:
             match error:
                 case None:
                     assert isinstance(answer, Released)
                     # A repetition may have released the next hold: the cluster counts right.
-                    grip.count = min(grip.count, answer.count)
-                    del grip.tokens[grip.count :]
+                    if answer.count < grip.count:
+                        grip.count = answer.count
+                        del grip.tokens[grip.count :]
                 case NotHeldError():
                     grip.count = 0
                 case LockOwnershipLostError():
@@ -230,10 +230,6 @@ class Grips:
             self._grips.clear()
             self._leases.clear()
             self._lost.clear()
-
-    def _expect_release(self, grip: Grip) -> Reply:
-        grip.leaving = Reply(partial(self.released, grip))
-        return grip.leaving
 
     def _is_over(self) -> bool:
         until = self._until

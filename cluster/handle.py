@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pykka
 
@@ -18,10 +19,9 @@ from holdfast.actors.error import (
 )
 from holdfast.actors.lock.message import Cancel, Release
 from holdfast.actors.lock.session_message import Renew
-from holdfast.cluster.attempt import Attempt
+from holdfast.cluster.attempt import Attempt, Leaving
 from holdfast.cluster.grips import Grips
 from holdfast.cluster.hold import HOLDING, Callback, Grip, HoldState, Listeners, not_held, note_of
-from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.line import Line, closed_meanwhile
 from holdfast.cluster.operation import Operation
 from holdfast.cluster.terms import Terms, acquire_by, release_by, term_ms_of, wait_ms_of
@@ -40,6 +40,8 @@ class Handle:
         self._line = line
         self._grips = grips
         self._terms = terms
+        self._owner = self._runner if terms.owner is None else partial(str, terms.owner)
+        self._wait_ms = wait_ms_of(terms.timeout)
         self._acquire, self._release = terms.acquire(), Release(lock=terms.name, fence=0)
         self._listeners = Listeners()
 
@@ -51,7 +53,7 @@ class Handle:
     @property
     def owner(self) -> str:
         """The owner that the caller is to the cluster, as `status` shows it."""
-        return self._runner() if self._terms.owner is None else self._terms.owner
+        return self._owner()
 
     @property
     def fence(self) -> int | None:
@@ -134,24 +136,24 @@ class Handle:
         """Acquire as `acquire` of a face does: end with the fence, or None for "not now"."""
         if not blocking and timeout is not None:
             raise ValueError("can't specify a timeout for a non-blocking call")
-        limit = self._terms.timeout if timeout is None else timeout
-        return self._entering(wait_ms_of(limit) if blocking else 0, trying=True)
+        wait_ms = self._wait_ms if timeout is None else wait_ms_of(timeout)
+        return self._entering(wait_ms if blocking else 0, trying=True)
 
     def _entering(self, wait_ms: int | None, *, trying: bool = False) -> Operation[int | None]:
         """Acquire, and end with the fence or an error: ``with`` never enters unheld.
 
         Who is ``trying`` gets None for "not now".
         """
-        terms, owner = self._terms, self.owner
+        lock, owner = self._terms.name, self._owner()
         self._line.check()
-        grip = self._grips.find(terms.name, owner)
+        grip = self._grips.find(lock, owner)
         if grip is not None:
             began = time.monotonic()
             yield from self._before_acquire(grip)
             self._line.check()
             if wait_ms is not None:
                 wait_ms = max(0, wait_ms - int((time.monotonic() - began) * 1000))
-        attempt = Attempt(self._grips.granted, terms.name, owner, self._listeners)
+        attempt = Attempt(self._grips.granted, lock, owner, self._listeners)
         try:
             self._line.submit(acquire_by(self._acquire, owner, attempt.token, wait_ms), attempt)
             yield attempt
@@ -186,14 +188,14 @@ class Handle:
             error = self._told(grip)
             if not told:
                 raise error
-        elif (reply := grip.leaving) is not None and grip.sent is reply and not reply.done:
+        elif (reply := grip.leaving) is not None and reply.sent and not reply.done:
             # However that ends, the session knows whether the owner may acquire.
             with suppress(HoldfastError):
                 yield from self._line.answer(reply)
 
     def _releasing(self) -> Operation[None]:
         """Release one hold, as `release` of a face does."""
-        name, owner = self._terms.name, self.owner
+        name, owner = self._terms.name, self._owner()
         self._line.check()
         grip = self._grips.find(name, owner)
         if grip is None:
@@ -251,9 +253,9 @@ class Handle:
         except NotHeldError:
             return  # Released in the background meanwhile.
 
-    def _send_release(self, grip: Grip, reply: Reply) -> None:
-        self._line.submit(release_by(self._release, grip.fence, grip.owner), reply)
-        grip.sent = reply
+    def _send_release(self, grip: Grip, leaving: Leaving) -> None:
+        self._line.submit(release_by(self._release, grip.fence, grip.owner), leaving)
+        leaving.sent = True
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
         """Release at the end of ``with``: the body's ``error`` is never replaced, but noted on."""

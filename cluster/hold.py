@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from holdfast.actors.error import HoldfastError, LockOwnershipLostError
 from holdfast.actors.message import Instant
-from holdfast.cluster.host.reply import Reply
+
+if TYPE_CHECKING:
+    from holdfast.cluster.attempt import Leaving
 
 
 class HoldState(Enum):
@@ -66,33 +69,34 @@ class Listeners:
     suspect: list[Callback] = field(default_factory=list[Callback])
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Grip:
-    """What one owner of this client holds, until its release was confirmed or its loss told."""
+    """What one owner of this client holds, until its release was confirmed or its loss told.
+
+    Each acquire makes one: what most of them change late or never they have of their class.
+    """
 
     lock: str
     owner: str
     fence: int
-    count: int = 1
-    """How often it is held, without those whose release has begun."""
-    tokens: list[int] = field(default_factory=list[int])
-    """Of the acquires that made those, by which the session knows each."""
-    leaving: Reply | None = None
-    """The answer of a release that has begun and is not confirmed; one at a time."""
-    sent: Reply | None = None
-    """The last answer whose question surely reached the session."""
-    until: Instant | None = None
-    """When it is lost, if it has a deadline, by the session's clock."""
-    unlocking: bool = False
-    """Whether its duration is over and its grace is not, as far as was told."""
-    lost: str | None = None
-    """Why it is no longer held, once it is not."""
-    known: bool = False
-    """Whether the session knows of the loss: else it must be told that nobody holds here."""
-    told: bool = False
-    """Whether the user was told of the loss."""
-    listeners: list[Listeners] = field(default_factory=list[Listeners])
+    tokens: list[int]
+    """Of the acquires that made what it holds, by which the session knows each."""
+    listeners: list[Listeners]
     """Of the objects through which it was acquired."""
+    count: int = field(init=False, default=1)
+    """How often it is held, without those whose release has begun."""
+    leaving: Leaving | None = field(init=False, default=None)
+    """The answer of a release that has begun and is not confirmed; one at a time."""
+    until: Instant | None = field(init=False, default=None)
+    """When it is lost, if it has a deadline, by the session's clock."""
+    unlocking: bool = field(init=False, default=False)
+    """Whether its duration is over and its grace is not, as far as was told."""
+    lost: str | None = field(init=False, default=None)
+    """Why it is no longer held, once it is not."""
+    known: bool = field(init=False, default=False)
+    """Whether the session knows of the loss: else it must be told that nobody holds here."""
+    told: bool = field(init=False, default=False)
+    """Whether the user was told of the loss."""
 
 
 def not_held(lock: str, owner: str) -> str:

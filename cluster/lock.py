@@ -10,7 +10,6 @@ from holdfast.cluster.handle import Handle
 from holdfast.cluster.operation import drive
 from holdfast.cluster.owner import owner_of_thread
 from holdfast.cluster.settings import Read, age_ms_of
-from holdfast.cluster.terms import wait_ms_of
 
 
 class Lock(Handle):
@@ -107,7 +106,7 @@ class Lock(Handle):
             LimitReachedError: this owner holds it as often as it may.
 
         """
-        drive(self._entering(wait_ms_of(self._terms.timeout)))
+        drive(self._entering(self._wait_ms))
         return self
 
     def __exit__(

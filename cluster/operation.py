@@ -23,6 +23,10 @@ class Wait(NamedTuple):
     reply: Reply
     limit_s: float
 
+    def get(self) -> Any:
+        """Return the answer, or raise it, or `pykka.Timeout`."""
+        return self.reply.get(timeout=self.limit_s)
+
 
 Operation = Generator[Reply | Wait, Any, T]
 """Ends with a value of type ``T``. A `TimeoutError` thrown in tells that a limit was over."""
@@ -40,10 +44,7 @@ def drive(operation: Operation[T]) -> T:
         wait = next(operation)
         while True:
             try:
-                if isinstance(wait, Wait):
-                    answer = wait.reply.get(timeout=wait.limit_s)
-                else:
-                    answer = wait.get()
+                answer = wait.get()
             except pykka.Timeout as timeout:
                 wait = operation.throw(TimeoutError(f"no answer within {timeout}"))
             except BaseException as error:  # noqa: BLE001  # The operation decides.

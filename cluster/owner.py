@@ -9,21 +9,21 @@ import socket
 import threading
 
 from holdfast.actors.lock.name import OWNER_BYTES_MAX
-from holdfast.cluster.lineage import Lineage
 
 _numbers = itertools.count(1)
 """Tells threads and tasks apart for the life of a process; the system's numbers are reused."""
 
 _threads = threading.local()
+os.register_at_fork(after_in_child=lambda: vars(_threads).clear())  # Of the thread that forked.
 
 
 def owner_of_thread() -> str:
     """Return the name of the calling thread as an owner: host, process, thread and a number."""
-    known: tuple[int, str] | None = getattr(_threads, "owner", None)
-    if known is None or known[0] != Lineage.forks:
-        known = (Lineage.forks, new_owner(threading.current_thread().name))
-        _threads.owner = known
-    return known[1]
+    try:
+        owner: str = _threads.owner
+    except AttributeError:
+        _threads.owner = owner = new_owner(threading.current_thread().name)
+    return owner
 
 
 def process_label(bytes_max: int) -> str:

@@ -50,7 +50,7 @@ def test_a_listener_hears_what_roles_send_it_before_what_they_send_after() -> No
     )
     host.start(Cast((Spawn(ROLE, Clerk),)))
     assert address == WATCHER
-    host.ref(ROLE).submit(Acquire(lock="a"), Reply(lambda _, __: told.put(len(heard))))
+    host.ref(ROLE).submit(Acquire(lock="a"), Reply(lambda _, __, ___: told.put(len(heard))))
     assert told.get(timeout=LONG_S) == 1
     assert heard == [(Granted(lock="a", fence=1), "holdfast-n1")]
     assert host.stop(LONG_S)
@@ -70,7 +70,7 @@ def test_a_listener_that_raises_stops_the_node_as_a_role_does() -> None:
 
 def test_an_answer_is_told_first_to_its_maker_then_to_who_called_back_then_to_who_waits() -> None:
     order: list[object] = []
-    reply = Reply(lambda value, error: order.append((value, error)))
+    reply = Reply(lambda _, value, error: order.append((value, error)))
     reply.add_done_callback(lambda: order.append(reply.done))
     assert not reply.done
     reply.set(7)
@@ -83,7 +83,9 @@ def test_an_error_is_told_likewise() -> None:
     host = dispatcher()
     host.start(Cast((Spawn(ROLE, Clerk),)))
     told: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
-    host.ref(ROLE).submit(Acquire(lock="no"), Reply(lambda value, error: told.put((value, error))))
+    host.ref(ROLE).submit(
+        Acquire(lock="no"), Reply(lambda _, value, error: told.put((value, error)))
+    )
     value, error = told.get(timeout=LONG_S)
     assert value is None
     assert "no" in str(error)

@@ -113,14 +113,14 @@ def opened(asks: Asks, number: int, kind: type[Reply] = Reply) -> list[tuple[Add
 
 
 def waits(reply: Reply) -> bool:
-    return bool(vars(reply)["_awaited"])
+    return bool(vars(reply).get("_awaited"))
 
 
 def test_who_is_answered_is_woken_when_the_frames_of_the_turn_have_left() -> None:
     order: list[str] = []
     host = crowd(order)
     woken = threading.Event()
-    reply = Reply(lambda _, __: order.append("answered"))
+    reply = Reply(lambda _, __, ___: order.append("answered"))
     reply.add_done_callback(lambda: order.append("woken"))
     reply.add_done_callback(woken.set)
     host.ref(ROLE).submit(Acquire(lock="1"), reply)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.actors.client import admission
 from holdfast.actors.client.message import Tick
-from holdfast.actors.client.session import ClientSession
+from holdfast.actors.client.session import TICK_MS, ClientSession
 from holdfast.actors.client.tenure import Stage
 from holdfast.actors.effect import Send
 from holdfast.actors.lock.message import (
@@ -201,10 +201,11 @@ def test_a_repeated_acquire_says_what_is_left_of_its_wait(play: Play) -> None:
 
 
 def test_pauses_vary_with_the_chance_given() -> None:
-    def pause(seed: int) -> int:
+    def pause(seed: int) -> int | None:
         play = Play()
         play.role.ledger.outstanding.random = Random(seed)
         play.acquire()
+        play.run(TICK_MS)
         return play.role.ledger.outstanding.pending[1].resend_at
 
     assert len({pause(seed) for seed in range(10)}) > 5

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.actors.client.holding import Hold
-from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.message import HoldsLost, Loss, Trusted
 from holdfast.actors.client.tenure import Tenure
 from holdfast.actors.effect import Effect, Send
@@ -68,12 +67,13 @@ def believes_for_three_ttls(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
-    confirm = Ledger.confirm
+    confirm = Tenure.confirm
 
-    def late(self: Ledger, sent_at: Instant | None, now: Instant) -> list[Effect]:
-        return confirm(self, sent_at and now, now)
+    def late(self: Tenure, sent_at: Instant, now: Instant) -> bool:
+        del sent_at
+        return confirm(self, now, now)
 
-    patch.setattr(Ledger, "confirm", late)
+    patch.setattr(Tenure, "confirm", late)
 
 
 def leaves_only_once(patch: pytest.MonkeyPatch) -> None:

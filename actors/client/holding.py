@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from holdfast.actors.client.pending import Claim
 from holdfast.actors.message import Address, Instant
@@ -19,6 +20,10 @@ class Level(NamedTuple):
     user: Address
     token: int
     """The number the user gave its `Acquire`, by which it can take it back."""
+
+
+new_level: Callable[[type[Level], tuple[Address, int]], Level] = cast("Any", tuple).__new__
+"""Makes one of the class and the fields in half of the time that the class needs for it."""
 
 
 @dataclass(slots=True)

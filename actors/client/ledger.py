@@ -26,6 +26,8 @@ class Ledger:
     gates: Gates
     outstanding: Outstanding
     tenure: Tenure
+    home: str
+    """How the addresses of users begin: they live on the session's own node."""
     watcher: Address | None = None
     """Who is told of worries and losses."""
     holds: dict[Claim, Hold] = field(default_factory=dict[Claim, Hold])

@@ -64,11 +64,12 @@ class Outstanding:
     ) -> list[Effect]:
         """Say ``question`` to ``gate``, again and again until `drop`."""
         self.number = number = self.number + 1
-        claim, resend_at = claim_of(question), paused(self.random, RETRY_MS, now)
+        claim = claim_of(question)
         ends_at = None if limit_ms is None else later(now, limit_ms)
         # By position, which costs half of what keywords do.
-        pending = Pending(number, user, question, claim, gate, now, ends_at, resend_at)
-        pending.survey, pending.owed = survey, owed
+        pending = Pending(number, user, question, claim, gate, now, ends_at)
+        if survey or owed:
+            pending.survey, pending.owed = survey, owed
         self._file(pending)
         return self._say(pending, now)
 
@@ -175,7 +176,7 @@ class Outstanding:
         """Say again what is due."""
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
-            if pending.resend_at <= now:
+            if self._resend_at(pending) <= now:
                 pending.step_ms = min(2 * pending.step_ms, RETRY_MS_MAX)
                 pending.resend_at = paused(self.random, pending.step_ms, now)
                 effects += self._say(pending, now)
@@ -222,12 +223,17 @@ class Outstanding:
         ends = (self._end(pending) for pending in self.pending.values())
         return min(
             [
-                *(pending.resend_at for pending in self.pending.values()),
+                *map(self._resend_at, self.pending.values()),
                 *(end for end in ends if end is not None),
                 *(withdrawal.resend_at for withdrawal in self.withdrawals.values()),
             ],
             default=None,
         )
+
+    def _resend_at(self, pending: Pending) -> Instant:
+        if pending.resend_at is None:
+            pending.resend_at = paused(self.random, RETRY_MS, pending.asked_at)
+        return pending.resend_at
 
     def _end(self, pending: Pending) -> Instant | None:
         if pending.ends_at is None or not isinstance(pending.asked, Acquire):
@@ -243,16 +249,10 @@ class Outstanding:
 
     def _renumbered(self, pending: Pending, gate: Address, now: Instant) -> Pending:
         self.number += 1
-        return replace(
-            pending,
-            number=self.number,
-            gate=gate,
-            resend_at=paused(self.random, RETRY_MS, now),
-            step_ms=RETRY_MS,
-            said=0,
-            said_at=None,
-            renewed_at=None,
-        )
+        renumbered = replace(pending, number=self.number, gate=gate)
+        renumbered.resend_at = paused(self.random, RETRY_MS, now)
+        renumbered.survey, renumbered.owed = pending.survey, pending.owed
+        return renumbered
 
     def _file(self, pending: Pending) -> None:
         number, claim = pending.number, pending.claim

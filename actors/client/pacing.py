@@ -21,8 +21,15 @@ MARGIN_MS = 4_500
 Long enough to leave a gate that fell silent (`SILENCE_MS`) and to be answered by the next.
 """
 
+ANSWER_MS = 10_000
+"""How long a release or a question may go unanswered before the user is told (ms)."""
+
 JITTER = 0.5
 """Pauses vary by this part of themselves, so that clients do not repeat in step."""
+
+
+_LEAST = 1 - JITTER / 2
+"""The shortest pause, as a part of the usual one."""
 
 
 class RandomSource(Protocol):
@@ -44,5 +51,5 @@ def later(now: Instant, after_ms: int) -> Instant:
 
 def paused(random: RandomSource, step_ms: int, now: Instant) -> Instant:
     """Return an instant about ``step_ms`` from ``now``, by chance sooner or later."""
-    vary = 1 - JITTER / 2 + JITTER * random.random()
+    vary = _LEAST + JITTER * random.random()
     return Instant(now + int(step_ms * vary) * NS_PER_MS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -37,9 +37,13 @@ CLAIMS_MAX = 4_096
 Question = Acquire | Release | Renew | Inspect | Describe | ListLocks | Evict
 
 
-@dataclass(slots=True)
+@dataclass
 class Pending:
-    """A question of a user that has no answer yet."""
+    """A question of a user that has no answer yet.
+
+    Each request makes one: what most of them change late or never they do not begin with, but
+    have of their class.
+    """
 
     number: int
     user: Address | None
@@ -52,17 +56,18 @@ class Pending:
     asked_at: Instant
     ends_at: Instant | None
     """An `Acquire`: when its wait is over. Others: when the user is told of the silence."""
-    resend_at: Instant
-    step_ms: int = RETRY_MS
-    said: int = 0
+    resend_at: Instant | None = field(init=False, default=None)
+    """When it is said again; None until a tick asks for that: most are answered before."""
+    step_ms: int = field(init=False, default=RETRY_MS)
+    said: int = field(init=False, default=0)
     """How often it was said, under this number and in this session."""
-    said_at: Instant | None = None
+    said_at: Instant | None = field(init=False, default=None)
     """When that was done for the first time."""
-    survey: int = 0
+    survey: int = field(init=False, default=0)
     """The survey it belongs to; such a question stays at its gate."""
-    owed: bool = False
+    owed: bool = field(init=False, default=False)
     """A release of what was given back, and not of what a user holds still."""
-    renewed_at: Instant | None = None
+    renewed_at: Instant | None = field(init=False, default=None)
     """An `Acquire` that was granted late: when the renewal of its lease was asked for first."""
 
 
@@ -97,15 +102,16 @@ def as_said(pending: Pending, session: str, now: Instant) -> Question:
     match asked:
         case Acquire():
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
-            return _acquire_said(asked, session, pending.number, wait_ms)
+            return acquire_said(asked, session, pending.number, wait_ms)
         case Release():
-            return _release_said(asked, session, pending.number)
+            return release_said(asked, session, pending.number)
         case _:
             return replace(asked, session=session, request=pending.number)
 
 
-_acquire_said = copier(Acquire, "session", "request", "wait_ms")
-_release_said = copier(Release, "session", "request")
+acquire_said = copier(Acquire, "session", "request", "wait_ms")
+release_said = copier(Release, "session", "request")
+"""Return what a gate is to hear: in which session, under which number."""
 
 
 def cancel_of(debt: Debt, withdrawal: Withdrawal, session: str) -> Cancel:

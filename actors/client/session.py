@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client import answer, lookout, unasked, undoing, upkeep
+from holdfast.actors.client import answer, lookout, plain, unasked, undoing, upkeep
 from holdfast.actors.client.admission import why_not
 from holdfast.actors.client.closing import CLOSED, Closing
 from holdfast.actors.client.gate import GATES_MAX, Gate, Gates
@@ -10,7 +10,7 @@ from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.loss import judge_belief
 from holdfast.actors.client.message import Close, Survey, Tick, WatchCluster
 from holdfast.actors.client.outstanding import Outstanding
-from holdfast.actors.client.pacing import RandomSource, later
+from holdfast.actors.client.pacing import ANSWER_MS, RandomSource, later
 from holdfast.actors.client.pending import claim_named
 from holdfast.actors.client.survey import Round
 from holdfast.actors.client.tenure import Tenure
@@ -42,9 +42,6 @@ from holdfast.actors.lock.session_message import (
 )
 from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of
 from holdfast.actors.role import Host, Role
-
-ANSWER_MS = 10_000
-"""How long a release or a question may go unanswered before the user is told (ms)."""
 
 SURVEY_MS = 2_000
 """How long a survey waits for the last gate (ms)."""
@@ -114,12 +111,12 @@ class ClientSession(Role[Said | Tick]):
         table = {gate: Gate(gate, label) for gate, label in zip(gates, labels, strict=True)}
         doors = Gates(table, gates[random.randrange(len(gates))])
         tenure = Tenure(session, ttl_ms, label)
-        self.ledger = Ledger(doors, Outstanding(random, doors, tenure), tenure, watcher)
+        outstanding, home = Outstanding(random, doors, tenure), f"{node_of(address)}/"
+        self.ledger = Ledger(doors, outstanding, tenure, home, watcher)
         self.surveys_begun = 0
         self.closing = Closing()
         self.round = 0
         self.wake_at: Instant | None = None
-        self._home = f"{node_of(address)}/"
 
     def begin(self, now: Instant) -> Effects:
         """Greet every gate, so that it is known which ones answer when the first is needed."""
@@ -132,13 +129,17 @@ class ClientSession(Role[Said | Tick]):
         lapses_at = ledger.lapses_at
         if now >= ledger.tenure.until or (lapses_at is not None and now >= lapses_at):
             lost = judge_belief(ledger, now)  # C4: before anything that was said meanwhile.
-        if isinstance(event, Tick):
-            return [*lost, *self._on_tick(event, now)]
-        effects = self._decide(sender, event, now)
+        way, effects = plain.WAYS.get(type(event)), None
+        if way is not None and not self.closing.begun:
+            effects = way(ledger, sender, event, now)
+        if effects is None:
+            if isinstance(event, Tick):
+                return [*lost, *self._on_tick(event, now)]
+            effects = self._decide(sender, event, now)
+            if self.closing.due_at is not None:
+                effects += self.closing.finish(ledger, now)
         if lost:
             effects = [*lost, *effects]
-        if self.closing.due_at is not None:
-            effects += self.closing.finish(ledger, now)
         if (self.wake_at is None or self.wake_at > now + _TICK_NS) and ledger.busy():
             effects += self._rearm(TICK_MS, now)
         return effects
@@ -157,7 +158,7 @@ class ClientSession(Role[Said | Tick]):
                 | ListLocks()
                 | Evict()
             ):
-                if not sender.startswith(self._home):
+                if not sender.startswith(self.ledger.home):
                     return [Observe("client.stranger_dropped")]
                 return self._on_user(sender, event, now)
             case LinkUp():

@@ -91,6 +91,8 @@ class Tenure:
     told_until: Instant = EPOCH
     trusted_ns: int = 0
     """For how long the session certainly lives once it was heard."""
+    suspect_ns: int = 0
+    """After so long without a word of the cluster there is reason to worry."""
     news_at: Instant = EPOCH
     """What is confirmed that was said from then on makes the watcher's word of it too old."""
     thin_at: Instant = EPOCH
@@ -153,6 +155,7 @@ class Tenure:
         self.suspected = False
         self.confirmed_at, self.until = sent_at, self.trusted_until(sent_at, opened.ttl_ms)
         self.trusted_ns = self.until - sent_at
+        self.suspect_ns = self.lived_ms // SUSPECT_PART * NS_PER_MS
         self._told(EPOCH)
         self.due_at = later(now, self.keep_ms)
         self.sent.clear()
@@ -164,14 +167,15 @@ class Tenure:
         Return whether there may be `news`: this happens with each answer, and mostly is none.
         """
         assert self.kept
-        if sent_at > self.confirmed_at:
-            self.confirmed_at = sent_at
+        confirmed_at = self.confirmed_at
+        if sent_at > confirmed_at:
+            self.confirmed_at = confirmed_at = sent_at
             self.until = Instant(sent_at + self.trusted_ns)
         return (
             self.suspected
-            or self.confirmed_at >= self.news_at
+            or confirmed_at >= self.news_at
             or now >= self.thin_at
-            or now - self.confirmed_at >= self.lived_ms // SUSPECT_PART * NS_PER_MS
+            or now - confirmed_at >= self.suspect_ns
         )
 
     def passed(self, now: Instant) -> bool:

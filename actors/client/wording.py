@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from holdfast.actors.client.gate import Gates
-from holdfast.actors.client.pending import Claim, Pending, Question
+from holdfast.actors.client.pending import Claim, Pending, Question, claim_named
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.message import (
     Acquire,
@@ -72,11 +72,11 @@ def problem_of(question: Question) -> No | None:
     try:
         match question:
             case Acquire():
-                _check_names(question.lock, question.owner)
+                claim_checked(question.lock, question.owner)
                 if question.wait_ms is not None:
                     check_wait(question.wait_ms)
             case Release() | Renew():
-                _check_names(question.lock, question.owner)
+                claim_checked(question.lock, question.owner)
             case Inspect() | Evict():
                 check_lock_name(question.lock)
             case Describe() | ListLocks():
@@ -87,10 +87,16 @@ def problem_of(question: Question) -> No | None:
 
 
 @lru_cache(maxsize=CHECKED_MAX)
-def _check_names(lock: str, owner: str) -> None:
-    """Check a pair once; what is refused is not remembered."""
+def claim_checked(lock: str, owner: str) -> Claim:
+    """Return the claim of ``owner`` to ``lock``; a pair is checked once.
+
+    Raises:
+        InvalidRequestError: a name is none, which is not remembered.
+
+    """
     check_lock_name(lock)
     check_owner(owner)
+    return claim_named(lock, owner)
 
 
 def silence(pending: Pending, gates: Gates, now: Instant) -> No:
@@ -130,6 +136,11 @@ def lost(claim: Claim, fence: int, detail: str) -> No:
     """Return what whoever held ``claim`` is told when it wants to release, or to enter again."""
     text = f"lock {claim.lock!r}: owner {claim.owner!r} held it under fence {fence} and lost it"
     return No(Reason.OWNERSHIP_LOST, f"{text}: {detail}")
+
+
+granted_as_asked = copier(Granted, "request")
+released_as_asked = copier(Released, "request")
+"""As `as_asked`, for those that are met most."""
 
 
 def as_asked(answer: Answer, request: int) -> Answer:

@@ -10,7 +10,6 @@ from holdfast.cluster.aio.loop import drive
 from holdfast.cluster.aio.owner import owner_of_task
 from holdfast.cluster.handle import Handle
 from holdfast.cluster.settings import Read, age_ms_of
-from holdfast.cluster.terms import wait_ms_of
 
 
 class Lock(Handle):
@@ -55,7 +54,7 @@ class Lock(Handle):
 
     async def __aenter__(self) -> Self:
         """Hold the lock, or raise; see `holdfast.Lock`."""
-        await drive(self._entering(wait_ms_of(self._terms.timeout)))
+        await drive(self._entering(self._wait_ms))
         return self
 
     async def __aexit__(

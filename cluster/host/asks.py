@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 
@@ -30,7 +31,7 @@ class Asks:
 
     def __init__(self, node: str) -> None:
         self._prefix = f"{node}/ask-"
-        self._number = 0
+        self._numbers = itertools.count(1)
         self._open: dict[str, Reply] = {}
         self._settled: deque[Reply] = deque()
         self.waking = False
@@ -41,8 +42,7 @@ class Asks:
 
     def open(self, reply: Reply, role: Address) -> Address:
         """Return the address from which ``role`` is asked on behalf of ``reply``."""
-        self._number += 1
-        reply.address = address = Address(f"{self._prefix}{self._number}")
+        reply.address = address = Address(f"{self._prefix}{next(self._numbers)}")
         reply.role = role
         self._open[address] = reply
         return address

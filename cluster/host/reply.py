@@ -12,8 +12,8 @@ import pykka
 
 from holdfast.actors.message import Address
 
-Then = Callable[[Any, BaseException | None], None]
-"""What is told an answer: the value and the error, one of which is None."""
+Then = Callable[[Any, Any, BaseException | None], None]
+"""What is told an answer: the reply, the value and the error, one of which is None."""
 
 
 class Reply(pykka.Future[Any]):
@@ -23,8 +23,8 @@ class Reply(pykka.Future[Any]):
     any number of threads may wait and get the answer any number of times.
 
     Args:
-        then: told the value and the error (one of them None) before anybody who waits,
-            on the thread that answers. It must be quick and must not raise.
+        then: told this reply, the value and the error (one of them None) before anybody who
+            waits, on the thread that answers. It must be quick and must not raise.
 
     Attributes:
         address: from which the role is asked, once the dispatcher has taken the question.
@@ -40,13 +40,13 @@ class Reply(pykka.Future[Any]):
     _is_set = False
     _value: Any = None
     _error: BaseException | None = None
+    _awaited = False
 
     def __init__(self, then: Then | None = None) -> None:
         self._then = then
         self._callbacks: list[Callable[[], None]] = []
-        self._answered = threading.Lock()
-        self._answered.acquire()
-        self._awaited = False
+        self._answered = answered = threading.Lock()
+        answered.acquire()
 
     @property
     def done(self) -> bool:
@@ -144,11 +144,11 @@ class Reply(pykka.Future[Any]):
         """
         if self._is_set or self._get_hook is not None:
             raise queue.Full
-        then, self._then = self._then, None  # Whoever made the answer is often in it: no cycle.
-        if then is not None:
-            then(value, error)
+        if self._then is not None:
+            self._then(self, value, error)
+        if error is not None:
+            self._error = error
         self._value = value
-        self._error = error
         self._is_set = True
 
     def wake(self, following: Callable[[], None] | None = None) -> bool:

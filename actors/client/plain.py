@@ -1,0 +1,168 @@
+"""What nearly every request is, decided at one look: a lock that only one owner is busy with.
+
+The session is kept, its gate answers, nothing else of the claim goes on, and nothing was lost or
+withdrawn. Then these do what the general way does (`holdfast.actors.client.admission`,
+`holdfast.actors.client.outstanding`, `holdfast.actors.client.answer`), without its questions: with
+them a client spent twice as long on a request. Each returns None, having changed nothing, for what
+is not so; a test has both ways take the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.actors.client.admission import PENDING_MAX
+from holdfast.actors.client.holding import HOLDS_MAX, Hold, Level, new_level
+from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.pacing import ANSWER_MS, later
+from holdfast.actors.client.pending import Pending, acquire_said, claim_named, release_said
+from holdfast.actors.client.wording import claim_checked, granted_as_asked, released_as_asked
+from holdfast.actors.effect import Effect, Send
+from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock.message import Acquire, Granted, Release, Released
+from holdfast.actors.lock.name import WAIT_MS_MAX
+from holdfast.actors.message import Address, Instant
+
+
+def on_acquire(
+    ledger: Ledger, user: Address, acquire: Acquire, now: Instant
+) -> list[Effect] | None:
+    """Ask for a lock that its owner neither has, wants nor leaves."""
+    outstanding, tenure, gates = ledger.outstanding, ledger.tenure, ledger.gates
+    try:
+        claim = claim_checked(acquire.lock, acquire.owner)
+    except InvalidRequestError:
+        return None
+    gate = gates.table[gates.current]
+    if (
+        claim in ledger.holds
+        or claim in outstanding.waits
+        or claim in outstanding.releases
+        or outstanding.withdrawals
+        or not tenure.kept
+        or gate.down
+        or gate.refused
+        or ((wait_ms := acquire.wait_ms) is not None and not 0 <= wait_ms <= WAIT_MS_MAX)
+        or len(outstanding.pending) >= PENDING_MAX
+        or len(ledger.holds) >= HOLDS_MAX
+        or not user.startswith(ledger.home)
+    ):
+        return None
+    tenure.used_at = now
+    outstanding.number = number = outstanding.number + 1
+    ends_at = None if wait_ms is None else later(now, wait_ms)
+    pending = Pending(number, user, acquire, claim, gate.address, now, ends_at)
+    pending.said, pending.said_at = 1, now
+    outstanding.pending[number] = pending
+    outstanding.waits[claim] = number
+    return [Send(gate.address, acquire_said(acquire, tenure.assigned, number, wait_ms))]
+
+
+def on_release(
+    ledger: Ledger, user: Address, release: Release, now: Instant
+) -> list[Effect] | None:
+    """Ask for the end of what its owner holds, and neither wants again nor leaves already."""
+    outstanding, tenure, gates = ledger.outstanding, ledger.tenure, ledger.gates
+    claim = claim_named(release.lock, release.owner)
+    hold, gate = ledger.holds.get(claim), gates.table[gates.current]
+    if (
+        hold is None
+        or hold.fence != release.fence
+        or not hold.levels
+        or claim in outstanding.waits
+        or claim in outstanding.releases
+        or outstanding.withdrawals
+        or ledger.memory.losses
+        or not tenure.kept
+        or gate.down
+        or gate.refused
+        or not user.startswith(ledger.home)
+    ):
+        return None
+    tenure.used_at = now
+    outstanding.number = number = outstanding.number + 1
+    ends_at = later(now, ANSWER_MS)
+    pending = Pending(number, user, release, claim, gate.address, now, ends_at)
+    pending.said, pending.said_at = 1, now
+    outstanding.pending[number] = pending
+    outstanding.releases[claim] = [number]
+    if gate.owing_since is None:
+        gate.owing_since = now
+    return [Send(gate.address, release_said(release, tenure.assigned, number))]
+
+
+def on_granted(
+    ledger: Ledger, sender: Address, granted: Granted, now: Instant
+) -> list[Effect] | None:
+    """Pass on a grant that was waited for, of a hold without a deadline that is the first."""
+    outstanding, tenure = ledger.outstanding, ledger.tenure
+    pending, gate = outstanding.pending.get(granted.request), ledger.gates.table.get(sender)
+    if (
+        pending is None
+        or gate is None
+        or (claim := pending.claim) != (granted.lock, granted.owner)
+        or claim is None
+        or (user := pending.user) is None
+        or (said_at := pending.said_at) is None
+        or type(pending.asked) is not Acquire
+        or granted.session != tenure.assigned
+        or not tenure.kept
+        or granted.fence <= 0
+        or granted.hold_ms
+        or claim in ledger.holds
+        or claim in outstanding.releases
+        or ledger.memory.losses
+        or gate.down
+        or gate.refused
+    ):
+        return None
+    gate.heard_at, gate.owing_since = now, None
+    del outstanding.pending[granted.request], outstanding.waits[claim]
+    effects = ledger.tell_watcher(now) if tenure.confirm(said_at, now) else []
+    token = pending.asked.request
+    ledger.holds[claim] = Hold(pending.gate, granted.fence, [new_level(Level, (user, token))])
+    effects.append(Send(user, granted_as_asked(granted, token)))
+    return effects
+
+
+def on_released(
+    ledger: Ledger, sender: Address, released: Released, now: Instant
+) -> list[Effect] | None:
+    """Pass on that all is released that was held."""
+    outstanding, tenure = ledger.outstanding, ledger.tenure
+    pending, gate = outstanding.pending.get(released.request), ledger.gates.table.get(sender)
+    if (
+        pending is None
+        or gate is None
+        or (claim := pending.claim) != (released.lock, released.owner)
+        or claim is None
+        or (user := pending.user) is None
+        or (said_at := pending.said_at) is None
+        or type(pending.asked) is not Release
+        or released.session != tenure.assigned
+        or not tenure.kept
+        or released.count > 0
+        or claim not in ledger.holds
+        or claim in outstanding.waits
+        or len(outstanding.releases[claim]) > 1
+        or gate.down
+        or gate.refused
+    ):
+        return None
+    gate.heard_at, gate.owing_since = now, None
+    del outstanding.pending[released.request], outstanding.releases[claim], ledger.holds[claim]
+    effects = ledger.tell_watcher(now) if tenure.confirm(said_at, now) else []
+    effects.append(Send(user, released_as_asked(released, pending.asked.request)))
+    return effects
+
+
+Way = Callable[[Ledger, Address, Any, Instant], list[Effect] | None]
+
+WAYS: dict[type, Way] = {
+    Acquire: on_acquire,
+    Release: on_release,
+    Granted: on_granted,
+    Released: on_released,
+}
+"""By what is asked or heard."""
