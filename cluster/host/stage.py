@@ -170,8 +170,9 @@ class Stage:
             if type(event) not in cell.accepts:
                 self.counters["role.stranger_dropped"] += not cell.dead
                 continue
+            handle = cell.handle
             try:
-                effects = cell.handle(sender, event, read_clock(CLOCK))
+                effects = handle(sender, event, read_clock(CLOCK))
             except Exception as error:
                 raise self._failed(cell, event, sender, error) from error
             for effect in effects:
