@@ -96,7 +96,7 @@ def short_write(ways: Sequence[Way], opening: bytes, pack: Pack) -> Write:
     scope = {**names, "pack": pack, "dump": dump, "usual": opening, "join": b"".join}
     scope |= {
         "four": _FOUR_BYTES,
-        "number": _number,
+        "number": number_bytes,
         "small": _SMALL,
         "text_heads": _TEXT_HEADS,
         "bytes_heads": _BYTES_HEADS,
@@ -116,7 +116,7 @@ _SMALL = tuple(dump(number) for number in range(256))
 _TWO_BYTES, _FOUR_BYTES, _EIGHT_BYTES = (Struct(layout).pack for layout in (">BH", ">BI", ">BQ"))
 
 
-def _number(value: int) -> bytes:
+def number_bytes(value: int) -> bytes:
     """Return an integer as CBOR (RFC 8949, section 3.1, major type 0).
 
     Raises:

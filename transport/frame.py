@@ -22,6 +22,7 @@ from holdfast.transport.cbor import (
     load,
     shown,
 )
+from holdfast.transport.compiled import number_bytes
 from holdfast.transport.name import ANY_NODE, NAMES_KEPT, check_address, check_cluster
 from holdfast.transport.schema import ENVELOPE_HEAD_ITEMS, array, schema_of
 from holdfast.transport.wire import encode, unpack
@@ -121,10 +122,9 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
     cluster, view, stamp, envelopes = frame
     if len(envelopes) > ENVELOPES_MAX:
         raise FrameTooLargeError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
-    for name, number in (("view", view), ("stamp", stamp)):
-        if not 0 <= number <= INT_MAX:
-            raise ValueError(f"{name} is {number}, 0 to {INT_MAX} are allowed")
-    parts = [_start(cluster, view), dump(stamp), array_head(len(envelopes))]
+    if not 0 <= view | stamp <= INT_MAX:
+        raise ValueError(f"view {view} or stamp {stamp}: 0 to {INT_MAX} are allowed")
+    parts = [_start(cluster, view), number_bytes(stamp), array_head(len(envelopes))]
     ways = last_to = last_sender = None
     for to, sender, message in envelopes:
         if ways is None or to != last_to or sender != last_sender:
