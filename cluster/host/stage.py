@@ -107,8 +107,7 @@ class Stage:
 
     def adopt(self, role: Role[Any]) -> None:
         """Put ``role`` on stage and give it its first turn (Host)."""
-        cell = self._enter(role)
-        self._begin(cell)
+        self._begin(self._enter(role))
 
     def _enter(self, role: Role[Any]) -> Cell:
         assert node_of(role.address) == self.node
