@@ -6,12 +6,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from holdfast.actors.message import Address, address_of, node_of, role_of
-from holdfast.transport.cbor import INT_MAX
+from holdfast.transport.cbor import INT_MAX, load
 from holdfast.transport.compiled import Unpack
 from holdfast.transport.frame import (
     ENVELOPES_MAX,
     FRAME_BYTES_MAX,
-    FRAME_ITEMS,
+    USUAL_START,
     Envelope,
     ForeignClusterError,
     Frame,
@@ -79,10 +79,13 @@ class Admission:
         if len(raw) > FRAME_BYTES_MAX:
             return Dropped("wire.oversized")
         try:
-            items = open_frame(raw)
-            familiar = self._familiar(link, items)
-            if familiar is not None:
-                return familiar
+            if raw.startswith(USUAL_START):
+                items = load(raw)
+                familiar = self._familiar(link, items)
+                if familiar is not None:
+                    return familiar
+            else:
+                items = open_frame(raw)
             frame = frame_of(items, self.cluster)
         except WrongVersionError as error:
             return Dropped("wire.wrong_version", Mismatch.VERSION, str(error))
@@ -96,15 +99,14 @@ class Admission:
         """Return the frame if in all but its messages it is like others that passed.
 
         None means that it is not, or not good, and has to be judged part by part: this is
-        the short way of doing the same.
+        the short way of doing the same. ``items`` began as usual, so they are as many as a
+        frame's, and the version is ours.
 
         Raises:
             MalformedFrameError: something is no array, or a message is not as declared; all
                 that is judged before it is good.
 
         """
-        if len(items) != FRAME_ITEMS:
-            return None
         _, cluster, view, stamp, packed = items
         if not (
             cluster == self.cluster

@@ -32,6 +32,7 @@ __all__ = [
     "ENVELOPE_HEAD_ITEMS",
     "FRAME_BYTES_MAX",
     "FRAME_ITEMS",
+    "USUAL_START",
     "WIRE_VERSION",
     "Envelope",
     "ForeignClusterError",
@@ -57,7 +58,7 @@ FRAME_ITEMS = 5
 WAYS_KEPT = 4096
 """Pairs of addresses between which the beginnings of envelopes are kept."""
 
-_USUAL_START = b"\x85\x01"
+USUAL_START = b"\x85\x01"
 """An array of `FRAME_ITEMS`, and `WIRE_VERSION`."""
 _SHORT_ARRAYS = range(0x81, 0x98)
 """First bytes of arrays of 1 to 23 items, whose first item is the next byte."""
@@ -209,7 +210,7 @@ def open_frame(data: bytes) -> list[Any]:
         MalformedFrameError: it is no array that begins with a version, or no CBOR of ours.
 
     """
-    if not data.startswith(_USUAL_START):
+    if not data.startswith(USUAL_START):
         _judge_first_bytes(data)
     items = array(load(data))
     if not items or type(items[0]) is not int:
