@@ -59,7 +59,7 @@ class Station:
         return bool(self.news) and isinstance(self.news[-1], LinkUp)
 
     def heard(self) -> list[Message]:
-        return [e.message for a in self.arrivals for e in a.frame.envelopes]
+        return [message for a in self.arrivals for _, _, message in a.frame.envelopes]
 
 
 Make = Callable[..., Station]

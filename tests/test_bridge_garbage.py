@@ -168,8 +168,8 @@ def served(socket: Socket, request: int) -> bool:
     """Ask for a lock; return whether it was granted before patience ended."""
     socket.send(good(Acquire(lock="a", session="me", request=request)))
     while socket.poll(PATIENCE_S * 1000):
-        (envelope,) = decode_frame(socket.recv()).envelopes
-        if envelope.message == Granted(lock="a", fence=1, request=request):
+        ((_, _, message),) = decode_frame(socket.recv()).envelopes
+        if message == Granted(lock="a", fence=1, request=request):
             return True
     return False
 

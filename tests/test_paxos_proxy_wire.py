@@ -97,10 +97,10 @@ class Wire:
         while (left := deadline - time.monotonic()) > 0:
             if not self.sockets[node].poll(int(left * 1000)):
                 continue
-            for envelope in decode_frame(self.sockets[node].recv()).envelopes:
-                if isinstance(envelope.message, kind):
-                    return envelope.message
-                self.heard.append(envelope.message)
+            for _, _, message in decode_frame(self.sockets[node].recv()).envelopes:
+                if isinstance(message, kind):
+                    return message
+                self.heard.append(message)
         raise AssertionError(f"no {kind.__name__} within {within_s} s, but {self.heard}")
 
     def ask(self, node: str, message: Message, kind: type[K]) -> K:

@@ -6,26 +6,28 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from holdfast.actors.message import Address, address_of, node_of, role_of
-from holdfast.transport.cbor import INT_MAX
+from holdfast.transport.cbor import INT_MAX, load
+from holdfast.transport.compiled import Unpack
 from holdfast.transport.frame import (
-    ENVELOPE_HEAD_ITEMS,
     ENVELOPES_MAX,
     FRAME_BYTES_MAX,
-    FRAME_ITEMS,
+    USUAL_START,
     Envelope,
     ForeignClusterError,
     Frame,
     MalformedFrameError,
+    Parcel,
     WrongVersionError,
     decode_frame,
     frame_of,
-    new_envelope,
     open_frame,
 )
 from holdfast.transport.name import ANY_NODE, NAMES_KEPT, check_node
 from holdfast.transport.refusal import Mismatch, Rejected
-from holdfast.transport.schema import array
-from holdfast.transport.wire import unpack
+from holdfast.transport.schema import ENVELOPE_HEAD_ITEMS, schema_of
+
+_NOBODY: object = object()
+"""Unlike everything that arrives."""
 
 
 class Dropped(NamedTuple):
@@ -67,6 +69,8 @@ class Admission:
         self._ours = f"{node}/"
         self._passed: dict[tuple[str, str, str], tuple[Address, Address]] = {}
         """What ``to`` and ``from`` of envelopes became that passed, by link and by both."""
+        self._unpackers: dict[int, Unpack] = {}
+        """By the tags of messages that passed."""
 
     def admit(self, link: str, raw: bytes) -> Frame | Dropped:
         """Return the frame in ``raw``, which came over ``link``, or why it is dropped."""
@@ -75,10 +79,13 @@ class Admission:
         if len(raw) > FRAME_BYTES_MAX:
             return Dropped("wire.oversized")
         try:
-            items = open_frame(raw)
-            familiar = self._familiar(link, items)
-            if familiar is not None:
-                return familiar
+            if raw.startswith(USUAL_START):
+                items = load(raw)
+                familiar = self._familiar(link, items)
+                if familiar is not None:
+                    return familiar
+            else:
+                items = open_frame(raw)
             frame = frame_of(items, self.cluster)
         except WrongVersionError as error:
             return Dropped("wire.wrong_version", Mismatch.VERSION, str(error))
@@ -92,54 +99,55 @@ class Admission:
         """Return the frame if in all but its messages it is like others that passed.
 
         None means that it is not, or not good, and has to be judged part by part: this is
-        the short way of doing the same.
+        the short way of doing the same. ``items`` began as usual, so they are as many as a
+        frame's, and the version is ours.
 
         Raises:
             MalformedFrameError: something is no array, or a message is not as declared; all
                 that is judged before it is good.
 
         """
-        if len(items) != FRAME_ITEMS:
-            return None
-        cluster, view, stamp = items[1:4]
+        _, cluster, view, stamp, packed = items
         if not (
             cluster == self.cluster
             and type(view) is int
-            and 0 <= view <= INT_MAX
             and type(stamp) is int
-            and 0 <= stamp <= INT_MAX
+            and 0 <= view | stamp <= INT_MAX
+            and type(packed) is list
+            and len(packed) <= ENVELOPES_MAX  # pyright: ignore[reportUnknownArgumentType]
         ):
             return None
-        packed = array(items[4])
-        if len(packed) > ENVELOPES_MAX:
-            return None
-        envelopes: list[Envelope] = []
-        named: list[Any] | None = None
-        addresses = None
-        for one in packed:
-            envelope = array(one)
-            if len(envelope) <= ENVELOPE_HEAD_ITEMS:
-                return None
-            head = envelope[:ENVELOPE_HEAD_ITEMS]
-            if head != named:  # Most have the same as the one before.
-                to, sender = head
-                if type(to) is not str or type(sender) is not str:
+        envelopes = self._opened(link, packed)  # pyright: ignore[reportUnknownArgumentType]
+        return None if envelopes is None else Frame(cluster, view, stamp, tuple(envelopes))
+
+    def _opened(self, link: str, packed: list[list[Any]]) -> list[Parcel] | None:
+        """Return what envelopes say, all of which are like others that passed; else None."""
+        unpackers = self._unpackers
+        envelopes: list[Parcel] = []
+        there = here = Address("")
+        last_to = last_sender = _NOBODY
+        try:
+            for one in packed:
+                if type(one) is not list:
                     return None
-                addresses, named = self._passed.get((link, to, sender)), head
-            if addresses is None:
-                return None
-            message = unpack(envelope[ENVELOPE_HEAD_ITEMS:])
-            if type(message) is Rejected:
-                return None
-            envelopes.append(new_envelope(Envelope, (*addresses, message)))
-        return Frame(cluster, view, stamp, tuple(envelopes))
+                unpacker = unpackers[one[ENVELOPE_HEAD_ITEMS]]
+                to, sender = one[0], one[1]
+                if to != last_to or sender != last_sender:  # Mostly as in the one before.
+                    if type(to) is not str or type(sender) is not str:
+                        return None
+                    there, here = self._passed[link, to, sender]
+                    last_to, last_sender = to, sender
+                envelopes.append((there, here, unpacker(one)))
+        except (LookupError, TypeError):  # Too short; an address or a tag that is new, or is none.
+            return None
+        return envelopes
 
     def _addressed(self, link: str, frame: Frame) -> Frame | Dropped:
         """Judge the addresses, and complete those that name no node."""
         theirs = f"{link}/"
         completed: list[Envelope] = []
         for to, sender, message in frame.envelopes:
-            if type(message) is Rejected:
+            if type(message) is Rejected:  # So none becomes familiar.
                 return Dropped("wire.rejected", message.code, message.detail)
             if self.gates:
                 completed_sender = address_of(link, role_of(sender))
@@ -156,6 +164,7 @@ class Admission:
             if len(self._passed) >= NAMES_KEPT:
                 self._passed.clear()
             self._passed[link, to, sender] = completed_to, completed_sender
+            self._unpackers[message.TAG] = schema_of(type(message)).unpack_enveloped
             completed.append(Envelope(completed_to, completed_sender, message))
         return Frame(frame.cluster, frame.view, frame.stamp, tuple(completed))
 
@@ -172,7 +181,7 @@ def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
         envelopes = decode_frame(raw).envelopes
     except MalformedFrameError:
         envelopes = ()
-    for envelope in envelopes:
-        if type(envelope.message) is Rejected:
-            return Dropped("wire.rejected", envelope.message.code, envelope.message.detail)
+    for _, _, message in envelopes:
+        if type(message) is Rejected:
+            return Dropped("wire.rejected", message.code, message.detail)
     return Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error))

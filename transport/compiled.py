@@ -14,11 +14,11 @@ from struct import Struct
 from typing import Any, NamedTuple, cast
 
 from holdfast.actors.message import Message
-from holdfast.transport.cbor import MalformedFrameError, dump
+from holdfast.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, dump
 
 Pack = Callable[[Any], list[Any]]
 Unpack = Callable[[list[Any]], Any]
-Write = Callable[[Any], bytes]
+Write = Callable[..., bytes]
 
 
 Step = Callable[[Any], Any]
@@ -32,9 +32,12 @@ class Codec(NamedTuple):
     unpack: Step
     test: str = ""
     """For values that CBOR has, an expression of ``{v}`` that is true for one of the type: it
-    does instead of the steps. Empty for others."""
+    does instead of the steps, with `number`. Empty for others."""
+    number: str = ""
+    """An expression of ``{v}`` for what must be within 64 bits; empty where nothing must."""
     write: tuple[str, ...] = ()
-    """For the same values, expressions of ``{v}`` that together are its CBOR (`short_write`)."""
+    """For the same values, expressions of ``{v}`` that together are its CBOR (`short_write`);
+    they refuse numbers that are out of range by themselves."""
 
 
 class Way(NamedTuple):
@@ -50,7 +53,7 @@ def short_pack(cls: type[Message], ways: Sequence[Way], long: Pack) -> Pack:
     lines = [
         "def pack(message):",
         *(f"    v{n} = message.{way.name}" for n, way in enumerate(ways)),
-        f"    if {_tests(ways)}:",
+        f"    if {_tests(ways)}{_ranges(ways)}:",
         "        try:",
         f"            return [{', '.join([str(cls.TAG), *values])}]",
         "        except Malformed:",
@@ -62,31 +65,38 @@ def short_pack(cls: type[Message], ways: Sequence[Way], long: Pack) -> Pack:
     return pack
 
 
-def short_write(cls: type[Message], ways: Sequence[Way], pack: Pack) -> Write:
-    """Return what turns a message of ``cls`` into CBOR; what it cannot is packed and dumped.
+def short_write(ways: Sequence[Way], opening: bytes, pack: Pack) -> Write:
+    """Return what turns a message into CBOR; what it cannot is packed and dumped.
 
     The encoder needs a microsecond for a dozen small values, most of it to begin with each.
     Texts and numbers, which are most of a message, are quicker written here.
+
+    Args:
+        ways: the fields of the message.
+        opening: the array's head and the message's tag. What is returned may be given
+            something else to begin with: in an envelope, addresses are in between.
+        pack: from a message to the whole array.
+
     """
-    opening = dump([None] * (1 + len(ways)))[: -1 - len(ways)] + dump(cls.TAG)
     parts = ["opening"]
     for n, way in enumerate(ways):
         written = way.codec.write or (f"dump(p{n}({{v}}))",)
         parts += [part.format(v=f"v{n}") for part in written]
     lines = [
-        "def write(message):",
+        "def write(message, opening=usual):",
         *(f"    v{n} = message.{way.name}" for n, way in enumerate(ways)),
         f"    if {_tests(ways)}:",
         "        try:",
         f"            return join(({', '.join(parts)},))",
         "        except Unusual:",
         "            pass",
-        "    return dump(pack(message))",
+        "    return opening + dump(pack(message))[len(usual):]",
     ]
     names = {f"p{n}": way.codec.pack for n, way in enumerate(ways)}
-    scope = {**names, "pack": pack, "dump": dump, "opening": opening, "join": b"".join}
+    scope = {**names, "pack": pack, "dump": dump, "usual": opening, "join": b"".join}
     scope |= {
-        "number": _number,
+        "four": _FOUR_BYTES,
+        "number": number_bytes,
         "small": _SMALL,
         "text_heads": _TEXT_HEADS,
         "bytes_heads": _BYTES_HEADS,
@@ -106,10 +116,17 @@ _SMALL = tuple(dump(number) for number in range(256))
 _TWO_BYTES, _FOUR_BYTES, _EIGHT_BYTES = (Struct(layout).pack for layout in (">BH", ">BI", ">BQ"))
 
 
-def _number(value: int) -> bytes:
-    """Return an integer as CBOR (RFC 8949, section 3.1, major type 0)."""
-    if value < 0:
-        return dump(value)
+def number_bytes(value: int) -> bytes:
+    """Return an integer as CBOR (RFC 8949, section 3.1, major type 0).
+
+    Raises:
+        MalformedFrameError: it has more than 64 bits with its sign.
+
+    """
+    if not 0 <= value <= INT_MAX:
+        if INT_MIN <= value < 0:
+            return dump(value)
+        raise MalformedFrameError
     if value < 1 << 8:
         return _SMALL[value]
     if value < 1 << 16:
@@ -119,35 +136,45 @@ def _number(value: int) -> bytes:
     return _EIGHT_BYTES(0x1B, value)
 
 
-def short_unpack(cls: type[Message], ways: Sequence[Way], long: Unpack) -> Unpack:
+def short_unpack(cls: type[Message], ways: Sequence[Way], long: Unpack, before: int = 0) -> Unpack:
     """Return what unpacks the array of a ``cls``, and leaves to ``long`` what is wrong.
 
     The message is filled without its constructor, which would take three times as long to
     do the same; so a class may have no ``__post_init__``.
+
+    Args:
+        cls: what comes of it.
+        ways: its fields.
+        long: the long way, from tag and fields.
+        before: how many items are before the tag; they are passed over.
+
     """
     assert not hasattr(cls, "__post_init__")
-    parts = ["tag", *(f"v{n}" for n in range(len(ways)))]
+    parts = [*("_" * before), "tag", *(f"v{n}" for n in range(len(ways)))]
     values = [f"v{n}" if way.codec.test else f"u{n}(v{n})" for n, way in enumerate(ways)]
     lines = [
         "def unpack(items):",
-        f"    if len(items) == {len(parts)}:",
-        f"        {', '.join(parts)}{',' if len(parts) == 1 else ''} = items",
-        f"        if {_tests(ways)}:",
+        "    try:",
+        f"        {', '.join(parts)}, = items",
+        f"        if type(tag) is int and {_tests(ways)}{_ranges(ways)}:",
         "            message = new(cls)",
-        "            try:",
         *(
-            f"                message.{way.name} = {value}"
+            f"            message.{way.name} = {value}"
             for way, value in zip(ways, values, strict=True)
         ),
-        "                return message",
-        "            except Malformed:",
-        "                pass",
-        "    return long(items)",
+        "            return message",
+        "    except Unfit:",
+        "        pass",
+        f"    return long(items[{before}:])",
     ]
     names = {f"u{n}": way.codec.unpack for n, way in enumerate(ways)}
-    scope = {**names, "long": long, "cls": cls, "new": object.__new__}
+    scope = {**names, "long": long, "cls": cls, "new": object.__new__, "Unfit": _UNFIT}
     unpack: Unpack = _define("unpack", lines, scope)
     return unpack
+
+
+_UNFIT = (MalformedFrameError, ValueError)
+"""A value that is not as declared; too few items, or too many."""
 
 
 def short_tuple(cls: Any, ways: Sequence[Way], long: Codec) -> Codec:
@@ -159,7 +186,7 @@ def short_tuple(cls: Any, ways: Sequence[Way], long: Codec) -> Codec:
         "def pack(value):",
         "    if type(value) is cls:",
         f"        {', '.join(names)}, = value",
-        f"        if {_tests(ways)}:",
+        f"        if {_tests(ways)}{_ranges(ways)}:",
         f"            return [{', '.join(packed)}]",
         "    return long(value)",
     ]
@@ -167,7 +194,7 @@ def short_tuple(cls: Any, ways: Sequence[Way], long: Codec) -> Codec:
         "def unpack(value):",
         f"    if type(value) is list and len(value) == {len(names)}:",
         f"        {', '.join(names)}, = value",
-        f"        if {_tests(ways)}:",
+        f"        if {_tests(ways)}{_ranges(ways)}:",
         f"            return new(cls, ({', '.join(unpacked)},))",
         "    return long(value)",
     ]
@@ -184,6 +211,16 @@ def short_tuple(cls: Any, ways: Sequence[Way], long: Codec) -> Codec:
 def _tests(ways: Sequence[Way]) -> str:
     tests = [way.codec.test.format(v=f"v{n}") for n, way in enumerate(ways) if way.codec.test]
     return " and ".join(tests) or "True"
+
+
+def _ranges(ways: Sequence[Way]) -> str:
+    """Return what goes on after `_tests`: that all numbers are within 0 to `INT_MAX`.
+
+    Joined bit by bit, they are just if each is; a negative number, which is rare, makes the
+    whole negative and goes the long way.
+    """
+    numbers = [way.codec.number.format(v=f"v{n}") for n, way in enumerate(ways) if way.codec.number]
+    return f" and 0 <= {' | '.join(numbers)} <= {INT_MAX}" if numbers else ""
 
 
 def _define(name: str, lines: Sequence[str], names: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from holdfast.actors.message import Address, Message, address_of
 from holdfast.transport.cbor import (
@@ -22,8 +22,9 @@ from holdfast.transport.cbor import (
     load,
     shown,
 )
+from holdfast.transport.compiled import number_bytes
 from holdfast.transport.name import ANY_NODE, NAMES_KEPT, check_address, check_cluster
-from holdfast.transport.schema import array, schema_of
+from holdfast.transport.schema import ENVELOPE_HEAD_ITEMS, array, schema_of
 from holdfast.transport.wire import encode, unpack
 
 __all__ = [
@@ -31,17 +32,18 @@ __all__ = [
     "ENVELOPE_HEAD_ITEMS",
     "FRAME_BYTES_MAX",
     "FRAME_ITEMS",
+    "USUAL_START",
     "WIRE_VERSION",
     "Envelope",
     "ForeignClusterError",
     "Frame",
     "FrameTooLargeError",
     "MalformedFrameError",
+    "Parcel",
     "WrongVersionError",
     "decode_frame",
     "encode_frame",
     "frame_of",
-    "new_envelope",
     "open_frame",
 ]
 
@@ -52,10 +54,11 @@ ENVELOPES_MAX = 4096
 """Messages in one frame: more than one turn's sends to one peer should be."""
 
 FRAME_ITEMS = 5
-ENVELOPE_HEAD_ITEMS = 2
-"""Items of an envelope before the tag."""
 
-_USUAL_START = b"\x85\x01"
+WAYS_KEPT = 4096
+"""Pairs of addresses between which the beginnings of envelopes are kept."""
+
+USUAL_START = b"\x85\x01"
 """An array of `FRAME_ITEMS`, and `WIRE_VERSION`."""
 _SHORT_ARRAYS = range(0x81, 0x98)
 """First bytes of arrays of 1 to 23 items, whose first item is the next byte."""
@@ -87,9 +90,8 @@ class Envelope(NamedTuple):
     message: Message
 
 
-new_envelope: Callable[[type[Envelope], tuple[Address, Address, Message]], Envelope]
-new_envelope = cast("Any", tuple).__new__
-"""Makes one of the class and the fields in half of the time that the class needs for it."""
+Parcel = tuple[Address, Address, Message]
+"""An `Envelope`, or the same without the class: on the way of every message none is made."""
 
 
 class Frame(NamedTuple):
@@ -100,7 +102,7 @@ class Frame(NamedTuple):
     """Number of the membership the sender goes by, 0 where the protocol has only one."""
     stamp: int
     """Logical time of the sender when the frame left."""
-    envelopes: tuple[Envelope, ...]
+    envelopes: tuple[Parcel, ...]
 
 
 def encode_frame(frame: Frame, alias: str = "") -> bytes:
@@ -121,19 +123,16 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
     cluster, view, stamp, envelopes = frame
     if len(envelopes) > ENVELOPES_MAX:
         raise FrameTooLargeError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
-    for name, number in (("view", view), ("stamp", stamp)):
-        if not 0 <= number <= INT_MAX:
-            raise ValueError(f"{name} is {number}, 0 to {INT_MAX} are allowed")
-    parts = [_start(cluster, view), dump(stamp), array_head(len(envelopes))]
-    way: tuple[str, str] | None = None
-    addresses = b""
+    if not 0 <= view | stamp <= INT_MAX:
+        raise ValueError(f"view {view} or stamp {stamp}: 0 to {INT_MAX} are allowed")
+    parts = [_start(cluster, view), number_bytes(stamp), array_head(len(envelopes))]
+    ways = last_to = last_sender = None
     for to, sender, message in envelopes:
-        cls = type(message)
-        head, skipped = _openings.get(cls) or _opening(cls)
-        if way != (to, sender):  # Mostly one role answers another.
-            there = _unaliased(to, alias) if alias else _address(to)
-            way, addresses = (to, sender), there + _address(sender)
-        parts += (head, addresses, encode(message)[skipped:])
+        if ways is None or to != last_to or sender != last_sender:
+            ways = _ways(to, sender, alias)  # Mostly it is one role that answers another.
+            last_to, last_sender = to, sender
+        write, opening = ways[type(message)]
+        parts.append(write(message, opening))
     data = b"".join(parts)
     if len(data) > FRAME_BYTES_MAX:
         raise FrameTooLargeError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX}")
@@ -147,14 +146,30 @@ def _start(cluster: str, view: int) -> bytes:
     return b"".join((array_head(FRAME_ITEMS), dump(WIRE_VERSION), dump(cluster), dump(view)))
 
 
-_openings: dict[type[Message], tuple[bytes, int]] = {}
+class _Ways(dict[type[Message], tuple[Callable[[Any, bytes], bytes], bytes]]):
+    """From one role to another: what writes an envelope, and how it begins, by class."""
+
+    def __init__(self, addresses: bytes) -> None:
+        super().__init__()
+        self._addresses = addresses
+
+    def __missing__(self, cls: type[Message]) -> tuple[Callable[[Any, bytes], bytes], bytes]:
+        schema = schema_of(cls)
+        write = schema.write if schema.plain else _write_kept
+        opening = array_head(ENVELOPE_HEAD_ITEMS + schema.length) + self._addresses
+        self[cls] = write, opening + dump(cls.TAG)
+        return self[cls]
 
 
-def _opening(cls: type[Message]) -> tuple[bytes, int]:
-    """Return how an envelope with a ``cls`` begins, and which bytes of the message it replaces."""
-    length = schema_of(cls).length
-    _openings[cls] = array_head(ENVELOPE_HEAD_ITEMS + length), len(array_head(length))
-    return _openings[cls]
+@lru_cache(maxsize=WAYS_KEPT)
+def _ways(to: Address, sender: Address, alias: str) -> _Ways:
+    there = _unaliased(to, alias) if alias else _address(to)
+    return _Ways(there + _address(sender))
+
+
+def _write_kept(message: Message, opening: bytes) -> bytes:
+    """Write what takes long only once: it may go to several peers, and to a journal."""
+    return opening + encode(message)[schema_of(type(message)).opening_bytes :]
 
 
 @lru_cache(maxsize=NAMES_KEPT)
@@ -195,7 +210,7 @@ def open_frame(data: bytes) -> list[Any]:
         MalformedFrameError: it is no array that begins with a version, or no CBOR of ours.
 
     """
-    if not data.startswith(_USUAL_START):
+    if not data.startswith(USUAL_START):
         _judge_first_bytes(data)
     items = array(load(data))
     if not items or type(items[0]) is not int:

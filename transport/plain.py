@@ -39,19 +39,26 @@ PLAIN: Mapping[Any, Codec] = {
     int: Codec(
         _check_int,
         _check_int,
-        f"type({{v}}) is int and {INT_MIN} <= {{v}} <= {INT_MAX}",
-        ("(small[{v}] if 0 <= {v} < 256 else number({v}))",),
+        "type({v}) is int",
+        "{v}",
+        (
+            "(small[{v}] if 0 <= {v} < 256 else "
+            "four(26, {v}) if 65536 <= {v} < 4294967296 else number({v}))",
+        ),
     ),
     str: Codec(
         _check_str,
         _check_str,
         "type({v}) is str",
+        "",
         ("text_heads[len(e{v} := {v}.encode())]", "e{v}"),
     ),
     bytes: Codec(
-        _check_bytes, _check_bytes, "type({v}) is bytes", ("bytes_heads[len({v})]", "{v}")
+        _check_bytes, _check_bytes, "type({v}) is bytes", "", ("bytes_heads[len({v})]", "{v}")
     ),
-    bool: Codec(_check_bool, _check_bool, "type({v}) is bool", (r"(b'\xf5' if {v} else b'\xf4')",)),
+    bool: Codec(
+        _check_bool, _check_bool, "type({v}) is bool", "", (r"(b'\xf5' if {v} else b'\xf4')",)
+    ),
 }
 """By declared type."""
 

@@ -20,7 +20,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 from holdfast.actors.message import REGISTRY, Message
-from holdfast.transport.cbor import MalformedFrameError, shown
+from holdfast.transport.cbor import MalformedFrameError, array_head, dump, shown
 from holdfast.transport.compiled import (
     Codec,
     Step,
@@ -32,18 +32,28 @@ from holdfast.transport.compiled import (
 )
 from holdfast.transport.plain import PLAIN, SIMPLE
 
+ENVELOPE_HEAD_ITEMS = 2
+"""Items of an envelope before the tag."""
+
 
 class Schema(NamedTuple):
     """How messages of one class become ``[tag, field, ...]``, and back."""
 
     length: int
     """Items of the array: the tag and every field."""
+    opening_bytes: int
+    """How many bytes the array's head and the tag take."""
+    plain: bool
+    """Whether every field is a value that CBOR has: to write it again is quick."""
     pack: Callable[[Any], list[Any]]
     """From a message to the whole array."""
     unpack: Callable[[list[Any]], Any]
     """From the whole array, whose tag was read, to a message."""
-    write: Callable[[Any], bytes]
-    """From a message to the whole array as CBOR."""
+    unpack_enveloped: Callable[[list[Any]], Any]
+    """The same from an envelope: two addresses before the tag, which were judged."""
+    write: Callable[..., bytes]
+    """From a message to the whole array as CBOR; given a second argument, to that and the
+    fields."""
 
 
 _schemas: dict[type[Message], Schema] = {}
@@ -95,8 +105,17 @@ def _schema(cls: type[Message], within: tuple[type, ...]) -> Schema:
             raise TypeError(f"{cls.__name__}.{field.name}: {error}") from error
     ways = [Way(name, codec) for name, codec in codecs]
     pack = short_pack(cls, ways, _packer(cls, codecs))
-    unpack = short_unpack(cls, ways, _unpacker(cls, codecs))
-    _schemas[cls] = Schema(1 + len(codecs), pack, unpack, short_write(cls, ways, pack))
+    unpack = _unpacker(cls, codecs)
+    opening = array_head(1 + len(ways)) + dump(cls.TAG)
+    _schemas[cls] = Schema(
+        length=1 + len(ways),
+        opening_bytes=len(opening),
+        plain=all(codec.write for _, codec in codecs),
+        pack=pack,
+        unpack=short_unpack(cls, ways, unpack),
+        unpack_enveloped=short_unpack(cls, ways, unpack, ENVELOPE_HEAD_ITEMS),
+        write=short_write(ways, opening, pack),
+    )
     return _schemas[cls]
 
 
@@ -134,7 +153,8 @@ def _union_codec(hint: Any, within: tuple[type, ...]) -> Codec:
     write = [
         f"({n} if {{v}} is None else {part})" for n, part in zip(none, inner.write, strict=False)
     ]
-    return Codec(_unless_none(inner.pack), _unless_none(inner.unpack), test, tuple(write))
+    number = inner.number and f"({inner.number} or 0)"
+    return Codec(_unless_none(inner.pack), _unless_none(inner.unpack), test, number, tuple(write))
 
 
 def _unless_none(step: Step) -> Step:
@@ -257,6 +277,7 @@ def _unpacker(cls: type[Message], codecs: list[tuple[str, Codec]]) -> Callable[[
     length = 1 + len(steps)
 
     def unpack(items: list[Any]) -> Any:
+        tag_of(items)  # What equals a tag is found by it, 16.0 for instance.
         if len(items) != length:
             raise MalformedFrameError(
                 f"{cls.__name__} has {length - 1} fields, not {len(items) - 1}"

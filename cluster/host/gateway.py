@@ -9,7 +9,7 @@ from loguru import logger
 from holdfast.actors.clock import Arrived, Clock, Departing
 from holdfast.actors.link import LinkRefused
 from holdfast.actors.message import address_of
-from holdfast.transport.frame import Envelope, Frame, FrameTooLargeError
+from holdfast.transport.frame import Frame, FrameTooLargeError, Parcel
 
 if TYPE_CHECKING:
     from holdfast.cluster.host.links import Links
@@ -51,22 +51,18 @@ class Gateway:
         for link, frame in self._bridge.receive(most):
             if link in self._members:
                 self._clock_after(Arrived(stamp=frame.stamp))
-            for envelope in frame.envelopes:
-                arrive(envelope)
+            arrive(frame.envelopes)
 
     def flush(self) -> None:
         """Send what waits for each peer: one frame, more only if it is too large for one."""
-        if not self._stage.outboxes:
-            return
-        outboxes, self._stage.outboxes = self._stage.outboxes, {}
-        for link, envelopes in outboxes.items():
+        for link, envelopes in self._stage.outboxes.take().items():
             if len(envelopes) <= FRAME_ENVELOPES_MAX:
                 self._send(link, envelopes)
                 continue
             for start in range(0, len(envelopes), FRAME_ENVELOPES_MAX):
                 self._send(link, envelopes[start : start + FRAME_ENVELOPES_MAX])
 
-    def _send(self, link: str, envelopes: list[Envelope]) -> None:
+    def _send(self, link: str, envelopes: list[Parcel]) -> None:
         stamp = self._clock_after(_DEPARTING)
         try:
             self._bridge.send(link, Frame(self._bridge.cluster, VIEW, stamp, tuple(envelopes)))

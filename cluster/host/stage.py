@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from loguru import logger
@@ -39,8 +39,9 @@ from holdfast.actors.message import (
 from holdfast.actors.role import Role
 from holdfast.cluster.host.asks import WAKING_MS, Asks
 from holdfast.cluster.host.cell import Cell
+from holdfast.cluster.host.outboxes import Outboxes
 from holdfast.cluster.recipe import Cast
-from holdfast.transport.frame import Envelope, new_envelope
+from holdfast.transport.frame import Parcel
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that goes on while the machine sleeps, so that a lease cannot outlive a nap."""
@@ -84,7 +85,7 @@ class Stage:
         self.ready: deque[tuple[Cell, Address, Event]] = deque()
         self.records: list[tuple[str, Message | None]] = []
         """What the roles of this turn persist; None forgets what that role wrote before."""
-        self.outboxes: dict[str, list[Envelope]] = {}
+        self.outboxes = Outboxes()
         self.here = address_of(node, "node")
         self._began = self.now()
         self._wakes: list[tuple[int, int, Cell, Timer]] = []
@@ -106,8 +107,7 @@ class Stage:
 
     def adopt(self, role: Role[Any]) -> None:
         """Put ``role`` on stage and give it its first turn (Host)."""
-        cell = self._enter(role)
-        self._begin(cell)
+        self._begin(self._enter(role))
 
     def _enter(self, role: Role[Any]) -> Cell:
         assert node_of(role.address) == self.node
@@ -132,16 +132,17 @@ class Stage:
         """Let ``event`` wait for its turn."""
         self.ready.append((cell, sender, event))
 
-    def arrive(self, envelope: Envelope) -> None:
-        """Take a message that came over the network; what finds nobody is counted."""
-        to, sender, message = envelope
-        cell = self.cells.get(to)
-        if cell is None:
-            self.counters["host.nobody_there"] += 1
-        elif len(self.ready) >= INBOX_MAX:
-            self.counters["host.inbox_full"] += 1
-        else:
-            self.ready.append((cell, sender, message))
+    def arrive(self, envelopes: Sequence[Parcel]) -> None:
+        """Take messages that came over the network; what finds nobody, or no room, is counted."""
+        cells, ready = self.cells, self.ready
+        for to, sender, message in envelopes:
+            cell = cells.get(to)
+            if cell is None:
+                self.counters["host.nobody_there"] += 1
+            elif len(ready) >= INBOX_MAX:
+                self.counters["host.inbox_full"] += 1
+            else:
+                ready.append((cell, sender, message))
 
     def tell_all(self, event: Local) -> None:
         """Post ``event`` from the host to every role that accepts its kind."""
@@ -159,6 +160,7 @@ class Stage:
 
         """
         ready, cells, read_clock = self.ready, self.cells, _READ_CLOCK
+        boxes, nodes = self.outboxes.boxes, self.outboxes.nodes
         assert len(ready) < BACKLOG_MAX, f"{BACKLOG_MAX} events wait on node {self.node}"
         for _ in range(most):
             if not ready:
@@ -167,17 +169,21 @@ class Stage:
             if type(event) not in cell.accepts:
                 self.counters["role.stranger_dropped"] += not cell.dead
                 continue
+            handle = cell.handle
             try:
-                effects = cell.handle(sender, event, read_clock(CLOCK))
+                effects = handle(sender, event, read_clock(CLOCK))
             except Exception as error:
                 raise self._failed(cell, event, sender, error) from error
             for effect in effects:
                 if type(effect) is Send and not cell.held:
-                    target = cells.get(effect.to)
+                    to = effect.to
+                    target = cells.get(to)
                     if target is not None:
                         ready.append((target, cell.address, effect.message))
+                    elif (node := nodes.get(to)) is not None:
+                        boxes[node].append((to, cell.address, effect.message))
                     else:
-                        self._send_out(cell, effect.to, effect.message)
+                        self._send_out(cell, to, effect.message)
                 elif type(effect) is Observe:
                     self.counters[effect.name] += effect.count
                 else:
@@ -277,11 +283,9 @@ class Stage:
 
     def _send_out(self, cell: Cell, to: Address, message: Message | Local) -> None:
         """Send to what is no role of this node: another node, an open question, the host."""
-        node = node_of(to)
-        if node != self.node:
+        if node_of(to) != self.node:
             assert isinstance(message, Message), f"{message} is local and cannot go to {to}"
-            envelope = new_envelope(Envelope, (to, cell.address, message))
-            self.outboxes.setdefault(node, []).append(envelope)
+            self.outboxes.put(to, cell.address, message)
         elif self.asks.answer(to, message):
             return
         elif (listener := self.listeners.get(to)) is not None:

@@ -22,7 +22,7 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import count
 from multiprocessing.connection import Connection
@@ -38,7 +38,7 @@ from holdfast.actors.message import Address, Message, address_of
 from holdfast.cluster.cli.serve import GC_THRESHOLDS
 from holdfast.cluster.host.stage import Stage
 from holdfast.cluster.recipe import Seat, paxos
-from holdfast.transport.frame import Envelope
+from holdfast.transport.frame import Parcel
 from holdfast.transport.wire import encode
 
 SLOWER_MAX = 1.5
@@ -103,9 +103,9 @@ class Door:
         self.say(client, message)
         ends = time.monotonic() + LONG_S
         while True:
-            for envelope in self.turn().get(client, ()):
-                if isinstance(envelope.message, kind):
-                    return envelope.message
+            for _, _, answer in self.turn().get(client, ()):
+                if isinstance(answer, kind):
+                    return answer
             assert time.monotonic() < ends, f"no {kind.__name__} to {message}"
             if idle_ms := self.stage.idle_ms():
                 time.sleep(idle_ms / 1000)
@@ -113,9 +113,9 @@ class Door:
     def say(self, client: str, message: Message) -> None:
         """Let a message of a client's come in."""
         sender: Address = address_of(client, "session")
-        self.stage.arrive(Envelope(self.proxy, sender, message))
+        self.stage.arrive(((self.proxy, sender, message),))
 
-    def turn(self) -> dict[str, list[Envelope]]:
+    def turn(self) -> Mapping[str, list[Parcel]]:
         """Do what the dispatcher does in a turn; return what leaves, by client."""
         stage = self.stage
         stage.ring_alarms()
@@ -125,8 +125,7 @@ class Door:
                 if record is not None:
                     encode(record)
             stage.release_held()
-        left, stage.outboxes = stage.outboxes, {}
-        return left
+        return stage.outboxes.take()
 
 
 def names(size: int) -> Run:
