@@ -45,9 +45,9 @@ class Event:
 class Message(Event):
     """An event that may cross the wire: immutable, comparable, known by one tag.
 
-    ``encoded`` is room for its bytes (``transport/wire.py``): what goes to two peers and a
-    journal is encoded once. It is no field: it is not compared, not shown, and may be unset,
-    which takes longer to find out than that it is None.
+    ``encoded`` is room for its bytes (``transport/wire.py``): what takes long to
+    write and goes to two peers and a journal is encoded once. It is no field: it is not
+    compared, not shown, and may be unset, which takes longer to find out than that it is None.
     """
 
     __slots__ = ("encoded",)

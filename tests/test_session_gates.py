@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from holdfast.actors.lock.message import (
     Granted,
     Inspect,
     KeepAlive,
+    LockStatus,
     Reason,
     Refused,
 )
@@ -129,6 +131,19 @@ def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
     assert (moved.request, moved.wait_ms) == (3, 8_850)
     assert one(Inspect, said, B).request == 4
     assert of(Cancel, play.run(5_000), A)
+
+
+def test_an_answer_for_another_gate_by_one_that_comes_back_does_no_harm(play: Play) -> None:
+    """Its sign of life takes the question to it, under a new number; what it said is late."""
+    play.hear(BEN, Inspect(lock="y"))
+    play.hear(ME, LinkDown(node="b"))
+    play.hear(ME, LinkDown(node="a"))
+    free = LockStatus(lock="y", holder=None, waiters=(), waits_for=(), session="c", request=1)
+    said = play.hear(B, free)
+    moved = one(Inspect, said, B)
+    assert moved.request == 2
+    answered = play.hear(B, replace(free, request=moved.request))
+    assert one(LockStatus, answered, BEN).lock == "y"
 
 
 def test_a_grant_of_the_gate_that_was_left_reaches_nobody(play: Play) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
 
 from holdfast.actors.client import plain
 from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.pending import claim_named
 from holdfast.actors.client.session import ClientSession
+from holdfast.actors.client.tenure import Stage
 from holdfast.actors.effect import Effect, Effects
+from holdfast.actors.lock.message import Release
 from holdfast.actors.message import Address, Instant
 from holdfast.cluster.recipe import Settings
+from holdfast.cluster.simulation.machine import HOST
 from holdfast.cluster.simulation.promise import promise_of
 from holdfast.cluster.simulation.run import run_seed
 
@@ -75,3 +80,16 @@ def test_both_ways_take_the_same_steps(
     kinds = {kind.__name__ for kind in both.ways}
     assert set(both.left) == kinds
     assert set(both.taken) == (kinds if plainly else set())
+
+
+def test_what_a_stranger_or_nobody_may_name_is_not_kept() -> None:
+    """A name in a memory of names is checked before, so that the memory is bounded."""
+    ledger = ClientSession(
+        Address("c/session"), HOST, session="c", gates=(Address("a/proxy"),), random=Random(1)
+    ).ledger
+    ledger.tenure.enter(Stage.OPEN)
+    kept = claim_named.cache_info().currsize
+    for user in (Address("a/proxy"), Address("c/ask-1")):
+        release = Release(lock="n" * 100_000, fence=7, owner="o")
+        assert plain.on_release(ledger, user, release, Instant(0)) is None
+    assert claim_named.cache_info().currsize == kept

@@ -103,8 +103,8 @@ class Admission:
         frame's, and the version is ours.
 
         Raises:
-            MalformedFrameError: something is no array, or a message is not as declared; all
-                that is judged before it is good.
+            MalformedFrameError: a message is not as declared; all that is judged before it
+                is good.
 
         """
         _, cluster, view, stamp, packed = items

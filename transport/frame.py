@@ -55,9 +55,6 @@ ENVELOPES_MAX = 4096
 
 FRAME_ITEMS = 5
 
-WAYS_KEPT = 4096
-"""Pairs of addresses between which the beginnings of envelopes are kept."""
-
 USUAL_START = b"\x85\x01"
 """An array of `FRAME_ITEMS`, and `WIRE_VERSION`."""
 _SHORT_ARRAYS = range(0x81, 0x98)
@@ -126,12 +123,18 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
     if not 0 <= view | stamp <= INT_MAX:
         raise ValueError(f"view {view} or stamp {stamp}: 0 to {INT_MAX} are allowed")
     parts = [_start(cluster, view), number_bytes(stamp), array_head(len(envelopes))]
-    ways = last_to = last_sender = None
+    last_to = last_sender = None
+    addresses, openings = b"", dict[type[Message], tuple[_Write, bytes]]()
     for to, sender, message in envelopes:
-        if ways is None or to != last_to or sender != last_sender:
-            ways = _ways(to, sender, alias)  # Mostly it is one role that answers another.
-            last_to, last_sender = to, sender
-        write, opening = ways[type(message)]
+        if to != last_to or sender != last_sender:  # Mostly it is one role that answers another.
+            last_to, last_sender, openings = to, sender, {}
+            addresses = (_unaliased(to, alias) if alias else _address(to)) + _address(sender)
+        cls = type(message)
+        opened = openings.get(cls)
+        if opened is None:
+            write, head, tag = _ways.get(cls) or _way(cls)
+            opened = openings[cls] = write, b"".join((head, addresses, tag))
+        write, opening = opened
         parts.append(write(message, opening))
     data = b"".join(parts)
     if len(data) > FRAME_BYTES_MAX:
@@ -146,25 +149,18 @@ def _start(cluster: str, view: int) -> bytes:
     return b"".join((array_head(FRAME_ITEMS), dump(WIRE_VERSION), dump(cluster), dump(view)))
 
 
-class _Ways(dict[type[Message], tuple[Callable[[Any, bytes], bytes], bytes]]):
-    """From one role to another: what writes an envelope, and how it begins, by class."""
+_Write = Callable[[Any, bytes], bytes]
 
-    def __init__(self, addresses: bytes) -> None:
-        super().__init__()
-        self._addresses = addresses
-
-    def __missing__(self, cls: type[Message]) -> tuple[Callable[[Any, bytes], bytes], bytes]:
-        schema = schema_of(cls)
-        write = schema.write if schema.plain else _write_kept
-        opening = array_head(ENVELOPE_HEAD_ITEMS + schema.length) + self._addresses
-        self[cls] = write, opening + dump(cls.TAG)
-        return self[cls]
+_ways: dict[type[Message], tuple[_Write, bytes, bytes]] = {}
+"""What writes an envelope with a message of a class, how it begins, and what follows on the
+addresses; for the classes that were met."""
 
 
-@lru_cache(maxsize=WAYS_KEPT)
-def _ways(to: Address, sender: Address, alias: str) -> _Ways:
-    there = _unaliased(to, alias) if alias else _address(to)
-    return _Ways(there + _address(sender))
+def _way(cls: type[Message]) -> tuple[_Write, bytes, bytes]:
+    schema = schema_of(cls)
+    write = schema.write if schema.plain else _write_kept
+    _ways[cls] = write, array_head(ENVELOPE_HEAD_ITEMS + schema.length), dump(cls.TAG)
+    return _ways[cls]
 
 
 def _write_kept(message: Message, opening: bytes) -> bytes:

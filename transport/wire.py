@@ -26,8 +26,8 @@ __all__ = [
 
 
 KEPT_BYTES_MAX = 40 << 10
-"""A message keeps its encoding up to this size (40 KiB): most are sent and journaled within a turn,
-and a full slot, which goes to a journal and to all members, is not larger."""
+"""A message keeps what `encode` made of it up to this size (40 KiB): a full slot, which goes to a
+journal and to all members, is not larger. In frames, those of plain fields are written anew."""
 
 
 def encode(message: Message) -> bytes:

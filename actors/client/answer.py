@@ -56,6 +56,8 @@ def on_answer(ledger: Ledger, sender: Address, answer: Answer, now: Instant) -> 
     if pending.said_at is None or not fits:
         return [Observe("client.unfit_answer_dropped")]
     effects = hear(ledger, sender, now)
+    if answer.request not in ledger.outstanding.pending:  # It was taken elsewhere just now.
+        return [*effects, Observe("client.late_answer_dropped")]
     match answer:
         case Granted() if answer.hold_ms and lease.is_late(pending, answer, now):
             effects += ledger.confirm(pending.said_at, now)

@@ -16,7 +16,7 @@ from holdfast.actors.client.admission import PENDING_MAX
 from holdfast.actors.client.holding import HOLDS_MAX, Hold, Level, new_level
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.pacing import ANSWER_MS, later
-from holdfast.actors.client.pending import Pending, acquire_said, claim_named, release_said
+from holdfast.actors.client.pending import Pending, acquire_said, release_said
 from holdfast.actors.client.wording import claim_checked, granted_as_asked, released_as_asked
 from holdfast.actors.effect import Effect, Send
 from holdfast.actors.error import InvalidRequestError
@@ -64,7 +64,10 @@ def on_release(
 ) -> list[Effect] | None:
     """Ask for the end of what its owner holds, and neither wants again nor leaves already."""
     outstanding, tenure, gates = ledger.outstanding, ledger.tenure, ledger.gates
-    claim = claim_named(release.lock, release.owner)
+    try:
+        claim = claim_checked(release.lock, release.owner)
+    except InvalidRequestError:
+        return None
     hold, gate = ledger.holds.get(claim), gates.table[gates.current]
     if (
         hold is None

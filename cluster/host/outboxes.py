@@ -34,6 +34,6 @@ class Outboxes:
         self.nodes[to] = node
 
     def take(self) -> Mapping[str, list[Parcel]]:
-        """Return what waits, and begin anew."""
+        """Return what waits, and begin anew; not amid `Stage.work`, which puts into these boxes."""
         boxes, self.boxes = self.boxes, defaultdict(list)
         return boxes
