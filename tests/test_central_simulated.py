@@ -21,7 +21,7 @@ from holdfast.cluster.simulation.promise import promise_of
 from holdfast.cluster.simulation.run import Report, run_seed
 
 SEEDS = 100
-SEEDS_FOR_A_MUTANT = 150
+SEEDS_FOR_A_MUTANT = 600
 JOURNAL = Settings(central_journal=True)
 FORGETFUL = Settings()
 
