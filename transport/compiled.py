@@ -80,7 +80,7 @@ def short_write(ways: Sequence[Way], opening: bytes, pack: Pack) -> Write:
     """
     parts = ["opening"]
     for n, way in enumerate(ways):
-        written = way.codec.write or (f"dump(p{n}({{v}}))",)
+        written = way.codec.write or (f"dump_{n}({{v}})",)
         parts += [part.format(v=f"v{n}") for part in written]
     lines = [
         "def write(message, opening=usual):",
@@ -92,7 +92,7 @@ def short_write(ways: Sequence[Way], opening: bytes, pack: Pack) -> Write:
         "            pass",
         "    return opening + dump(pack(message))[len(usual):]",
     ]
-    names = {f"p{n}": way.codec.pack for n, way in enumerate(ways)}
+    names = {f"dump_{n}": _dumping(way.codec.pack) for n, way in enumerate(ways)}
     scope = {**names, "pack": pack, "dump": dump, "usual": opening, "join": b"".join}
     scope |= {
         "four": _FOUR_BYTES,
@@ -104,6 +104,18 @@ def short_write(ways: Sequence[Way], opening: bytes, pack: Pack) -> Write:
     write: Write = _define("write", lines, {**scope, "Unusual": _UNUSUAL})
     return write
 
+
+def _dumping(pack: Step) -> Callable[[Any], bytes]:
+    """Return what writes a value by the encoder, and what is mostly nothing without it."""
+
+    def write(value: Any) -> bytes:
+        packed = pack(value)
+        return _NOTHING if packed == [] else dump(packed)
+
+    return write
+
+
+_NOTHING = dump([])
 
 _UNUSUAL = (MalformedFrameError, IndexError, UnicodeEncodeError)
 """A value that is not as declared, a long text, and one that is no Unicode."""

@@ -21,14 +21,14 @@ def why_not(ledger: Ledger, question: Question, now: Instant) -> No | None:
     if problem is not None:
         return problem
     match question:
+        case Inspect() | Describe() | ListLocks() | Evict():
+            no = None
         case Acquire():
             no = _why_not_acquire(ledger, question)
         case Release():
             return _why_not_release(ledger, question)
         case Renew():
             return why_not_renew(ledger, question)
-        case Inspect() | Describe() | ListLocks() | Evict():
-            no = None
     if no is not None:
         return no
     if ledger.gates.all_refused():

@@ -100,6 +100,8 @@ def as_said(pending: Pending, session: str, now: Instant) -> Question:
     """Return the question of ``pending`` as a gate is to hear it in ``session``."""
     asked = pending.asked
     match asked:
+        case Inspect():
+            return _inspect_said(asked, session, pending.number)
         case Acquire():
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
             return acquire_said(asked, session, pending.number, wait_ms)
@@ -111,6 +113,7 @@ def as_said(pending: Pending, session: str, now: Instant) -> Question:
 
 acquire_said = copier(Acquire, "session", "request", "wait_ms")
 release_said = copier(Release, "session", "request")
+_inspect_said = copier(Inspect, "session", "request")
 """Return what a gate is to hear: in which session, under which number."""
 
 

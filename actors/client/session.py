@@ -28,6 +28,7 @@ from holdfast.actors.lock.message import (
     Describe,
     Granted,
     Inspect,
+    LockStatus,
     Release,
     Released,
 )
@@ -146,14 +147,14 @@ class ClientSession(Role[Said | Tick]):
 
     def _decide(self, sender: Address, event: Said, now: Instant) -> list[Effect]:
         match event:
-            case Granted() | Released():
+            case Granted() | Released() | LockStatus():
                 return answer.on_answer(self.ledger, sender, event, now)
             case (
-                Acquire()
+                Inspect()
+                | Acquire()
                 | Release()
                 | Renew()
                 | Cancel()
-                | Inspect()
                 | Describe()
                 | ListLocks()
                 | Evict()
@@ -212,7 +213,7 @@ class ClientSession(Role[Said | Tick]):
                 ledger.tenure.need(now)
             case Release():
                 return self._on_release(user, event, now)
-            case Renew() | Inspect() | Describe() | ListLocks() | Evict():
+            case Inspect() | Renew() | Describe() | ListLocks() | Evict():
                 limit_ms = ANSWER_MS
         gate = ledger.gates.choose()
         effects = ledger.outstanding.ask(user, event, gate.address, now, limit_ms=limit_ms)

@@ -71,14 +71,14 @@ def problem_of(question: Question) -> No | None:
     """Return what is wrong with the fields of ``question``, None if nothing is."""
     try:
         match question:
+            case Inspect() | Evict():
+                claim_checked(question.lock, "")  # A name is checked once, too.
             case Acquire():
                 claim_checked(question.lock, question.owner)
                 if question.wait_ms is not None:
                     check_wait(question.wait_ms)
             case Release() | Renew():
                 claim_checked(question.lock, question.owner)
-            case Inspect() | Evict():
-                check_lock_name(question.lock)
             case Describe() | ListLocks():
                 pass
     except InvalidRequestError as problem:

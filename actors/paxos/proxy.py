@@ -33,6 +33,7 @@ from holdfast.actors.paxos.proxy_event import (
     FromClient,
     FromLog,
     Heard,
+    Rarer,
     Round,
     Told,
 )
@@ -121,10 +122,17 @@ class LogProxy(Role[Heard]):
         if isinstance(event, Happened):
             self.silence.heard(now)
             return self.answering.happened(event, now)
+        if isinstance(event, Inspect):
+            return self._on_client(sender, event, now)
+        if isinstance(event, Consulted):
+            return self._on_consulted(event, now)
         if isinstance(event, Gather):
             return [*self.errands.bundled(), *self._tick()]
         if isinstance(event, Proposed):
             return ()  # What came of it is heard as outcomes.
+        return self._on_rarer(sender, event, now)
+
+    def _on_rarer(self, sender: Address, event: Rarer, now: Instant) -> Effects:
         if isinstance(event, Told):
             return self._on_told(sender, event, now)
         if isinstance(event, FromClient):
@@ -193,8 +201,6 @@ class LogProxy(Role[Heard]):
                 self.errands.doubt(now, queued=True)
                 kept = self.own.tenure.keep_now(now) if self.own.is_active() else []
                 return [*kept, *self._repeat(now, FOLLOW_BURST)]
-            case Consulted():
-                return self._on_consulted(event, now)
             case Declined():
                 return self._on_told(sender, event, now)
             case Franchise():

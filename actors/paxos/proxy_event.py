@@ -58,8 +58,11 @@ Rest = SessionOpened | SessionKept | SessionClosed | Denied | WaitCancelled | Fo
 Told = Held | Freed | Rest
 """Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
 
-FromLog = Follow | Skipped | Franchise | Consulted | Declined
+FromLog = Follow | Skipped | Franchise | Declined
 """What is heard seldom."""
+
+Rarer = Told | FromClient | FromLog | Abandon | Close | Reported | Round
+"""What is looked for last."""
 
 Heard = (
     Open

@@ -10,12 +10,15 @@ from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
 from holdfast.actors.lock.message import Contender, Inspect, LockStatus, Reason
 from holdfast.actors.lock.report import HolderSeen, LockReport, WaiterSeen
 from holdfast.actors.lock.session_message import ListedLock, LockList
+from holdfast.actors.making import maker
 from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
 from holdfast.actors.paxos.event import Consult, Consulted
 from holdfast.actors.paxos.proxy_event import Question
 from holdfast.actors.paxos.proxy_guest import client_of
 from holdfast.actors.paxos.proxy_silence import Silence
 from holdfast.actors.paxos.proxy_wording import refuse
+
+_look_up, _consult, _lock_status = maker(LookUp), maker(Consult), maker(LockStatus)
 
 QUESTIONS_MAX = 10_000
 """Unanswered questions of one node."""
@@ -55,22 +58,26 @@ class Readings:
         self.by_number: OrderedDict[int, Reading] = OrderedDict()
         """In the order of asking."""
         self.asked: set[tuple[Address, Question]] = set()
+        self.shown: tuple[LockReport, Contender | None, tuple[Contender, ...]] | None = None
+        """The last report that was told, and its words; replicas give the same to all for whom
+        nothing happened between."""
 
     def ask(self, asker: Address, question: Question, now: Instant) -> Effects:
         """Consult the replica, unless that is under way."""
-        if (asker, question) in self.asked:
+        asked = asker, question
+        if asked in self.asked:
             return ()
         if len(self.by_number) >= QUESTIONS_MAX:
             text = f"node {self.node} has {QUESTIONS_MAX} unanswered questions, its limit"
             return [refuse(asker, question, Reason.OVERLOADED, text)]
         self.by_number[self.next_number()] = Reading(asker, question, now)
-        self.asked.add((asker, question))
+        self.asked.add(asked)
         match question:
             case Inspect():
-                asks: LookUp | Browse = LookUp(lock=question.lock)
+                asks: LookUp | Browse = _look_up(lock=question.lock)
             case _:
                 asks = Browse(prefix=question.prefix, after=question.after, most=question.most)
-        consult = Consult(number=self.number, question=asks, age_ms=question.age_ms)
+        consult = _consult(number=self.number, question=asks, age_ms=question.age_ms)
         return [Send(self.replica, consult)]
 
     def next_number(self) -> int:
@@ -87,7 +94,7 @@ class Readings:
         asker, question = reading.asker, reading.question
         match consulted.answer, question:
             case (Looked(report=report), Inspect()):
-                return [Send(asker, _status(report, question, consulted))]
+                return [Send(asker, self._status(report, question, consulted))]
             case (Browsed(), _) if not isinstance(question, Inspect):
                 return [Send(asker, _list(consulted.answer, question, consulted))]
             case _ if question.age_ms is not None:
@@ -107,6 +114,22 @@ class Readings:
             self._end(number, reading)
             effects += self._give_up(reading, now)
         return effects
+
+    def _status(self, report: LockReport, inspect: Inspect, consulted: Consulted) -> Message:
+        if self.shown is None or self.shown[0] is not report:
+            holder = None if report.holder is None else holder_of(report.holder)
+            self.shown = report, holder, waiters_of(report, SHOWN_BYTES_MAX)
+        _, holder, waiters = self.shown
+        return _lock_status(
+            lock=inspect.lock,
+            holder=holder,
+            waiters=waiters,
+            waits_for=(),
+            session=inspect.session,
+            request=inspect.request,
+            slot=consulted.slot,
+            age_ms=consulted.age_ms,
+        )
 
     def _end(self, number: int, reading: Reading) -> None:
         del self.by_number[number]
@@ -166,19 +189,6 @@ def _waiter(seen: WaiterSeen) -> Contender:
         fence=None,
         since_ms=seen.waited_ms,
         label=seen.label,
-    )
-
-
-def _status(report: LockReport, inspect: Inspect, consulted: Consulted) -> Message:
-    return LockStatus(
-        lock=inspect.lock,
-        holder=None if report.holder is None else holder_of(report.holder),
-        waiters=waiters_of(report, SHOWN_BYTES_MAX),
-        waits_for=(),
-        session=inspect.session,
-        request=inspect.request,
-        slot=consulted.slot,
-        age_ms=consulted.age_ms,
     )
 
 

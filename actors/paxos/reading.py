@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import NS_PER_MS, Address, Instant, ms_between
+from holdfast.actors.making import maker
+from holdfast.actors.message import NS_PER_MS, Address, Instant, Local, ms_between
 from holdfast.actors.paxos.barrier import Barriers, Read
 from holdfast.actors.paxos.config import monitor_of
 from holdfast.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
@@ -71,6 +72,8 @@ class Reads:
         """Reads of what is here that need a newer proof."""
         self.again = False
         """Whether `ReadAgain` runs."""
+        self.last: tuple[Local, Local] | None = None
+        """The last question and its answer, until more is applied: many ask about one lock."""
 
     def handle(self, sender: Address, event: ReadHears, now: Instant) -> Effects:
         """Take a question, or what may help to answer one."""
@@ -100,7 +103,7 @@ class Reads:
 
     def progress(self, applied: int, *, settled: bool, now: Instant) -> list[Effect]:
         """Take note that all slots before ``applied`` are applied."""
-        self.applied, self.settled = applied, settled
+        self.applied, self.settled, self.last = applied, settled, None
         self.freshness.progress(applied)
         if not self._is_waited_for():
             return []
@@ -192,8 +195,10 @@ class Reads:
         return self.settled and self.lease is not None and now < self.lease.until
 
     def _answer(self, read: Read, age_ms: int) -> Send:
-        answer = self.machine.read(read.question)
-        told = Consulted(number=read.number, answer=answer, slot=self.applied, age_ms=age_ms)
+        last = self.last
+        if last is None or last[0] != read.question:
+            self.last = last = read.question, self.machine.read(read.question)
+        told = _consulted(number=read.number, answer=last[1], slot=self.applied, age_ms=age_ms)
         return Send(read.asker, told)
 
     def _refuse(self, read: Read, now: Instant) -> Send:
@@ -238,6 +243,9 @@ class Reads:
             self.again = True
             effects.append(Wake(AGAIN_MS, ReadAgain()))
         return effects
+
+
+_consulted = maker(Consulted)
 
 
 def _is_young(read: Read, now: Instant) -> bool:
