@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
+import zmq
 
 from holdfast.actors.error import ConfigError
 from holdfast.transport.bridge import Bridge
@@ -144,6 +145,20 @@ def test_a_bridge_that_cannot_be_built_says_why_and_leaves_nothing(
 ) -> None:
     with nothing_left_over(), pytest.raises((ConfigError, ValueError), match=words):
         build()
+
+
+def test_an_interrupt_amid_the_making_of_a_bridge_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket that was just made, and that nothing knows yet, must not keep it from ending."""
+    made: list[object] = []
+
+    def interrupted(socket: object, *_: object) -> None:
+        made.append(socket)  # As the frames do that the interrupt leaves.
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zmq.Socket, "get_monitor_socket", interrupted)
+    with nothing_left_over(), pytest.raises(KeyboardInterrupt):
+        bridge(peers={"b": "tcp://127.0.0.1:1"})
+    assert len(made) == 1
 
 
 def test_an_endpoint_in_use_is_named() -> None:

@@ -47,11 +47,13 @@ def sizes(folder: Path) -> int:
 
 
 def written(path: Path) -> bytes:
-    """Return what a file holds without the room behind it; no group here ends in zeros.
+    """Return what a file holds without the room behind it; no group of a segment ends in zeros.
 
-    A header may: its checksum is that of a random salt.
+    A header may, and the last group of a snapshot: their checksums are those of a random salt.
     """
     content = path.read_bytes()
+    if path.suffix == ".snapshot":
+        return content  # No room is made there.
     return content[:HEADER_BYTES] + content[HEADER_BYTES:].rstrip(b"\0")
 
 

@@ -266,5 +266,5 @@ class Bridge:
             link.close()
         if self._router is not None:
             close_socket(self._router)
-        self._context.term()
+        self._context.destroy(linger=0)  # With what an interrupt left half-made, if one did.
         self._doorbell.close()
