@@ -48,9 +48,14 @@ def test_an_entry_by_logical_time_costs_what_the_algorithm_says() -> None:
     assert verdict["messages_per_entry"] == pytest.approx(3 * (verdict["nodes"] - 1), rel=0.05)
 
 
+RARER = ("--kill-every", "6", "--seconds", "14")
+"""Where nobody is served until the server is there again, it must serve for a while between two
+kills, also on a machine on which a node takes seconds to start."""
+
+
 @pytest.mark.parametrize(
     "options",
-    [(), ("--protocol", "bakery", "--nodes", "5"), ("--protocol", "central", "--journal")],
+    [(), ("--protocol", "bakery", "--nodes", "5"), ("--protocol", "central", "--journal", *RARER)],
 )
 def test_clients_go_on_when_the_leader_is_killed_and_nothing_is_lost(
     options: tuple[str, ...],
