@@ -18,8 +18,8 @@ from holdfast.actors.lock.name import (
     WAIT_MS_MAX,
     check_lock_name,
     check_owner,
+    check_text,
     check_wait,
-    utf8_size,
 )
 from holdfast.actors.message import Message, message
 
@@ -193,19 +193,19 @@ def check_command(command: Command) -> None:
         return
     match command:
         case OpenSession():
-            _check_text("session", command.session, SESSION_BYTES_MAX)
-            _check_text("label", command.label, LABEL_BYTES_MAX)
+            check_text("session", command.session, SESSION_BYTES_MAX)
+            check_text("label", command.label, LABEL_BYTES_MAX)
             _check_number("ttl_ms", command.ttl_ms, TTL_MS_MIN, TTL_MS_MAX)
         case AcquireLock():
             _check_claim(command)
-            _check_text("label", command.label, LABEL_BYTES_MAX)
+            check_text("label", command.label, LABEL_BYTES_MAX)
             check_wait(command.wait_ms)
             _check_number("limit", command.limit, 0, INT_MAX)
         case ReleaseLock() | CancelWait():
             _check_claim(command)
         case ForceRelease():
             check_lock_name(command.lock)
-            _check_text("operator", command.operator, LABEL_BYTES_MAX)
+            check_text("operator", command.operator, LABEL_BYTES_MAX)
             _check_number("request", command.request, 1, INT_MAX)
         case ExtendSessions():
             _check_number("fence_floor", command.fence_floor, 0, FENCE_FLOOR_MAX)
@@ -262,13 +262,3 @@ def _check_claim(command: LockCommand) -> None:
 def _check_number(field: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         raise InvalidRequestError(f"{field} is {value}, {least} to {most} are allowed")
-
-
-def _check_text(field: str, value: str, bytes_max: int) -> None:
-    size = utf8_size(value)
-    if size > bytes_max:
-        raise InvalidRequestError(
-            f"{field} of {size} bytes ({value[:40]!r}), at most {bytes_max} are allowed"
-        )
-    if not value.isprintable():
-        raise InvalidRequestError(f"{field} {value[:40]!r} has characters that do not print")

@@ -52,22 +52,32 @@ def check_owner(owner: str) -> None:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
-    check_owner_size(owner)
-    if not owner.isprintable():
-        raise InvalidRequestError(f"owner {owner[:40]!r} has characters that do not print")
+    check_text("owner", owner, OWNER_BYTES_MAX)
 
 
-def check_owner_size(owner: str) -> None:
-    """Refuse an owner that is too long.
+def check_text(field: str, text: str, bytes_max: int) -> None:
+    """Refuse what ``field`` says if it is too long, or not printable.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
-    size = utf8_size(owner)
-    if size > OWNER_BYTES_MAX:
+    check_size(field, text, bytes_max)
+    if not text.isprintable():
+        raise InvalidRequestError(f"{field} {text[:40]!r} has characters that do not print")
+
+
+def check_size(field: str, text: str, bytes_max: int) -> None:
+    """Refuse what ``field`` says if it is too long.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    size = utf8_size(text)
+    if size > bytes_max:
         raise InvalidRequestError(
-            f"owner of {size} bytes ({owner[:40]!r}), at most {OWNER_BYTES_MAX} are allowed"
+            f"{field} of {size} bytes ({text[:40]!r}), at most {bytes_max} are allowed"
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.actors.lock.holding import Hold
-from holdfast.actors.lock.name import check_lock_size, check_owner_size
+from holdfast.actors.lock.name import OWNER_BYTES_MAX, check_lock_size, check_size
 from holdfast.actors.lock.outcome import Denied, Forced, Freed
 from holdfast.actors.lock.session import Claimant, Session
 from holdfast.actors.lock.spelling import spell
@@ -126,7 +126,7 @@ def _fill_claimant(
         raise ValueError(f"the snapshot has claimant {known.owner!r} of {known.lock!r} twice")
     # The table judges a claimant's names when it enters, and which characters print is a matter
     # of the Python that runs: what was let in stays, but not beyond any bound.
-    check_owner_size(known.owner)
+    check_size("owner", known.owner, OWNER_BYTES_MAX)
     check_lock_size(known.lock)
     claimant = session.enter(key)
     claimant.request, claimant.releasing = known.request, known.releasing
