@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.actors.client.admission import PENDING_MAX
+from holdfast.actors.client.gate import Gate
 from holdfast.actors.client.holding import HOLDS_MAX, Hold, Level, new_level
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.pacing import ANSWER_MS, later
-from holdfast.actors.client.pending import Pending, acquire_said, release_said
+from holdfast.actors.client.pending import Claim, Pending, acquire_said, release_said
 from holdfast.actors.client.wording import claim_checked, granted_as_asked, released_as_asked
 from holdfast.actors.effect import Effect, Send
 from holdfast.actors.error import InvalidRequestError
@@ -100,24 +101,16 @@ def on_granted(
 ) -> list[Effect] | None:
     """Pass on a grant that was waited for, of a hold without a deadline that is the first."""
     outstanding, tenure = ledger.outstanding, ledger.tenure
-    pending, gate = outstanding.pending.get(granted.request), ledger.gates.table.get(sender)
+    waited = _waited_for(ledger, sender, granted, Acquire)
+    if waited is None:
+        return None
+    pending, gate, claim, user, said_at = waited
     if (
-        pending is None
-        or gate is None
-        or (claim := pending.claim) != (granted.lock, granted.owner)
-        or claim is None
-        or (user := pending.user) is None
-        or (said_at := pending.said_at) is None
-        or type(pending.asked) is not Acquire
-        or granted.session != tenure.assigned
-        or not tenure.kept
-        or granted.fence <= 0
+        granted.fence <= 0
         or granted.hold_ms
         or claim in ledger.holds
         or claim in outstanding.releases
         or ledger.memory.losses
-        or gate.down
-        or gate.refused
     ):
         return None
     gate.heard_at, gate.owing_since = now, None
@@ -134,23 +127,15 @@ def on_released(
 ) -> list[Effect] | None:
     """Pass on that all is released that was held."""
     outstanding, tenure = ledger.outstanding, ledger.tenure
-    pending, gate = outstanding.pending.get(released.request), ledger.gates.table.get(sender)
+    waited = _waited_for(ledger, sender, released, Release)
+    if waited is None:
+        return None
+    pending, gate, claim, user, said_at = waited
     if (
-        pending is None
-        or gate is None
-        or (claim := pending.claim) != (released.lock, released.owner)
-        or claim is None
-        or (user := pending.user) is None
-        or (said_at := pending.said_at) is None
-        or type(pending.asked) is not Release
-        or released.session != tenure.assigned
-        or not tenure.kept
-        or released.count > 0
+        released.count > 0
         or claim not in ledger.holds
         or claim in outstanding.waits
         or len(outstanding.releases[claim]) > 1
-        or gate.down
-        or gate.refused
     ):
         return None
     gate.heard_at, gate.owing_since = now, None
@@ -158,6 +143,30 @@ def on_released(
     effects = ledger.tell_watcher(now) if tenure.confirm(said_at, now) else []
     effects.append(Send(user, released_as_asked(released, pending.asked.request)))
     return effects
+
+
+def _waited_for(
+    ledger: Ledger, sender: Address, answer: Granted | Released, asked: type
+) -> tuple[Pending, Gate, Claim, Address, Instant] | None:
+    """Return what ``answer`` ends, who said it, of which claim, to whom, and when it was said."""
+    tenure = ledger.tenure
+    pending = ledger.outstanding.pending.get(answer.request)
+    gate = ledger.gates.table.get(sender)
+    if (
+        pending is None
+        or gate is None
+        or (claim := pending.claim) != (answer.lock, answer.owner)
+        or claim is None
+        or (user := pending.user) is None
+        or (said_at := pending.said_at) is None
+        or type(pending.asked) is not asked
+        or answer.session != tenure.assigned
+        or not tenure.kept
+        or gate.down
+        or gate.refused
+    ):
+        return None
+    return pending, gate, claim, user, said_at
 
 
 Way = Callable[[Ledger, Address, Any, Instant], list[Effect] | None]
