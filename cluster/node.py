@@ -17,10 +17,12 @@ from holdfast.actors.client.message import Close
 from holdfast.actors.clock import STAMP_MAX
 from holdfast.actors.error import ConfigError, HoldfastError
 from holdfast.actors.message import Message, address_of
+from holdfast.actors.notice import LOG
 from holdfast.actors.paxos.event import Resign
 from holdfast.cluster.config import Config
 from holdfast.cluster.host.dispatcher import Dispatcher
 from holdfast.cluster.host.marks import Marks
+from holdfast.cluster.host.notices import log_notices
 from holdfast.cluster.host.ref import RoleRef
 from holdfast.cluster.recipe import Seat, keeps_journal, recipe_of
 from holdfast.cluster.storage.identity import STREAM, claim
@@ -106,6 +108,7 @@ class Node:
     ) -> Self:
         boot = secrets.randbits(63)
         peers = {node: at for node, at in config.nodes.items() if node != node_id}
+        records, journal_id = _records_of(journal, config, node_id)
         seat = Seat(
             node=node_id,
             nodes=tuple(sorted(config.nodes)),
@@ -113,7 +116,8 @@ class Node:
             random=Random(boot),
             first_stamp=_first_stamp(),
             settings=replace(config.settings_of(node_id), bakery_pid=os.getpid()),
-            journal=_records_of(journal, config, node_id),
+            journal=records,
+            journal_id=journal_id,
         )
         cast = recipe_of(config.protocol)(seat)
         counters: Counter[str] = Counter()
@@ -136,6 +140,7 @@ class Node:
                 journal=journal,
                 counters=counters,
             )
+            dispatcher.listen(LOG, log_notices(node_id))
             dispatcher.start(cast)
         except BaseException:
             bridge.close()
@@ -202,17 +207,18 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
 
 def _records_of(
     journal: Journal | None, config: Config, node_id: str
-) -> dict[str, tuple[Message, ...]]:
-    """Return what ``journal`` holds by role, if it is that of this node among these members."""
+) -> tuple[dict[str, tuple[Message, ...]], int]:
+    """Return what ``journal`` holds by role, and its id, if it belongs to this node."""
     if journal is None:
-        return {}
+        return {}, 0
     found = journal.take_records()
     identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
     if config.protocol in VOTING:
         identity["members"] = ", ".join(sorted(config.nodes))
-    claim(journal, found, identity)
-    return {
+    journal_id = claim(journal, found, identity)
+    records = {
         role: tuple(decode(record) for record in records)
         for role, records in found.items()
         if role != STREAM
     }
+    return records, journal_id

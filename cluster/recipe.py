@@ -29,7 +29,7 @@ from holdfast.actors.message import Address, Message, address_of
 from holdfast.actors.paxos.config import replica_of
 from holdfast.actors.paxos.photography import JOURNAL_BYTES
 from holdfast.actors.paxos.proxy import LogProxy
-from holdfast.actors.paxos.seating import seat_log, seat_memory_log
+from holdfast.actors.paxos.seating import LogOptions, seat_log
 from holdfast.cluster.lock_machine import LockMachine
 from holdfast.transport.wire import encode
 
@@ -80,6 +80,8 @@ class Seat:
         default_factory=dict[str, tuple[Message, ...]]
     )
     """What the journal of this node holds, by the name of the role that wrote it."""
+    journal_id: int = 0
+    """The random id of that journal, 0 if there is none."""
 
     @property
     def records(self) -> tuple[Message, ...]:
@@ -214,11 +216,29 @@ def central(seat: Seat) -> Cast:
 
 
 def paxos(seat: Seat) -> Cast:
-    """Seat the replicated log and its table of locks on every node, with its door as listener."""
+    """Seat the replicated log and its table of locks on every node, with its door as listener.
+
+    Without a disk fences begin at the date, so that they rise over restarts of the whole group.
+    """
     proxy = address_of(seat.node, "proxy")
     machine = LockMachine()
-    seat_it = _memory_log if seat.settings.paxos_memory else _log
-    log = seat_it(seat, proxy, machine)
+    memory = seat.settings.paxos_memory
+    floor = min(seat.first_stamp, FENCE_FLOOR_MAX) if memory else 0
+    log = seat_log(
+        seat.node,
+        seat.nodes,
+        seat.random,
+        machine,
+        records=None if memory else seat.records,
+        journal=seat.journal_id,
+        boot=seat.boot,
+        date_ms=seat.first_stamp // US_PER_MS,
+        options=LogOptions(
+            listener=proxy,
+            opening=(encode(ExtendSessions(master=seat.node, fence_floor=floor)),),
+            journal_bytes=seat.settings.paxos_journal_bytes,
+        ),
+    )
     arguments = {
         "node": seat.node,
         "members": seat.nodes,
@@ -232,34 +252,6 @@ def paxos(seat: Seat) -> Cast:
             *log,
             Spawn(proxy, LogProxy, arguments),
         )
-    )
-
-
-def _log(seat: Seat, proxy: Address, machine: LockMachine) -> tuple[Spawn, ...]:
-    return seat_log(
-        seat.node,
-        seat.nodes,
-        seat.random,
-        seat.records,
-        machine,
-        listener=proxy,
-        opening=(encode(ExtendSessions(master=seat.node)),),
-        journal_bytes=seat.settings.paxos_journal_bytes,
-    )
-
-
-def _memory_log(seat: Seat, proxy: Address, machine: LockMachine) -> tuple[Spawn, ...]:
-    """Seat a log that forgets. Its fences begin at the date: they rise over its restarts too."""
-    floor = min(seat.first_stamp, FENCE_FLOOR_MAX)
-    return seat_memory_log(
-        seat.node,
-        seat.nodes,
-        seat.random,
-        machine,
-        boot=seat.boot,
-        date_ms=seat.first_stamp // US_PER_MS,
-        listener=proxy,
-        opening=(encode(ExtendSessions(master=seat.node, fence_floor=floor)),),
     )
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pykka
 import pytest
 
 import holdfast
@@ -108,8 +109,11 @@ def wait_for_master(nodes: dict[str, Node]) -> str:
     masters: list[str] = []
 
     def is_known() -> bool:
-        gate = nodes["n1"].ref("leader")
-        masters.append(gate.ask(Resign(), timeout=LONG_S).master)
+        try:
+            leader = nodes["n1"].ref("leader")
+        except pykka.ActorDeadError:
+            return False  # The members have not met yet.
+        masters.append(leader.ask(Resign(), timeout=LONG_S).master)
         return bool(masters[-1])
 
     wait_for(is_known)

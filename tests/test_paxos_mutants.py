@@ -110,8 +110,10 @@ class HalfView(View):
 
 
 def half_is_enough(spawn: Spawn) -> Spawn:
+    if "config" not in spawn.arguments:
+        return spawn
     config = spawn.arguments["config"]
-    half = Config(HalfView(config.view.number, config.view.members))
+    half = Config(HalfView(config.view.number, config.view.members, config.view.journals))
     return replace(spawn, arguments={**spawn.arguments, "config": half})
 
 
@@ -133,7 +135,7 @@ def only_rounds_count(acceptor: Acceptor, event: Event) -> Event:
     return event
 
 
-def counts_messages(kind: type[Event]) -> Broken:
+def counts_messages(kind: type[Promise] | type[Accepted]) -> Broken:
     """Take each answer for one of somebody else's."""
 
     def broken(sound: Handle) -> Handle:
@@ -141,8 +143,9 @@ def counts_messages(kind: type[Event]) -> Broken:
             if not isinstance(event, kind):
                 return sound(role, sender, event, now)
             role._heard = getattr(role, "_heard", 0) + 1
-            acceptors = role.config.view.acceptors
-            return sound(role, acceptors[role._heard % len(acceptors)], event, now)
+            view = role.config.view
+            other = view.acceptors[role._heard % len(view.acceptors)]
+            return sound(role, other, replace(event, journal=view.registered[other]), now)
 
         return handle
 

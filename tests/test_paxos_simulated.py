@@ -8,13 +8,15 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.actors.effect import Spawn
 from holdfast.actors.lock.command import Command
 from holdfast.actors.lock.outcome import Held, Outcome
 from holdfast.actors.lock.table import LockTable
 from holdfast.actors.message import Message
 from holdfast.actors.paxos.replica import Replica
 from holdfast.cluster.lock_machine import LockMachine
-from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings, paxos
+from holdfast.cluster.recipe import Recipe, Settings, paxos
+from holdfast.cluster.simulation.planting import planted
 from holdfast.cluster.simulation.promise import promise_of
 from holdfast.cluster.simulation.run import Report, run_seed
 
@@ -73,15 +75,12 @@ class GrantsToAll(LockMachine):
 
 
 def with_machine(machine: type[LockMachine]) -> Recipe:
-    def recipe(seat: Seat) -> Cast:
-        cast = paxos(seat)
-        roles = tuple(
-            replace(s, arguments={**s.arguments, "machine": machine()}) if s.role is Replica else s
-            for s in cast.roles
-        )
-        return replace(cast, roles=roles)
+    def change(spawn: Spawn) -> Spawn:
+        if spawn.role is not Replica:
+            return spawn
+        return replace(spawn, arguments={**spawn.arguments, "machine": machine()})
 
-    return recipe
+    return planted(paxos, change)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ PATTERNS = st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 4000)), min_s
 
 
 def test_the_layout_is_pinned() -> None:
-    preamble = "686f6c6466617374" + "02000000" + "b7955b4c"  # The name, the version, the checksum.
+    preamble = "686f6c6466617374" + "03000000" + "d2f2e7f4"  # The name, the version, the checksum.
     filed = "01000000" + "0100000000000000" + "0100000000000000" + SALT.hex() + "00" * 8
     assert encode_header(HEADER).hex() == preamble + filed + "84747779"
     prefix = SALT.hex() + "3800000000000000" + "0300000000000000" + "08000000"
@@ -139,7 +139,7 @@ def test_damage_is_told_with_its_offset_and_what_to_do() -> None:
     text = str(caught.value)
     assert f"journal.bin is damaged at byte {second}: group 2 cannot be read" in text
     assert f"another follows at byte {BEFORE_LAST}" in text
-    assert "start the node as a new one" in text
+    assert "start the node with an empty one. It will serve and learn, and not vote" in text
 
 
 def test_a_group_that_is_not_where_it_belongs_is_damage() -> None:
@@ -185,19 +185,22 @@ def preamble(version: int) -> bytes:
     return versioned + struct.pack("<I", zlib.crc32(versioned))
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("more", [b"", b"\2\0\0\0\x3a\x5a\x50\x23ab" * 20])
-def test_a_journal_of_the_first_format_is_refused_with_what_to_do(more: bytes) -> None:
-    first = bytes.fromhex("686f6c646661737401000000593aee5e")
-    assert first == preamble(1)
-    with pytest.raises(JournalDamagedError, match="format 1, of a development version") as caught:
-        scan_of(first + more)
-    assert "move the folder aside and start the node as a new one" in str(caught.value)
+def test_a_journal_of_an_earlier_format_is_refused_with_what_to_do(
+    version: int, more: bytes
+) -> None:
+    assert preamble(1) == bytes.fromhex("686f6c646661737401000000593aee5e")
+    told = f"format {version}, of a development version"
+    with pytest.raises(JournalDamagedError, match=told) as caught:
+        scan_of(preamble(version) + more)
+    assert "move the data folder of every node aside" in str(caught.value)
 
 
 def test_a_later_version_of_the_format_is_named() -> None:
-    assert len(preamble(3)) == PREAMBLE_BYTES
-    with pytest.raises(JournalDamagedError, match="format 3, and this release reads 2: start"):
-        scan_of(preamble(3))
+    assert len(preamble(4)) == PREAMBLE_BYTES
+    with pytest.raises(JournalDamagedError, match="format 4, and this release reads 3: start"):
+        scan_of(preamble(4))
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * (RECORD_BYTES_MAX + 1)])

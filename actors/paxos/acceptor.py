@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.actors.bootstrap_message import StopVoting
 from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from holdfast.actors.message import Address, Instant, node_of
 from holdfast.actors.paxos.config import (
@@ -51,7 +52,7 @@ Spoken = Prepare | Accept | Commit | Heartbeat | Release
 """What a leader, or who works for it, says."""
 
 
-class Acceptor(Role[Spoken | Applied | Trimmed]):
+class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
     """One acceptor. Source: PMMC, section 2.2.
 
     Both its promise and its votes are persisted before they are spoken of: an acceptor
@@ -69,10 +70,14 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
     leader that says them was promised a majority, one of which waited for the lease. The
     master may give its lease back (`Release`), when it trusts it no more.
 
+    On a node that does not vote it learns which votes win, and sends nothing to other nodes.
+
     Args:
         node: where it is.
         config: who is a member.
         recovered: what its journal holds.
+        journal: the id of that journal.
+        votes: whether it is the registered one, and no old copy.
         lease_ms: what a heartbeat is promised (ms).
 
     """
@@ -85,10 +90,14 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
         node: str,
         config: Config,
         recovered: Recovered,
+        journal: int = 0,
+        votes: bool = True,
         lease_ms: int = LEASE_MS,
     ) -> None:
         super().__init__(address, host)
         self.node = node
+        self.journal = journal
+        self.is_voter = votes
         self.replica = replica_of(node)
         self.config = config
         self.lease_ms = lease_ms
@@ -115,12 +124,31 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
             self.lease.give(self.promised.leader, now, self.lease_ms)
         return ()
 
-    def handle(self, sender: Address, event: Spoken | Applied | Trimmed, now: Instant) -> Effects:
+    def handle(
+        self, sender: Address, event: Spoken | Applied | Trimmed | StopVoting, now: Instant
+    ) -> Effects:
         """Judge one ballot."""
+        effects = self._judge(sender, event, now)
+        return effects if self.is_voter else self._without_votes(effects)
+
+    def _without_votes(self, effects: Effects) -> Effects:
+        """Return ``effects`` less all that goes to other nodes."""
+        return [
+            effect
+            for effect in effects
+            if not isinstance(effect, Send) or node_of(effect.to) == self.node
+        ]
+
+    def _judge(
+        self, sender: Address, event: Spoken | Applied | Trimmed | StopVoting, now: Instant
+    ) -> Effects:
         if isinstance(event, Applied):
             return self._on_applied(event)
         if isinstance(event, Trimmed):
             return self._on_trimmed(event)
+        if isinstance(event, StopVoting):
+            self.is_voter = False
+            return ()
         if not self._is_led(sender, event.ballot):
             return (Observe("paxos.stranger_leads"),)
         match event:
@@ -186,6 +214,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
             first=first,
             votes=tuple(self.votes.by_slot[slot] for slot in slots[:PAGE]),
             more=slots[PAGE] if len(slots) > PAGE else None,
+            journal=self.journal,
         )
 
     def _on_accept(self, commander: Address, accept: Accept) -> Effects:
@@ -195,7 +224,8 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
             return (Send(commander, Preempted(ballot=self.promised)),)
         answer: Effects = ()
         if accept.committed <= accept.slot:  # Else it is decided, and nobody counts votes.
-            answer = (Send(commander, Accepted(ballot=accept.ballot, slot=accept.slot)),)
+            accepted = Accepted(ballot=accept.ballot, slot=accept.slot, journal=self.journal)
+            answer = (Send(commander, accepted),)
         before = self.votes.get(accept.slot)
         if before is not None and before.ballot == accept.ballot:
             return self._on_repeated(before, accept, answer)
@@ -249,7 +279,9 @@ class Acceptor(Role[Spoken | Applied | Trimmed]):
         if beat.ballot == self.released:
             return [*adopted, Observe("paxos.late_heartbeat")]
         self.lease.give(beat.ballot.leader, now, self.lease_ms)
-        ack = HeartbeatAck(ballot=beat.ballot, number=beat.number, applied=self.applied)
+        ack = HeartbeatAck(
+            ballot=beat.ballot, number=beat.number, applied=self.applied, journal=self.journal
+        )
         effects = [
             *adopted,
             Send(monitor_of(node_of(commander)), ack),

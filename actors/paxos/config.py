@@ -42,11 +42,15 @@ class View:
     number: int
     members: tuple[str, ...]
     """Sorted, without repetition, never empty."""
+    journals: tuple[int, ...] = ()
+    """The journal under which each member votes, in their order; 0 for all if left out."""
 
     acceptors: tuple[Address, ...] = field(init=False, repr=False, compare=False)
     """Where its members' acceptors are."""
     replicas: tuple[Address, ...] = field(init=False, repr=False, compare=False)
     """Where its members' replicas are."""
+    registered: dict[Address, int] = field(init=False, repr=False, compare=False)
+    """The journal under which each acceptor votes: `Promise.journal` and its like must name it."""
 
     def __post_init__(self) -> None:
         """Work out, once, what is asked for with every vote."""
@@ -55,6 +59,8 @@ class View:
         assert list(members) == sorted(set(members))
         object.__setattr__(self, "acceptors", tuple(acceptor_of(one) for one in members))
         object.__setattr__(self, "replicas", tuple(replica_of(one) for one in members))
+        journals = self.journals or (0,) * len(members)
+        object.__setattr__(self, "registered", dict(zip(self.acceptors, journals, strict=True)))
 
     @property
     def majority(self) -> int:

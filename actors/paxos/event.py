@@ -285,11 +285,3 @@ class Skipped(Local):
     """
 
     slot: int
-
-
-@local
-class Franchise(Local):
-    """Founder to the listener of its node: whether it votes; if not, ``why`` in words."""
-
-    votes: bool
-    why: str

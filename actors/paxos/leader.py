@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from holdfast.actors.bootstrap_message import StopVoting
 from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
 from holdfast.actors.message import Address, Instant, address_of, node_of
 from holdfast.actors.paxos.commander import Commander
@@ -52,7 +53,9 @@ class Phase(Enum):
     REIGNING = "reigning"
 
 
-Heeded = Suspect | Withdraw | Succeed | Follow | Preempted | Adopted | Applied | AtHandOver
+Heeded = (
+    Suspect | Withdraw | Succeed | Follow | Preempted | Adopted | Applied | AtHandOver | StopVoting
+)
 
 
 class Leader(Role[Heeded]):
@@ -70,6 +73,7 @@ class Leader(Role[Heeded]):
         config: who is a member.
         random: for how long to pause after a preemption.
         recovered: what the journal of this node holds.
+        votes: whether it may stand: a node that does not vote never leads.
 
     """
 
@@ -82,12 +86,14 @@ class Leader(Role[Heeded]):
         config: Config,
         random: Random,
         recovered: Recovered,
+        votes: bool = True,
     ) -> None:
         super().__init__(address, host)
         assert address == leader_of(node)
         self.node = node
         self.config = config
         self._random = random
+        self.is_voter = votes
         self.phase = Phase.FOLLOWING
         self.ballot = Ballot(recovered.led, address)
         """The last this node led, or tried to."""
@@ -111,7 +117,8 @@ class Leader(Role[Heeded]):
                 return self._on_applied(event)
             case Suspect():
                 return self._on_suspect()
-            case Withdraw():
+            case Withdraw() | StopVoting():
+                self.is_voter = self.is_voter and not isinstance(event, StopVoting)
                 return self._on_withdraw()
             case Succeed():
                 return self._on_succeed(event)
@@ -139,6 +146,8 @@ class Leader(Role[Heeded]):
 
     def _stand(self) -> list[Effect]:
         """Begin phase one under a ballot above all that were heard of (P4)."""
+        if not self.is_voter:
+            return [Observe("paxos.cannot_stand")]
         above = max(self.ballot.round, self.seen.round)
         if above + 1 >= NUMBER_MAX:
             return [Observe("paxos.rounds_exhausted")]

@@ -1,15 +1,13 @@
-"""Roles of the log on a node that keeps nothing on disk; see `Founder` for who votes there."""
+"""Roles of the log on a node that keeps nothing on disk; `Bootstrap` decides who votes there."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from holdfast.actors.effect import Checkpoint, Effects, Observe, Persist, Send
-from holdfast.actors.message import Address, Instant, node_of
+from holdfast.actors.effect import Checkpoint, Effects, Persist
+from holdfast.actors.message import Address, Instant
 from holdfast.actors.paxos.acceptor import Acceptor
 from holdfast.actors.paxos.catchup import CatchUp
-from holdfast.actors.paxos.event import Suspect
-from holdfast.actors.paxos.handover_event import Succeed
 from holdfast.actors.paxos.leader import Leader
 
 
@@ -19,7 +17,7 @@ def without_records(effects: Effects) -> Effects:
 
 
 class MemoryAcceptor(Acceptor):
-    """An acceptor whose promises end with its life, which therefore is the only one to vote."""
+    """An acceptor whose promises end with its life, which has a journal id of its own."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         """Judge one ballot."""
@@ -40,30 +38,3 @@ class MemoryCatchUp(CatchUp):
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         """Ask, or answer."""
         return without_records(super().handle(sender, event, now))
-
-
-class SilentAcceptor(MemoryAcceptor):
-    """The acceptor of a node that came back: it learns which votes won, and casts none.
-
-    It takes note of all that it is asked to accept, and says nothing of it to any other
-    node: neither that it promised, nor accepted, nor will keep to the master for a lease.
-    """
-
-    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        """Learn from one ballot."""
-        effects = super().handle(sender, event, now)
-        return [
-            effect
-            for effect in effects
-            if not isinstance(effect, Send) or node_of(effect.to) == self.node
-        ]
-
-
-class IdleLeader(MemoryLeader):
-    """The leader of a node that came back: it never stands."""
-
-    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        """Follow."""
-        if isinstance(event, Suspect | Succeed):
-            return (Observe("paxos.cannot_stand"),)
-        return super().handle(sender, event, now)

@@ -109,6 +109,7 @@ class Promise(Message):
     ``votes`` are those of the slots from ``first`` up to ``more``, or to the end if that
     is None. ``first`` is the one asked for, or the first slot that this node has not
     applied, if that is later: what is before was decided, and can be had from its replica.
+    ``journal`` is the id of the journal that keeps the promise.
     """
 
     ballot: Ballot
@@ -116,6 +117,7 @@ class Promise(Message):
     first: int
     votes: tuple[Vote, ...]
     more: int | None
+    journal: int = 0
 
 
 @message(0x22)
@@ -141,10 +143,11 @@ class Accept(Message):
 
 @message(0x24)
 class Accepted(Message):
-    """PMMC p2b: I accepted what you proposed for ``slot``, and it is on my disk."""
+    """PMMC p2b: I accepted what you proposed for ``slot``, and it is in my ``journal``."""
 
     ballot: Ballot
     slot: int
+    journal: int = 0
 
 
 @message(0x25)
@@ -175,11 +178,15 @@ class Heartbeat(Message):
 
 @message(0x27)
 class HeartbeatAck(Message):
-    """I follow ``ballot``, and adopt no other leader's for a lease from now; my next slot."""
+    """I follow ``ballot``, and adopt no other leader's for a lease from now; my next slot.
+
+    ``journal`` is the id of the journal that keeps my votes.
+    """
 
     ballot: Ballot
     number: int
     applied: int
+    journal: int = 0
 
 
 @message(0x28)

@@ -248,8 +248,10 @@ class Monitor(Role[Heeded]):
         return [Send(self.reign.commander, pulse)]
 
     def _on_ack(self, acceptor: Address, ack: HeartbeatAck) -> Effects:
-        if acceptor not in self.config.view.acceptors:
-            return (Observe("paxos.stranger_follows"),)
+        registered = self.config.view.registered
+        if registered.get(acceptor) != ack.journal:
+            known = acceptor in registered
+            return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_follows"),)
         asked = self.asked.get(ack.number)
         reign, lease = self.reign, self.lease
         if reign is None or lease is None or ack.ballot != reign.ballot or asked is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from holdfast.actors.bootstrap_message import VotingStatus
 from holdfast.actors.client.message import Close
 from holdfast.actors.effect import Effect, Effects, Observe, Wake
 from holdfast.actors.error import InvalidRequestError
@@ -22,7 +23,7 @@ from holdfast.actors.lock.message import (
 from holdfast.actors.lock.name import OWNER_BYTES_MAX
 from holdfast.actors.lock.session_message import Evict, ListLocks
 from holdfast.actors.message import Address, Instant, node_of
-from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Gather, Happened, Skipped
+from holdfast.actors.paxos.event import Consulted, Follow, Gather, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
 from holdfast.actors.paxos.proxy_asking import Asking
@@ -203,7 +204,7 @@ class LogProxy(Role[Heard]):
                 return [*kept, *self._repeat(now, FOLLOW_BURST)]
             case Declined():
                 return self._on_told(sender, event, now)
-            case Franchise():
+            case VotingStatus():
                 self.description.why_no_vote = event.why
         return ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.actors.bootstrap_message import VotingStatus
 from holdfast.actors.client.message import Close
 from holdfast.actors.lock.backend import Reported
 from holdfast.actors.lock.message import (
@@ -27,7 +28,7 @@ from holdfast.actors.lock.outcome import (
 )
 from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
 from holdfast.actors.message import Timer, timer
-from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Gather, Happened, Skipped
+from holdfast.actors.paxos.event import Consulted, Follow, Gather, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 
 
@@ -58,7 +59,7 @@ Rest = SessionOpened | SessionKept | SessionClosed | Denied | WaitCancelled | Fo
 Told = Held | Freed | Rest
 """Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
 
-FromLog = Follow | Skipped | Franchise | Declined
+FromLog = Follow | Skipped | VotingStatus | Declined
 """What is heard seldom."""
 
 Rarer = Told | FromClient | FromLog | Abandon | Close | Reported | Round
@@ -80,7 +81,7 @@ Heard = (
     | Happened
     | Follow
     | Skipped
-    | Franchise
+    | VotingStatus
     | Consulted
     | Proposed
     | Declined

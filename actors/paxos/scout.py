@@ -103,6 +103,8 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
     def _on_promise(self, acceptor: Address, promise: Promise) -> Effects:
         if promise.ballot != self.ballot or self.asking.get(acceptor) != promise.asked:
             return (Observe("paxos.promise_ignored"),)  # Repeated, or not asked for.
+        if promise.journal != self.config.view.registered[acceptor]:
+            return (Observe("paxos.unregistered_vote"),)
         if not _is_sound(promise):
             return (Observe("paxos.impossible_promise"),)
         for vote in promise.votes:

@@ -1,10 +1,13 @@
-"""Which roles the log needs on a member, for a recipe to seat them."""
+"""The roles of the log on a member, seated once it is known which journals vote."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from holdfast.actors.bootstrap import Bootstrap, bootstrap_of
+from holdfast.actors.bootstrap_message import GroupConfig
 from holdfast.actors.effect import Spawn
 from holdfast.actors.message import Address, Message
 from holdfast.actors.paxos.acceptor import Acceptor
@@ -22,17 +25,10 @@ from holdfast.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
-from holdfast.actors.paxos.founder import Founder, founder_of
 from holdfast.actors.paxos.journal import Base, Recovered, recover
 from holdfast.actors.paxos.leader import Leader
 from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.memory import (
-    IdleLeader,
-    MemoryAcceptor,
-    MemoryCatchUp,
-    MemoryLeader,
-    SilentAcceptor,
-)
+from holdfast.actors.paxos.memory import MemoryAcceptor, MemoryCatchUp, MemoryLeader
 from holdfast.actors.paxos.monitor import Monitor
 from holdfast.actors.paxos.photography import JOURNAL_BYTES
 from holdfast.actors.paxos.replica import Replica
@@ -41,116 +37,124 @@ if TYPE_CHECKING:
     from random import Random
 
 
+SLOTS = 1 << 20
+"""Slots and rounds that a group without disks may use for each millisecond since the one before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What may be chosen for the log of a member."""
+
+    listener: Address | None = None
+    """A role of this node that receives all outcomes and `VotingStatus`, or None."""
+    opening: tuple[bytes, ...] = ()
+    """Commands with which every reign begins."""
+    lease_ms: int = LEASE_MS
+    """How long an acceptor keeps to a master it heard (ms); the same everywhere."""
+    election_ms: int = ELECTION_MS
+    """A master silent for so long is suspected (ms)."""
+    drift_ppm: int = DRIFT_PPM
+    """How far a clock's rate may be from true (millionths)."""
+    log_max: int = LOG_MAX
+    """Decided slots that each replica keeps for others, 1 or more."""
+    journal_bytes: int = JOURNAL_BYTES
+    """After how many bytes of commands the journal is cut; 0 for never."""
+
+
 def seat_log(
     node: str,
     members: tuple[str, ...],
     random: Random,
-    records: Sequence[Message],
     machine: Machine,
     *,
-    listener: Address | None = None,
-    opening: tuple[bytes, ...] = (),
-    lease_ms: int = LEASE_MS,
-    election_ms: int = ELECTION_MS,
-    drift_ppm: int = DRIFT_PPM,
-    log_max: int = LOG_MAX,
-    journal_bytes: int = JOURNAL_BYTES,
-) -> tuple[Spawn, ...]:
-    """Return the roles of the log on ``node``, which is one of ``members``.
-
-    Args:
-        node: the member they are for.
-        members: all of them, in any order.
-        random: spreads elections; one of this node's own.
-        records: the journal of this node, oldest first; those of other roles are passed over.
-        machine: empty; it is brought to where the journal ends.
-        listener: a role of this node that hears of all outcomes, or None.
-        opening: commands with which every reign begins.
-        lease_ms: how long an acceptor keeps to a master it heard (ms); the same everywhere.
-        election_ms: a master silent for so long is suspected (ms).
-        drift_ppm: how far a clock's rate may be from true (millionths).
-        log_max: decided slots that each replica keeps for others, 1 or more.
-        journal_bytes: after how many bytes of commands the journal is cut; 0 for never.
-
-    """
-    kinds = (Acceptor, Leader, CatchUp)
-    replica = {"listener": listener, "opening": opening, "log_max": log_max}
-    replica |= {"journal_bytes": journal_bytes, "first_number": random.getrandbits(60)}
-    times = {"lease_ms": lease_ms, "election_ms": election_ms, "drift_ppm": drift_ppm}
-    return _seats(
-        node, members, random, recover(records), kinds, {**replica, "machine": machine}, times
-    )
-
-
-def seat_memory_log(
-    node: str,
-    members: tuple[str, ...],
-    random: Random,
-    machine: Machine,
-    *,
+    records: Sequence[Message] | None,
+    journal: int,
     boot: int,
     date_ms: int,
-    listener: Address | None = None,
-    opening: tuple[bytes, ...] = (),
-    lease_ms: int = LEASE_MS,
-    election_ms: int = ELECTION_MS,
-    drift_ppm: int = DRIFT_PPM,
-    log_max: int = LOG_MAX,
+    options: LogOptions,
 ) -> tuple[Spawn, ...]:
-    """Return the role that seats the log on a node without a disk, once its group is founded.
+    """Return the role that seats the log on ``node`` once the group is known.
 
     Args:
-        node: the member it is for.
+        node: the member it is for, one of ``members``.
         members: all of them, in any order.
         random: spreads elections; one of this node's own.
-        machine: empty.
-        boot: the life of this node.
+        machine: empty; it is brought to where the journal ends.
+        records: the journal of this node, of each role oldest first; None for a node that
+            keeps nothing on disk.
+        journal: the id of that journal; without a disk, ``boot`` is the id.
+        boot: the id of this life of the node.
         date_ms: when it began (ms since 1970).
-        listener: as for `seat_log`; it hears `Franchise`, too.
-        opening: as for `seat_log`, as are the others.
-        lease_ms: see there.
-        election_ms: see there.
-        drift_ppm: see there.
-        log_max: see there.
+        options: see there.
 
     """
-    replica = {"machine": machine, "listener": listener, "opening": opening, "log_max": log_max}
-    replica |= {"journal_bytes": 0, "first_number": random.getrandbits(60)}
-    times = {"lease_ms": lease_ms, "election_ms": election_ms, "drift_ppm": drift_ppm}
+    recovered = None if records is None else recover(records)
+    first_number = random.getrandbits(60)
 
-    def seat(first: int, votes: bool) -> tuple[Spawn, ...]:
-        begun = Recovered(led=first, base=Base(first, 0, ()))
-        voting = (MemoryAcceptor, MemoryLeader, MemoryCatchUp)
-        kinds = voting if votes else (SilentAcceptor, IdleLeader, MemoryCatchUp)
-        return _seats(node, members, random, begun, kinds, replica, times)
+    def seat(group: GroupConfig, votes: bool) -> tuple[Spawn, ...]:
+        journals = tuple(voter.journal for voter in group.voters)
+        config = Config(View(0, tuple(sorted(members)), journals))
+        known = recovered
+        if known is None:  # Far above all slots and rounds of earlier groups.
+            first = 1 + group.founded_ms * SLOTS
+            known = Recovered(led=first, base=Base(first, 0, ()))
+        seats = _Seats(node, config, known, random, machine, options, first_number)
+        return seats.all(durable=records is not None, journal=identity, votes=votes)
 
+    identity = journal if records is not None else boot
     arguments = {
         "members": tuple(sorted(members)),
+        "journal": identity,
         "boot": boot,
         "date_ms": date_ms,
+        "records": records or (),
+        "durable": records is not None,
         "seat": seat,
-        "listener": listener,
+        "voting": (acceptor_of(node), leader_of(node)),
+        "listener": options.listener,
     }
-    return (Spawn(founder_of(node), Founder, arguments),)
+    return (Spawn(bootstrap_of(node), Bootstrap, arguments),)
 
 
-def _seats(
-    node: str,
-    members: tuple[str, ...],
-    random: Random,
-    recovered: Recovered,
-    kinds: tuple[type[Acceptor], type[Leader], type[CatchUp]],
-    replica: Mapping[str, Any],
-    times: Mapping[str, int],
-) -> tuple[Spawn, ...]:
-    config = Config(View(0, tuple(sorted(members))))
-    seat = {"node": node, "config": config}
-    known = {**seat, "recovered": recovered}
-    acceptor, leader, catchup = kinds
-    return (
-        Spawn(acceptor_of(node), acceptor, {**known, "lease_ms": times["lease_ms"]}),
-        Spawn(leader_of(node), leader, {**known, "random": random}),
-        Spawn(monitor_of(node), Monitor, {**seat, **times, "random": random}),
-        Spawn(catchup_of(node), catchup, seat),
-        Spawn(replica_of(node), Replica, {**known, **replica}),
-    )
+@dataclass(frozen=True, slots=True)
+class _Seats:
+    """What the roles of the log on one node are made from."""
+
+    node: str
+    config: Config
+    recovered: Recovered
+    random: Random
+    machine: Machine
+    options: LogOptions
+    first_number: int
+
+    def all(self, *, durable: bool, journal: int, votes: bool) -> tuple[Spawn, ...]:
+        """Return the roles, of which acceptor and leader take part in votes or do not."""
+        kinds = (Acceptor, Leader, CatchUp)
+        if not durable:
+            kinds = (MemoryAcceptor, MemoryLeader, MemoryCatchUp)
+        acceptor, leader, catchup = kinds
+        node, options = self.node, self.options
+        seat = {"node": node, "config": self.config}
+        known = {**seat, "recovered": self.recovered}
+        voting = {**known, "journal": journal, "votes": votes, "lease_ms": options.lease_ms}
+        times = {
+            "lease_ms": options.lease_ms,
+            "election_ms": options.election_ms,
+            "drift_ppm": options.drift_ppm,
+        }
+        replica = {
+            "listener": options.listener,
+            "opening": options.opening,
+            "log_max": options.log_max,
+            "journal_bytes": options.journal_bytes if durable else 0,
+            "first_number": self.first_number,
+            "machine": self.machine,
+        }
+        return (
+            Spawn(acceptor_of(node), acceptor, voting),
+            Spawn(leader_of(node), leader, {**known, "random": self.random, "votes": votes}),
+            Spawn(monitor_of(node), Monitor, {**seat, **times, "random": self.random}),
+            Spawn(catchup_of(node), catchup, seat),
+            Spawn(replica_of(node), Replica, {**known, **replica}),
+        )

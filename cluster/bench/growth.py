@@ -24,12 +24,13 @@ from holdfast.actors.message import Address, Instant, Local, Timer, address_of, 
 from holdfast.actors.paxos.config import replica_of
 from holdfast.actors.paxos.event import Follow, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Propose, Proposed
-from holdfast.actors.paxos.seating import seat_log
+from holdfast.actors.paxos.seating import LogOptions, seat_log
 from holdfast.actors.role import Host, Role
 from holdfast.cluster.host.dispatcher import Dispatcher
 from holdfast.cluster.lock_machine import LockMachine
 from holdfast.cluster.ports import free_ports
 from holdfast.cluster.recipe import Cast
+from holdfast.cluster.storage.identity import STREAM, claim
 from holdfast.cluster.storage.journal import Journal
 from holdfast.transport.bridge import Bridge
 from holdfast.transport.wire import decode, encode
@@ -159,16 +160,20 @@ class Member:
         boot = secrets.randbits(63)
         self.journal = Journal.open(folder / node, segment_bytes_max=journal_bytes)
         found = self.journal.take_records()
-        records = [decode(record) for stream in found.values() for record in stream]
+        records = [
+            decode(one) for name, stream in found.items() if name != STREAM for one in stream
+        ]
         loader = address_of(node, "loader")
         log = seat_log(
             node,
             MEMBERS,
             Random(boot),
-            records,
             LockMachine(),
-            listener=loader,
-            journal_bytes=journal_bytes,
+            records=records,
+            journal=claim(self.journal, found, {"node": node}),
+            boot=boot,
+            date_ms=time.time_ns() // 1_000_000,
+            options=LogOptions(listener=loader, journal_bytes=journal_bytes),
         )
         clock = Spawn(address_of(node, "clock"), Clock, {"start": 0})
         cast = Cast(roles=(clock, *log, Spawn(loader, Loader, {"kept": kept})))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import replace
 from random import Random
 
 from holdfast.actors.client.tenure import DRIFT_PPM
 from holdfast.actors.effect import Spawn
-from holdfast.cluster.recipe import Cast, Seat, Settings, bakery
+from holdfast.cluster.recipe import Settings, bakery
 from holdfast.cluster.simulation.bakery_judge import BakeryJudge
 from holdfast.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from holdfast.cluster.simulation.ground import Judge
 from holdfast.cluster.simulation.misfortune import Misfortune
 from holdfast.cluster.simulation.plan import Plan
+from holdfast.cluster.simulation.planting import planted
 from holdfast.cluster.simulation.promise import promise_of
 from holdfast.cluster.simulation.run import Report, run_seed
 from holdfast.cluster.simulation.sweep import Outcome, outcome_of, outcomes
@@ -83,17 +83,13 @@ def run_bakery_seed(
     drawn = tuple(blow for blow in Blow if random.random() < 1 / 2) or tuple(Blow)
     every_ms = random.choice(EVERY_MS)
 
-    def recipe(seat: Seat) -> Cast:
-        cast = bakery(seat)
-        return replace(cast, roles=tuple(change(spawn) for spawn in cast.roles))
-
     def judges(world: World) -> list[Judge]:
         nemesis = LeaderNemesis(world, blows or drawn, every_ms)
         nemesis.begin()
         return [BakeryJudge(world, judged), nemesis]
 
     return run_seed(
-        recipe,
+        planted(bakery, change),
         seed,
         plan=plan or draw_bakery_plan(seed),
         promise=promise_of("bakery", Settings()),

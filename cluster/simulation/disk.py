@@ -19,10 +19,19 @@ class Written(NamedTuple):
     """Whether everything the role had written before is forgotten."""
 
 
+class Copy(NamedTuple):
+    """A copy of a disk."""
+
+    journal_id: int
+    streams: dict[str, list[bytes]]
+
+
 class Disk:
     """Records in the order of writing, role by role, as bytes: each crosses the real codec."""
 
     def __init__(self) -> None:
+        self.journal_id = 0
+        """The id of the journal on it, 0 while it is empty."""
         self.streams: dict[str, list[bytes]] = {}
         """What is durable, by the name of the role that wrote it."""
         self.tail: list[Written] = []
@@ -48,6 +57,25 @@ class Disk:
             if alone:
                 stream.clear()
             stream += records
+        self.tail = []
+
+    def open(self, random: Random) -> None:
+        """Begin a journal, if there is none."""
+        if not self.journal_id:
+            self.journal_id = 1 + random.getrandbits(62)
+
+    def lose(self) -> None:
+        """Lose everything: the disk is replaced by an empty one."""
+        self.restore(Copy(0, {}))
+
+    def copy(self) -> Copy:
+        """Return what is durable now."""
+        return Copy(self.journal_id, {role: list(one) for role, one in self.streams.items()})
+
+    def restore(self, copy: Copy) -> None:
+        """Replace everything by ``copy``."""
+        self.journal_id = copy.journal_id
+        self.streams = {role: list(records) for role, records in copy.streams.items()}
         self.tail = []
 
     def crash(self, random: Random, *, loses_tail: bool) -> int:

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from holdfast.actors.bootstrap_message import VotingStatus
 from holdfast.actors.clock import Clock
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from holdfast.actors.message import (
@@ -29,13 +30,12 @@ from holdfast.actors.paxos.event import (
     Consult,
     Consulted,
     Follow,
-    Franchise,
     Happened,
     Skipped,
 )
 from holdfast.actors.paxos.message import Declined, Propose, Proposed
 from holdfast.actors.paxos.photography import JOURNAL_BYTES
-from holdfast.actors.paxos.seating import seat_log, seat_memory_log
+from holdfast.actors.paxos.seating import LogOptions, seat_log
 from holdfast.actors.role import Host, Role
 from holdfast.cluster.recipe import Cast, Recipe, Seat
 from holdfast.cluster.simulation.trace import Delivered
@@ -120,7 +120,7 @@ class Tally:
         return self.hash
 
 
-Heeded = Happened | Follow | Skipped | Consulted | Proposed | Declined | Franchise | Dip
+Heeded = Happened | Follow | Skipped | Consulted | Proposed | Declined | VotingStatus | Dip
 
 
 class Scribe(Role[Heeded]):
@@ -160,7 +160,7 @@ class Scribe(Role[Heeded]):
             case Consulted():
                 self.answers.append(event)
                 return (Observe(f"logbook.{'refused' if event.answer is None else 'read'}"),)
-            case Franchise():
+            case VotingStatus():
                 self.votes = event.votes
             case Skipped() | Proposed() | Declined():
                 pass
@@ -251,30 +251,19 @@ def logbook(
     def recipe(seat: Seat) -> Cast:
         scribe = address_of(seat.node, SCRIBE)
         opening = (b"reign of " + seat.node.encode(),)
-        if memory:
-            log = seat_memory_log(
-                seat.node,
-                seat.nodes,
-                seat.random,
-                Tally(),
-                boot=seat.boot,
-                date_ms=seat.first_stamp // 1_000,
-                listener=scribe,
-                opening=opening,
-                log_max=log_max,
-            )
-        else:
-            log = seat_log(
-                seat.node,
-                seat.nodes,
-                seat.random,
-                seat.records,
-                Tally(),
-                listener=scribe,
-                opening=opening,
-                journal_bytes=journal_bytes,
-                log_max=log_max,
-            )
+        log = seat_log(
+            seat.node,
+            seat.nodes,
+            seat.random,
+            Tally(),
+            records=None if memory else seat.records,
+            journal=seat.journal_id,
+            boot=seat.boot,
+            date_ms=seat.first_stamp // 1_000,
+            options=LogOptions(
+                listener=scribe, opening=opening, journal_bytes=journal_bytes, log_max=log_max
+            ),
+        )
         arguments = {"random": seat.random, "every_ms": every_ms}
         clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
         return Cast(roles=(clock, *log, Spawn(scribe, Scribe, arguments)))

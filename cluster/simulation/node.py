@@ -68,6 +68,7 @@ class SimulatedNode:
         self.clock.restart(nodes.randrange(10**12), self.world.time)
         self.world.mishap(self.name, f"begins life {self.lives}")
         self.stage = Stage(self)
+        self.disk.open(self.world.streams.fork(f"journal/{self.name}/{self.lives}"))
         seat = Seat(
             node=self.name,
             nodes=self.world.members,
@@ -76,6 +77,7 @@ class SimulatedNode:
             first_stamp=self.world.date_us() if self.dated else 0,
             settings=self.settings,
             journal=self.disk.records(),
+            journal_id=self.disk.journal_id,
         )
         self.stage.open(self.recipe(seat))
         self._turn()

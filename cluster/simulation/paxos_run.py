@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from holdfast.actors.effect import Spawn
 from holdfast.actors.message import NS_PER_MS, Address, address_of, node_of
-from holdfast.actors.paxos.seating import seat_log
-from holdfast.cluster.recipe import Cast, Recipe, Seat
+from holdfast.actors.paxos.seating import LogOptions, seat_log
+from holdfast.cluster.recipe import US_PER_MS, Cast, Recipe, Seat
 from holdfast.cluster.simulation.nemesis import Nemesis
 from holdfast.cluster.simulation.paxos_client import Finish, Proposer, Reader, reader_of
 from holdfast.cluster.simulation.paxos_judge import LogJudge
 from holdfast.cluster.simulation.paxos_machine import OPENING, Register
 from holdfast.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
 from holdfast.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
+from holdfast.cluster.simulation.planting import Change, changed
 from holdfast.cluster.simulation.sweep import Outcome, outcomes
 from holdfast.cluster.simulation.trace import Trace
 from holdfast.cluster.simulation.violation import ViolationError
@@ -30,7 +30,7 @@ class Subject:
 
     machine: Callable[[], Register] = Register
     disk: Callable[[str, Watcher], WatchedDisk] = WatchedDisk
-    change: Callable[[Spawn], Spawn] = lambda spawn: spawn
+    change: Change = lambda spawn: spawn
     """What is seated in the place of a role of the log."""
 
 
@@ -117,26 +117,29 @@ class _Run:
         self.judge.begins(seat.node, machine)
         reader = reader_of(seat.node)
         plan = self.plan
-        settings: dict[str, Any] = {
-            "lease_ms": plan.lease_ms,
-            "election_ms": plan.election_ms,
-            "drift_ppm": plan.drift_ppm,
-            "log_max": plan.log_max,
-            "journal_bytes": plan.journal_bytes,
-        }
-        log = seat_log(
+        options = LogOptions(
+            listener=reader,
+            opening=(OPENING,),
+            lease_ms=plan.lease_ms,
+            election_ms=plan.election_ms,
+            drift_ppm=plan.drift_ppm,
+            log_max=plan.log_max,
+            journal_bytes=plan.journal_bytes,
+        )
+        (bootstrap,) = seat_log(
             seat.node,
             seat.nodes,
             seat.random,
-            seat.records,
             machine,
-            listener=reader,
-            opening=(OPENING,),
-            **settings,
+            records=seat.records,
+            journal=seat.journal_id,
+            boot=seat.boot,
+            date_ms=seat.first_stamp // US_PER_MS,
+            options=options,
         )
         arguments = {"random": self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")}
         reads = Spawn(reader, Reader, arguments)
-        return Cast((*(self.subject.change(spawn) for spawn in log), reads))
+        return Cast((changed(bootstrap, self.subject.change), reads))
 
     def _add_client(self, name: str, nodes: tuple[str, ...]) -> None:
         addresses = [address_of(name, f"p{i + 1}") for i in range(self.plan.proposers)]

@@ -3,11 +3,16 @@
 A node that takes over another's promises, or votes among other members than those it
 promised to, can break safety without anybody's noticing. One wrong path in a
 configuration is enough for that, so it is refused.
+
+The id of a journal is drawn when it is made. A group registers the ids of its members'
+journals when it is founded, so that an empty journal is never taken for a lost one
+(``actors/bootstrap.py``).
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 
 from holdfast.cluster.storage.error import JournalForeignError
@@ -17,11 +22,14 @@ from holdfast.cluster.storage.record import Entry
 STREAM = "identity"
 """The stream of the one record; no role has that name."""
 
+JOURNAL = "journal"
+"""The key of the journal's id in that record."""
+
 
 def claim(
     journal: Journal, found: Mapping[str, Sequence[bytes]], identity: Mapping[str, str]
-) -> None:
-    """Return if ``journal`` is of ``identity``; a new journal is made so.
+) -> int:
+    """Return the id of ``journal``, if it is of ``identity``; a new journal is made so.
 
     Args:
         journal: open, with nothing appended yet.
@@ -34,9 +42,11 @@ def claim(
 
     """
     if not found:
-        journal.append([Entry(STREAM, json.dumps(dict(identity), sort_keys=True).encode())])
+        journal_id = 1 + secrets.randbits(62)
+        record = {**identity, JOURNAL: f"{journal_id:x}"}
+        journal.append([Entry(STREAM, json.dumps(record, sort_keys=True).encode())])
         journal.sync()
-        return
+        return journal_id
     records = found.get(STREAM, ())
     known: dict[str, str] = json.loads(records[0]) if records else {}
     wrong = [
@@ -47,5 +57,7 @@ def claim(
     if wrong:
         raise JournalForeignError(
             f"{journal.folder} is the journal of {', '.join(wrong)}. Give this node the folder "
-            "that is its own, or an empty one if it never ran"
+            "that is its own. If that folder is lost, an empty one is safe: the node will serve "
+            "and not vote, as long as the cluster knows the journal that was lost"
         )
+    return int(known[JOURNAL], 16)

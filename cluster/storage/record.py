@@ -29,7 +29,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised with any change of the layout; a file of another version is refused."""
 
 RECORD_BYTES_MAX = 1 << 20
@@ -55,8 +55,11 @@ GROUP_BYTES = GROUP.size + CHECKSUM.size
 ENTRY_BYTES = ENTRY.size
 
 REJOIN = (
-    "The node must not start from it: it could break promises it has forgotten. "
-    "Move the folder aside and start the node as a new one, with an empty folder"
+    "The node does not start from it, since it could break promises that it has forgotten. "
+    "If a majority of the other members is running, nothing is lost: move the folder aside "
+    "and start the node with an empty one. It will serve and learn, and not vote. If no "
+    "majority is left without it, restore the folder from the disk it lay on: with an empty "
+    "one on every node a new cluster begins, and all locks, sessions and fences are lost"
 )
 """What an operator does with a damaged journal."""
 

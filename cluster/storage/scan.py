@@ -159,7 +159,8 @@ def _check_version(content: bytes, name: str) -> None:
     if version < FORMAT_VERSION:
         raise JournalDamagedError(
             f"{name} has journal format {version}, of a development version of holdfast, and this "
-            f"release reads {FORMAT_VERSION}: move the folder aside and start the node as a new one"
+            f"release reads {FORMAT_VERSION}. Stop all nodes, move the data folder of every node "
+            "aside, and start them all: a new cluster begins, without the locks of the old one"
         )
     if version > FORMAT_VERSION:
         raise JournalDamagedError(

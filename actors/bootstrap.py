@@ -1,0 +1,425 @@
+"""Bootstrap: founds a group once, and decides whether the journal of this node votes in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from holdfast.actors.bootstrap_message import (
+    GroupConfig,
+    Join,
+    JoinAck,
+    Start,
+    Started,
+    StopVoting,
+    Superseded,
+    Voter,
+    VotingStatus,
+)
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
+from holdfast.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
+from holdfast.actors.message import node_of as node_at
+from holdfast.actors.notice import Level, Notice, log_of
+from holdfast.actors.role import Host, Role
+
+GREET_MS = 300
+"""How long a registered journal waits for every other member to confirm its start (ms). A member
+that is silent for longer does not keep this one from voting."""
+
+GREET_RETRY_MS = 50
+"""Between two announcements during that time (ms)."""
+
+JOIN_RETRY_MS = 250
+"""Between two announcements to a member that has not answered, at other times (ms)."""
+
+RENEW_MS = 10_000
+"""How often a running node raises its incarnation (ms). A copy of a journal that is older than
+this at the end of the life it was taken in is recognised when it is started."""
+
+FORMER_MAX = 64
+"""Journals of one member that may be given up before the group is founded."""
+
+FOUNDED_MS_MAX = 4_000_000_000_000
+"""A group is founded before this date (ms since 1970), in the year 2096."""
+
+NUMBER_MAX = 1 << 63
+"""Journal ids, incarnations and boots stay below it."""
+
+
+class Standing(Enum):
+    """What the journal of this node is to the group."""
+
+    WAITING = "waiting"
+    """No group is known yet."""
+    GREETING = "greeting"
+    """The journal is registered; other members are asked whether they know a later start."""
+    VOTER = "voter"
+    NON_VOTING = "non-voting"
+    """Registered is another journal, or a later state of this one. The node learns and serves."""
+
+
+@timer
+class JoinRetry(Timer):
+    """Announce the start again to members that have not answered."""
+
+
+@timer
+class Renew(Timer):
+    """Raise the incarnation."""
+
+
+class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Renew]):
+    """Lets the journal of this node vote if it is the registered one and no old copy.
+
+    An acceptor that forgot its promises could help to decide two batches for one slot. So a
+    *voter* is a member together with the random id of its journal. A node without a disk
+    has a new journal in each life.
+
+    Invariants:
+        I1 A node votes only under a journal id that its group has registered.
+        I2 A group is founded once, by all members, each of which follows the same journal of
+           the first member and knows no group. The first member writes the group down before
+           it sends it to anybody.
+        I3 A journal that is not registered never becomes so here.
+        I4 A registered journal votes after every other member has confirmed that it knows of
+           no later start of it, or was silent for `GREET_MS`. It stops when any member knows
+           of one, in this life and in all later ones.
+
+    Why two groups never vote at the same time: let ``k`` be the journal of the first member
+    that founded ``B``, and a later one ``k'`` have founded ``B'``. Every journal in ``B'``
+    confirmed that it follows ``k'`` and knew no group, and wrote that down. It never goes
+    back to a journal of the first member that it left, and takes a group only from the
+    one it follows, so it never votes in ``B``. Hence all journals that ever voted in ``B`` were
+    lost when ``B'`` was founded.
+
+    What I4 cannot exclude: that nobody who knew of the later start can be reached, and that a
+    copy was taken in the last `RENEW_MS` of the life that the journal ended with.
+
+    Args:
+        members: all that are configured, sorted.
+        journal: the id of this node's journal, 1 or more.
+        boot: the id of this life of the node.
+        date_ms: when it began (ms since 1970).
+        records: what the journal holds of this role, oldest first.
+        durable: whether there is a disk to write to.
+        seat: the roles that take part in the group, for the group and whether to vote.
+        voting: the roles among these that are told `StopVoting`.
+        listener: a role of this node that is sent `VotingStatus`, or None.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        members: tuple[str, ...],
+        journal: int,
+        boot: int,
+        date_ms: int,
+        records: Sequence[Message],
+        durable: bool,
+        seat: Callable[[GroupConfig, bool], tuple[Spawn, ...]],
+        voting: tuple[Address, ...],
+        listener: Address | None,
+    ) -> None:
+        super().__init__(address, host)
+        assert list(members) == sorted(members)
+        self.node = node_at(address)
+        self.members = members
+        self.others = tuple(member for member in members if member != self.node)
+        self.date_ms = date_ms
+        self.durable = durable
+        self.voting = voting
+        self.listener = listener
+        self.standing = Standing.WAITING
+        self.group: GroupConfig | None = None
+        self.later: Start | None = None
+        """A later start of this journal, once this node was told that there was one."""
+        self.starts: dict[str, Start] = {}
+        """The latest start of each other member, of its registered journal if there is a group."""
+        self.former: dict[str, dict[int, None]] = {member: {} for member in self.others}
+        """Journals that other members gave up before the group was founded."""
+        self.own = Start(journal, 1, boot)
+        self.acked: dict[str, None] = {}
+        """The members that confirmed this start."""
+        self.followers: dict[str, int] = {}
+        """At the first member: the journals that follow its own."""
+        self.greet_until = Instant(0)
+        self.told: VotingStatus | None = None
+        self._seat: Callable[[GroupConfig, bool], tuple[Spawn, ...]] | None = seat
+        self._recover(records)
+
+    def begin(self, now: Instant) -> Effects:
+        """Write this start down, announce it, and go on as far as possible."""
+        self.greet_until = Instant(now + GREET_MS * NS_PER_MS)
+        begun = [*self._write(), *self._announce(self.others)]
+        return [*begun, *self._found(now), *self._go_on(now), self._retry()]
+
+    def handle(
+        self,
+        sender: Address,
+        event: Join | JoinAck | GroupConfig | Superseded | JoinRetry | Renew,
+        now: Instant,
+    ) -> Effects:
+        """Found the group, join it, or learn that it exists without this journal."""
+        match event:
+            case JoinRetry():
+                return self._on_retry(now)
+            case Renew():
+                return self._on_renew()
+            case _:
+                pass
+        member = node_at(sender)
+        if sender != bootstrap_of(member) or member not in self.others:
+            return (Observe("bootstrap.stranger_ignored"),)
+        match event:
+            case Join():
+                return self._on_join(member, event)
+            case JoinAck():
+                return self._on_ack(member, event, now)
+            case GroupConfig():
+                return self._on_config(member, event, now)
+            case Superseded():
+                return self._on_superseded(event, now)
+
+    def _recover(self, records: Sequence[Message]) -> None:
+        for record in records:
+            match record:
+                case GroupConfig():
+                    self.group = record
+                case Superseded():
+                    self.later = record.start
+                case Started() if record.member == self.node:
+                    self.own = self.own._replace(incarnation=record.start.incarnation + 1)
+                case Started() if record.member in self.former:
+                    self._note(record.member, record.start)
+                case _:
+                    pass
+        if self.group is not None:
+            self.standing = Standing.GREETING
+
+    def _write(self) -> list[Effect]:
+        """Make everything durable that must not be forgotten."""
+        if not self.durable:
+            return []
+        records: list[Message] = [Started(member=self.node, start=self.own)]
+        for member, journals in self.former.items():
+            gone = (Start(journal, 0, 0) for journal in journals)
+            records += [Started(member=member, start=start) for start in gone]
+        records += [Started(member=member, start=one) for member, one in self.starts.items()]
+        if self.group is not None:
+            records.append(self.group)
+        if self.later is not None:
+            records.append(Superseded(to=0, start=self.later))
+        return [Checkpoint(tuple(records))]
+
+    def _announce(self, members: Sequence[str]) -> list[Effect]:
+        founded_ms = 0 if self.group is None else self.group.founded_ms
+        join = Join(start=self.own, founded_ms=founded_ms)
+        return [Send(bootstrap_of(member), join) for member in members]
+
+    def _retry(self) -> Wake:
+        greeting = self.standing is Standing.GREETING
+        return Wake(GREET_RETRY_MS if greeting else JOIN_RETRY_MS, JoinRetry())
+
+    def _on_retry(self, now: Instant) -> Effects:
+        went_on = self._go_on(now)
+        if self.group is None:
+            left = self.others
+        else:
+            left = tuple(member for member in self.others if member not in self.acked)
+        if not left or self.standing is Standing.NON_VOTING:
+            return went_on
+        return [*went_on, *self._announce(left), self._retry()]
+
+    def _on_renew(self) -> Effects:
+        if self.standing is not Standing.VOTER:
+            return ()
+        self.own = self.own._replace(incarnation=self.own.incarnation + 1)
+        return [*self._write(), *self._announce(self.others), Wake(RENEW_MS, Renew())]
+
+    def _on_join(self, member: str, join: Join) -> Effects:
+        """Confirm the start of a peer; or tell it which journals vote, or that it is an old one."""
+        start, to = join.start, bootstrap_of(member)
+        if not _is_sound(start):
+            return (Observe("bootstrap.impossible_start"),)
+        told: list[Effect] = []
+        if self.group is not None and join.founded_ms != self.group.founded_ms:
+            told = [Send(to, self._config_for(start.boot))]
+        if self.group is not None and journals_of(self.group)[member] != start.journal:
+            return (*told, Observe("bootstrap.unregistered_journal"))
+        known = self.starts.get(member)
+        if known is not None and start.is_before(known):
+            older = Superseded(to=start.boot, start=known)
+            return (Send(to, older), *told, Observe("bootstrap.old_copy"))
+        written: list[Effect] = []
+        if known is None or known.journal != start.journal or known < start:
+            if not self._note(member, start):
+                return (Observe("bootstrap.former_journal"),)
+            written = self._write()
+        follows = self.group is None and member == self.members[0] and self.later is None
+        ack = JoinAck(to=start.boot, start=self.own, follows=follows)
+        asked = self._announce((member,)) if self._lacks_follower(member) else []
+        return [*written, Send(to, ack), *told, *asked]
+
+    def _lacks_follower(self, member: str) -> bool:
+        """Return whether this first member waits for ``member`` to follow it."""
+        founds = self.group is None and self.node == self.members[0]
+        return founds and member not in self.followers
+
+    def _note(self, member: str, start: Start) -> bool:
+        """Remember ``start`` of a peer; return False if its journal was given up already."""
+        former = self.former[member]
+        known = self.starts.get(member, start)
+        if self.group is None and known.journal != start.journal:
+            if start.journal in former or len(former) >= FORMER_MAX:
+                return False
+            former[known.journal] = None
+        self.starts[member] = start
+        return True
+
+    def _on_ack(self, member: str, ack: JoinAck, now: Instant) -> Effects:
+        if ack.to != self.own.boot or not _is_sound(ack.start):
+            return (Observe("bootstrap.ack_ignored"),)
+        effects: list[Effect] = []
+        if ack.follows and self.group is None and self.node == self.members[0]:
+            known = self.starts.get(member)
+            if known is None or known.journal != ack.start.journal or known < ack.start:
+                if not self._note(member, ack.start):
+                    return (Observe("bootstrap.former_journal"),)
+                effects = self._write()
+            self.followers[member] = ack.start.journal
+        self.acked[member] = None
+        return [*effects, *self._found(now), *self._go_on(now)]
+
+    def _found(self, now: Instant) -> list[Effect]:
+        """Found the group, if all others follow this journal of the first member (I2)."""
+        waits = self.group is not None or self.later is not None
+        if waits or self.node != self.members[0]:
+            return []
+        if any(member not in self.followers for member in self.others):
+            return []
+        journals = {**self.followers, self.node: self.own.journal}
+        voters = tuple(Voter(member, journals[member]) for member in self.members)
+        self._take(GroupConfig(to=0, founded_ms=max(1, self.date_ms), voters=voters), now)
+        sent = [
+            Send(bootstrap_of(member), self._config_for(self.starts[member].boot))
+            for member in self.others
+        ]
+        return [*self._write(), *sent, Observe("bootstrap.founded")]
+
+    def _take(self, group: GroupConfig, now: Instant) -> None:
+        self.group = group
+        self.standing = Standing.GREETING
+        self.greet_until = Instant(now + GREET_MS * NS_PER_MS)
+
+    def _config_for(self, boot: int) -> GroupConfig:
+        assert self.group is not None
+        founded_ms, voters = self.group.founded_ms, self.group.voters
+        return GroupConfig(to=boot, founded_ms=founded_ms, voters=voters)
+
+    def _on_config(self, member: str, config: GroupConfig, now: Instant) -> Effects:
+        names = tuple(voter.member for voter in config.voters)
+        sound = names == self.members and 0 < config.founded_ms < FOUNDED_MS_MAX
+        if config.to != self.own.boot or not sound:
+            return (Observe("bootstrap.config_ignored"),)
+        if self.group is not None:
+            same = config.voters == self.group.voters
+            return () if same else (Observe("bootstrap.other_group"),)
+        registered = journals_of(config)
+        first = self.members[0]
+        mine = registered[self.node] == self.own.journal
+        followed = self.starts.get(first)
+        if mine and (followed is None or followed.journal != registered[first]):
+            self.later = self.own  # It wrote down whom it followed, and this copy lacks that.
+        self._take(GroupConfig(to=0, founded_ms=config.founded_ms, voters=config.voters), now)
+        return [*self._write(), *self._announce((member,)), *self._go_on(now)]
+
+    def _on_superseded(self, told: Superseded, now: Instant) -> Effects:
+        mine = told.to == self.own.boot and told.start.journal == self.own.journal
+        if not mine or self.later is not None:
+            return (Observe("bootstrap.superseded_ignored"),)
+        self.later = told.start
+        written = self._write()
+        if self.standing is not Standing.VOTER:
+            return [*written, *self._go_on(now)]
+        self.standing = Standing.NON_VOTING
+        stopped = [Send(role, StopVoting()) for role in self.voting]
+        return [*written, *stopped, *self._tell(votes=False, why=self._why_not())]
+
+    def _go_on(self, now: Instant) -> list[Effect]:
+        """Take up the roles of the group, once it is known whether to vote."""
+        if self.standing is Standing.WAITING:
+            return self._tell(votes=False, why=self._what_is_awaited())
+        if self.standing is not Standing.GREETING:
+            return []
+        assert self.group is not None
+        registered = journals_of(self.group)[self.node] == self.own.journal  # I1, I3
+        if not registered or self.later is not None:
+            return self._become(Standing.NON_VOTING)
+        if len(self.acked) == len(self.others) or now >= self.greet_until:  # I4
+            return [*self._become(Standing.VOTER), Wake(RENEW_MS, Renew())]
+        return []
+
+    def _become(self, standing: Standing) -> list[Effect]:
+        """Seat the roles of the group; until now there were none on this node."""
+        assert self.group is not None
+        assert self.standing is Standing.GREETING
+        self.standing = standing
+        votes = standing is Standing.VOTER
+        seat, self._seat = self._seat, None  # It holds the whole journal, read back.
+        assert seat is not None
+        return [
+            *seat(self.group, votes),
+            *self._tell(votes=votes, why="" if votes else self._why_not()),
+            Observe("bootstrap.votes" if votes else "bootstrap.non_voting"),
+        ]
+
+    def _why_not(self) -> str:
+        if self.later is not None:
+            return (
+                f"{self.node} was started from an old copy of its journal: it serves, but does "
+                "not vote, since it has forgotten votes that it cast"
+            )
+        if not self.durable:
+            return (
+                f"{self.node} was restarted without its memory: it serves, but does not vote "
+                "until the group is restarted (all members stopped, then started)"
+            )
+        return (
+            f"{self.node} lost its journal: it serves, but does not vote. Keep a majority of the "
+            "other members running"
+        )
+
+    def _what_is_awaited(self) -> str:
+        missing = ", ".join(member for member in self.others if member not in self.acked)
+        return (
+            f"waiting for {missing or self.members[0]}: a new cluster begins when all its "
+            "members have met once"
+        )
+
+    def _tell(self, *, votes: bool, why: str) -> list[Effect]:
+        """Tell the proxy and the log, if it is news."""
+        status = VotingStatus(votes=votes, why=why)
+        if status == self.told:
+            return []
+        self.told = status
+        level = Level.WARNING if self.standing is Standing.NON_VOTING else Level.INFO
+        text = why or f"{self.node} votes"
+        effects: list[Effect] = [Send(log_of(self.node), Notice(level=level, text=text))]
+        return effects if self.listener is None else [Send(self.listener, status), *effects]
+
+
+def bootstrap_of(node: str) -> Address:
+    """Return the address of the bootstrap role of ``node``."""
+    return address_of(node, "bootstrap")
+
+
+def journals_of(group: GroupConfig) -> dict[str, int]:
+    """Return the registered journal of each member."""
+    return dict(group.voters)
+
+
+def _is_sound(start: Start) -> bool:
+    return all(0 < number < NUMBER_MAX for number in (start.journal, start.incarnation, start.boot))

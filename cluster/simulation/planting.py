@@ -1,0 +1,49 @@
+"""Bugs planted in the roles of a node, also in those that it seats once its group is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from holdfast.actors.bootstrap import Bootstrap
+from holdfast.actors.bootstrap_message import GroupConfig
+from holdfast.actors.effect import Spawn
+from holdfast.actors.paxos.acceptor import Acceptor
+from holdfast.actors.paxos.leader import Leader
+from holdfast.cluster.recipe import Cast, Recipe, Seat
+
+Change = Callable[[Spawn], Spawn]
+"""Returns what is seated in the place of a role."""
+
+
+def changed(spawn: Spawn, change: Change) -> Spawn:
+    """Return what ``change`` makes of ``spawn``, and of the roles that a `Bootstrap` seats."""
+    spawn = change(spawn)
+    if not issubclass(spawn.role, Bootstrap):
+        return spawn
+    seat = spawn.arguments["seat"]
+
+    def seat_changed(group: GroupConfig, votes: bool) -> tuple[Spawn, ...]:
+        return tuple(change(one) for one in seat(group, votes))
+
+    return replace(spawn, arguments={**spawn.arguments, "seat": seat_changed})
+
+
+def planted(recipe: Recipe, change: Change) -> Recipe:
+    """Return ``recipe`` with ``change`` applied to every role of every node."""
+
+    def broken(seat: Seat) -> Cast:
+        cast = recipe(seat)
+        return replace(cast, roles=tuple(changed(spawn, change) for spawn in cast.roles))
+
+    return broken
+
+
+def votes_as_registered(spawn: Spawn) -> Spawn:
+    """Let every node vote under the registered journal of its member, whichever it has."""
+    if issubclass(spawn.role, Leader):
+        return replace(spawn, arguments={**spawn.arguments, "votes": True})
+    if not issubclass(spawn.role, Acceptor):
+        return spawn
+    journal = spawn.arguments["config"].view.registered[spawn.address]
+    return replace(spawn, arguments={**spawn.arguments, "votes": True, "journal": journal})

@@ -1,0 +1,424 @@
+"""`Bootstrap`: who founds a group, whose journal votes, and what a lost or an old journal means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from holdfast.actors.bootstrap import (
+    FORMER_MAX,
+    FOUNDED_MS_MAX,
+    GREET_MS,
+    GREET_RETRY_MS,
+    JOIN_RETRY_MS,
+    RENEW_MS,
+    Bootstrap,
+    JoinRetry,
+    Renew,
+    Standing,
+    bootstrap_of,
+)
+from holdfast.actors.bootstrap_message import (
+    GroupConfig,
+    Join,
+    JoinAck,
+    Start,
+    Started,
+    StopVoting,
+    Superseded,
+    Voter,
+    VotingStatus,
+)
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
+from holdfast.actors.message import NS_PER_MS, Instant, Message, address_of
+from holdfast.actors.notice import Level, Notice, log_of
+from holdfast.cluster.simulation.machine import HOST
+
+T0 = Instant(0)
+DATE_MS = 1_800_000_000_000
+LISTENER = address_of("x", "proxy")
+ACCEPTOR = address_of("x", "acceptor")
+JOURNALS = {"a": 1, "b": 2, "c": 3}
+
+
+def start_of(node: str, *, journal: int = 0, incarnation: int = 1, boot: int = 0) -> Start:
+    """The start of a node from its first journal, in its first life, unless told otherwise."""
+    return Start(journal or JOURNALS[node], incarnation, boot or 10 * JOURNALS[node])
+
+
+def group(to: int = 0, **journals: int) -> GroupConfig:
+    voters = tuple(Voter(member, journal) for member, journal in (JOURNALS | journals).items())
+    return GroupConfig(to=to, founded_ms=DATE_MS, voters=voters)
+
+
+def seat(config: GroupConfig, votes: bool) -> tuple[Spawn, ...]:
+    return (Spawn(address_of("x", f"log-{config.founded_ms}-{votes}"), Bootstrap),)
+
+
+def bootstrap(
+    node: str,
+    *,
+    records: Sequence[Message] = (),
+    members: str = "abc",
+    durable: bool = True,
+    start: Start | None = None,
+) -> tuple[Bootstrap, Effects]:
+    own = start or start_of(node)
+    role = Bootstrap(
+        bootstrap_of(node),
+        HOST,
+        members=tuple(members),
+        journal=own.journal,
+        boot=own.boot,
+        date_ms=DATE_MS,
+        records=records,
+        durable=durable,
+        seat=seat,
+        voting=(ACCEPTOR,),
+        listener=LISTENER,
+    )
+    return role, role.begin(T0)
+
+
+def receive(
+    role: Bootstrap, node: str, event: Join | JoinAck | GroupConfig | Superseded
+) -> list[Effect]:
+    return list(role.handle(bootstrap_of(node), event, T0))
+
+
+def join(node: str, *, founded_ms: int = 0, start: Start | None = None) -> Join:
+    return Join(start=start or start_of(node), founded_ms=founded_ms)
+
+
+def ack(to: str, sender: str, *, follows: bool = False, start: Start | None = None) -> JoinAck:
+    return JoinAck(to=10 * JOURNALS[to], start=start or start_of(sender), follows=follows)
+
+
+def seated(effects: Effects) -> list[Spawn]:
+    return [effect for effect in effects if isinstance(effect, Spawn)]
+
+
+def written(effects: Effects) -> list[Message]:
+    """What the last checkpoint among ``effects`` holds."""
+    checkpoints = [effect for effect in effects if isinstance(effect, Checkpoint)]
+    return list(checkpoints[-1].records) if checkpoints else []
+
+
+def sent(effects: Effects, kind: type[Message]) -> list[Message]:
+    sends = [effect.message for effect in effects if isinstance(effect, Send)]
+    return [message for message in sends if isinstance(message, kind)]
+
+
+def why(effects: Effects) -> str:
+    """What the proxy is told last of why this node does not vote."""
+    sends = [effect.message for effect in effects if isinstance(effect, Send)]
+    return [message for message in sends if isinstance(message, VotingStatus)][-1].why
+
+
+def voter(node: str) -> tuple[Bootstrap, list[Effect]]:
+    """A member of a group that the others confirmed, after a restart."""
+    records = [group(), Started(member=node, start=start_of(node))]
+    role, _ = bootstrap(node, records=records)
+    others = [other for other in JOURNALS if other != node]
+    effects = [effect for other in others for effect in receive(role, other, ack(node, other))]
+    return role, effects
+
+
+# Founding
+
+
+def test_a_new_member_writes_its_start_down_then_announces_it_and_says_who_is_missing() -> None:
+    _, begun = bootstrap("b")
+
+    waiting = "waiting for a, c: a new cluster begins when all its members have met once"
+    assert list(begun) == [
+        Checkpoint((Started(member="b", start=start_of("b")),)),
+        Send(bootstrap_of("a"), join("b")),
+        Send(bootstrap_of("c"), join("b")),
+        Send(LISTENER, VotingStatus(votes=False, why=waiting)),
+        Send(log_of("b"), Notice(level=Level.INFO, text=waiting)),
+        Wake(JOIN_RETRY_MS, JoinRetry()),
+    ]
+
+
+def test_a_member_alone_is_a_group_at_once() -> None:
+    role, begun = bootstrap("a", members="a")
+
+    assert role.standing is Standing.VOTER
+    assert seated(begun) == list(seat(group(), True))
+
+
+def test_the_first_member_writes_the_group_down_before_it_tells_anybody() -> None:
+    role, _ = bootstrap("a")
+    assert seated(receive(role, "b", ack("a", "b", follows=True))) == []
+
+    effects = receive(role, "c", ack("a", "c", follows=True))
+
+    told = [Send(bootstrap_of("b"), group(20)), Send(bootstrap_of("c"), group(30))]
+    (place,) = [n for n, one in enumerate(effects) if one == told[0]]
+    assert group() in written(effects[:place])
+    assert effects[place : place + 2] == told
+    assert seated(effects) == list(seat(group(), True))
+
+
+def test_no_majority_founds_a_group() -> None:
+    role, _ = bootstrap("a")
+    effects = receive(role, "b", ack("a", "b", follows=True))
+
+    assert role.group is None
+    assert why(effects) == "waiting for c: a new cluster begins when all its members have met once"
+
+
+def test_only_a_follower_counts_and_only_at_the_first_member() -> None:
+    first, _ = bootstrap("a")
+    second, _ = bootstrap("b")
+    for other in ("b", "c"):
+        receive(first, other, ack("a", other, follows=False))
+    for other in ("a", "c"):
+        receive(second, other, ack("b", other, follows=True))
+
+    assert first.group is None
+    assert second.group is None
+
+
+def test_a_member_follows_the_first_one_once_that_is_durable() -> None:
+    role, _ = bootstrap("b")
+    effects = receive(role, "a", join("a"))
+
+    assert effects[0] == Checkpoint(
+        (Started(member="b", start=start_of("b")), Started(member="a", start=start_of("a")))
+    )
+    assert effects[1] == Send(bootstrap_of("a"), JoinAck(to=10, start=start_of("b"), follows=True))
+    (answer,) = sent(receive(role, "c", join("c")), JoinAck)
+    assert answer == JoinAck(to=30, start=start_of("b"), follows=False)
+
+
+def test_a_first_member_asks_whoever_joins_to_follow_it() -> None:
+    role, _ = bootstrap("a")
+
+    assert Send(bootstrap_of("b"), join("a")) in receive(role, "b", join("b"))
+
+
+def test_a_member_never_goes_back_to_a_journal_of_the_first_one_that_it_left() -> None:
+    role, _ = bootstrap("b")
+    receive(role, "a", join("a"))
+    effects = receive(role, "a", join("a", start=start_of("a", journal=9, boot=90)))
+
+    assert receive(role, "a", join("a")) == [Observe("bootstrap.former_journal")]
+    again, _ = bootstrap("b", records=written(effects), start=start_of("b", boot=21))
+    assert receive(again, "a", join("a")) == [Observe("bootstrap.former_journal")]
+
+
+def test_journals_that_are_given_up_are_bounded() -> None:
+    role, _ = bootstrap("b")
+    for journal in range(100, 101 + FORMER_MAX):
+        receive(role, "a", join("a", start=start_of("a", journal=journal)))
+
+    ignored = [Observe("bootstrap.former_journal")]
+    assert receive(role, "a", join("a", start=start_of("a", journal=99))) == ignored
+
+
+def test_a_group_of_another_journal_of_the_first_member_than_the_one_followed_has_no_vote() -> None:
+    role, _ = bootstrap("b")
+    receive(role, "a", join("a"))
+    receive(role, "c", ack("b", "c"))
+
+    effects = receive(role, "c", group(20, a=9))
+
+    assert seated(effects) == list(seat(group(), False))
+
+
+# Restarts
+
+
+def test_a_registered_journal_votes_once_all_others_confirm_its_start() -> None:
+    records = [group(), Started(member="b", start=start_of("b", incarnation=4))]
+    role, begun = bootstrap("b", records=records)
+    assert sent(begun, Join) == [Join(start=start_of("b", incarnation=5), founded_ms=DATE_MS)] * 2
+    assert begun[-1] == Wake(GREET_RETRY_MS, JoinRetry())
+    assert seated([*begun, *receive(role, "a", ack("b", "a"))]) == []
+
+    assert seated(receive(role, "c", ack("b", "c"))) == list(seat(group(), True))
+
+
+def test_a_silent_member_does_not_keep_a_registered_journal_from_voting_for_long() -> None:
+    role, _ = bootstrap("b", records=[group()])
+    receive(role, "a", ack("b", "a"))
+    early = role.handle(role.address, JoinRetry(), Instant((GREET_MS - 1) * NS_PER_MS))
+    assert seated(early) == []
+    assert [effect.to for effect in early if isinstance(effect, Send)] == [bootstrap_of("c")]
+
+    late = role.handle(role.address, JoinRetry(), Instant(GREET_MS * NS_PER_MS))
+
+    assert seated(late) == list(seat(group(), True))
+    assert sent(late, Join) != []  # Whoever was silent may still know of a later start.
+
+
+def test_an_acknowledgement_of_an_earlier_life_does_not_count() -> None:
+    role, _ = bootstrap("b", records=[group()])
+
+    ignored = [Observe("bootstrap.ack_ignored")]
+    assert receive(role, "a", replace(ack("b", "a"), to=99)) == ignored
+
+
+def test_an_empty_journal_is_told_of_the_group_and_never_votes_in_it() -> None:
+    peer, _ = voter("a")
+    lost = start_of("b", journal=8, boot=80)
+    told = receive(peer, "b", join("b", start=lost))
+    assert told == [
+        Send(bootstrap_of("b"), group(80)),
+        Observe("bootstrap.unregistered_journal"),
+    ]
+
+    role, _ = bootstrap("b", start=lost)
+    effects = receive(role, "a", group(80))
+
+    assert seated(effects) == list(seat(group(), False))
+    assert why(effects).startswith("b lost its journal: it serves, but does not vote.")
+    notices = sent_notices(effects)
+    assert [notice.level for notice in notices] == [Level.WARNING]
+    again, begun = bootstrap("b", records=written(effects), start=lost._replace(boot=81))
+    assert again.standing is Standing.NON_VOTING
+    assert seated(begun) == list(seat(group(), False))
+
+
+def sent_notices(effects: Effects) -> list[Notice]:
+    sends = [effect.message for effect in effects if isinstance(effect, Send)]
+    return [message for message in sends if isinstance(message, Notice)]
+
+
+@pytest.mark.parametrize("incarnation", [3, 4], ids=["lower", "the same one again"])
+def test_a_start_from_an_old_copy_is_told_so(incarnation: int) -> None:
+    peer, _ = voter("a")
+    latest = start_of("b", incarnation=4)
+    receive(peer, "b", join("b", founded_ms=DATE_MS, start=latest))
+
+    old = start_of("b", incarnation=incarnation, boot=99)
+    effects = receive(peer, "b", join("b", founded_ms=DATE_MS, start=old))
+
+    assert effects == [
+        Send(bootstrap_of("b"), Superseded(to=99, start=latest)),
+        Observe("bootstrap.old_copy"),
+    ]
+
+
+def test_the_latest_start_of_a_peer_is_durable_before_it_is_confirmed_and_outlives_a_restart() -> (
+    None
+):
+    peer, _ = voter("a")
+    latest = start_of("b", incarnation=4)
+    effects = receive(peer, "b", join("b", founded_ms=DATE_MS, start=latest))
+    kinds = [type(effect) for effect in effects]
+    assert kinds == [Checkpoint, Send]
+
+    again, _ = bootstrap("a", records=written(effects))
+    old = join("b", founded_ms=DATE_MS, start=start_of("b", incarnation=3, boot=99))
+    assert Observe("bootstrap.old_copy") in receive(again, "b", old)
+
+
+def test_the_same_start_may_be_announced_again_and_raised() -> None:
+    peer, _ = voter("a")
+    first = join("b", founded_ms=DATE_MS, start=start_of("b", incarnation=4))
+    raised = join("b", founded_ms=DATE_MS, start=start_of("b", incarnation=5))
+    for announced in (first, raised, first):
+        assert len(sent(receive(peer, "b", announced), JoinAck)) == 1
+
+
+def test_an_old_copy_stops_voting_and_never_votes_again() -> None:
+    role, _ = voter("b")
+    later = Superseded(to=20, start=start_of("b", incarnation=7, boot=77))
+
+    effects = receive(role, "c", later)
+
+    assert Send(ACCEPTOR, StopVoting()) in effects
+    assert "b was started from an old copy of its journal" in why(effects)
+    again, begun = bootstrap("b", records=written(effects), start=start_of("b", boot=21))
+    assert again.standing is Standing.NON_VOTING
+    assert seated(begun) == list(seat(group(), False))
+
+
+def test_an_old_copy_from_before_the_founding_is_no_voter_either() -> None:
+    role, _ = bootstrap("b")
+    receive(role, "c", Superseded(to=20, start=start_of("b", incarnation=7, boot=77)))
+
+    assert seated(receive(role, "c", group(20))) == list(seat(group(), False))
+
+
+def test_a_founder_whose_copy_lacks_the_group_does_not_vote() -> None:
+    role, _ = bootstrap("a")
+
+    assert seated(receive(role, "c", group(10))) == list(seat(group(), False))
+
+
+def test_a_running_voter_raises_its_incarnation_now_and_then() -> None:
+    role, effects = voter("b")
+    assert Wake(RENEW_MS, Renew()) in effects
+
+    renewed = role.handle(role.address, Renew(), T0)
+
+    raised = start_of("b", incarnation=3)
+    assert Started(member="b", start=raised) in written(renewed)
+    assert sent(renewed, Join) == [Join(start=raised, founded_ms=DATE_MS)] * 2
+    assert renewed[-1] == Wake(RENEW_MS, Renew())
+
+
+# What others send
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        group(to=8),
+        replace(group(20), founded_ms=FOUNDED_MS_MAX),
+        replace(group(20), founded_ms=0),
+        replace(group(20), voters=(Voter("a", 1), Voter("b", 2))),
+        replace(group(20), voters=(Voter("b", 2), Voter("a", 1), Voter("c", 3))),
+    ],
+)
+def test_a_group_that_is_for_another_life_or_none_is_dropped(wrong: GroupConfig) -> None:
+    role, _ = bootstrap("b")
+
+    assert receive(role, "a", wrong) == [Observe("bootstrap.config_ignored")]
+
+
+def test_a_second_group_is_not_taken() -> None:
+    role, _ = voter("b")
+
+    assert receive(role, "a", group(20, c=9)) == [Observe("bootstrap.other_group")]
+
+
+@pytest.mark.parametrize("start", [Start(0, 1, 1), Start(1, 0, 1), Start(1, 1, 1 << 63)])
+def test_an_impossible_start_is_dropped(start: Start) -> None:
+    role, _ = bootstrap("b")
+
+    assert receive(role, "a", join("a", start=start)) == [Observe("bootstrap.impossible_start")]
+
+
+def test_strangers_are_ignored() -> None:
+    role, _ = bootstrap("b")
+
+    for sender in (address_of("a", "other"), bootstrap_of("z"), bootstrap_of("b")):
+        effects = role.handle(sender, join("a"), T0)
+        assert effects == (Observe("bootstrap.stranger_ignored"),)
+
+
+def test_a_superseding_of_another_journal_or_life_is_ignored() -> None:
+    role, _ = voter("b")
+    ignored = [Observe("bootstrap.superseded_ignored")]
+
+    for told in (
+        Superseded(to=99, start=start_of("b", incarnation=7)),
+        Superseded(to=20, start=start_of("c", incarnation=7)),
+    ):
+        assert receive(role, "c", told) == ignored
+
+
+def test_without_a_disk_nothing_is_written() -> None:
+    role, begun = bootstrap("b", durable=False)
+    effects = [*begun, *receive(role, "a", join("a")), *receive(role, "a", group(20))]
+
+    assert not any(isinstance(effect, Checkpoint) for effect in effects)
+    lost, _ = bootstrap("b", durable=False, start=Start(99, 1, 99))
+    assert "restarted without its memory" in why(receive(lost, "a", group(99)))
