@@ -25,6 +25,13 @@ class Copy(NamedTuple):
     journal_id: int
     streams: dict[str, list[bytes]]
 
+    def records(self) -> dict[str, tuple[Message, ...]]:
+        """Read everything back, by the name of the role that wrote it, oldest first."""
+        return {
+            role: tuple(decode(record) for record in records)
+            for role, records in self.streams.items()
+        }
+
 
 class Disk:
     """Records in the order of writing, role by role, as bytes: each crosses the real codec."""
@@ -96,7 +103,4 @@ class Disk:
 
     def records(self) -> dict[str, tuple[Message, ...]]:
         """Read everything back, by the name of the role that wrote it, oldest first."""
-        return {
-            role: tuple(decode(record) for record in records)
-            for role, records in self.streams.items()
-        }
+        return self.copy().records()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
@@ -26,6 +26,12 @@ class Kind(Enum):
     TAIL = "loss of the unsynced disk"
     DRIFT = "clock drift"
     JUMP = "clock jumps"
+    DISK_LOSS = "loss of a whole disk"
+    OLD_COPY = "an old copy of a disk"
+
+
+DISKS = frozenset({Kind.DISK_LOSS, Kind.OLD_COPY})
+"""What befalls whole disks: survived where journals are registered and starts are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +68,10 @@ class Misfortune:
     """How far a clock's rate may be from true, either way (millionths, below 1,000,000)."""
     jump_every_ms: int = 0
     jump_ms: int = 2_000
+    lose_disk_every_ms: int = 0
+    """Mean interval at which a member loses its disk; never a majority of them."""
+    old_copy_every_ms: int = 0
+    """Mean interval at which a copy is made of a disk, or put in its place; never a majority."""
 
 
 CALM = Misfortune()
@@ -99,4 +109,17 @@ def draw_misfortune(random: Random, survived: frozenset[Kind]) -> Misfortune:
         drift_ppm=random.choice((1_000, 100_000, 500_000)),
         jump_every_ms=drawn(Kind.JUMP, (700, 2_000)),
         jump_ms=random.choice((100, 2_000, 60_000, 3_600_000)),
+    )
+
+
+def with_disk_faults(
+    misfortune: Misfortune, random: Random, survived: frozenset[Kind]
+) -> Misfortune:
+    """Return ``misfortune`` with faults of whole disks, if they are ``survived``."""
+    lose, copy = random.choice((700, 2_000)), random.choice((300, 1_000))
+    loses, copies = random.random() >= OFF_SHARE, random.random() >= OFF_SHARE
+    return replace(
+        misfortune,
+        lose_disk_every_ms=lose if loses and Kind.DISK_LOSS in survived else 0,
+        old_copy_every_ms=copy if copies and Kind.OLD_COPY in survived else 0,
     )

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.actors.message import NS_PER_MS
+from holdfast.cluster.simulation.disk_faults import DiskFaults
 from holdfast.cluster.simulation.drift import PPM
 from holdfast.cluster.simulation.network import Cut
 from holdfast.cluster.simulation.world import World
 
 HOLDING_SHARE = 0.3
 """How many partitions hold frames back, as TCP does, and do not lose them."""
+
+
+LULL_MS = 600
+"""How long nothing else goes wrong while a member starts from an old copy of its disk (ms)."""
 
 
 class Nemesis:
@@ -27,6 +32,7 @@ class Nemesis:
         self.may_crash = may_crash
         self._random = world.streams.nemesis
         self._over = False
+        self.disks = DiskFaults(world, may_crash)
 
     def begin(self) -> None:
         """Start every kind of misfortune that is on."""
@@ -36,6 +42,8 @@ class Nemesis:
         self._plague(knobs.crash_every_ms, self._crash)
         self._plague(knobs.drift_every_ms, self._drift)
         self._plague(knobs.jump_every_ms, self._jump)
+        self._plague(knobs.lose_disk_every_ms, self._lose_disk)
+        self._plague(knobs.old_copy_every_ms, self._age_disk)
 
     def heal(self) -> None:
         """End all misfortune: links are good, nodes are up and run, clocks are true."""
@@ -58,7 +66,8 @@ class Nemesis:
 
     def _strike(self, every_ms: int, strike: Callable[[], None]) -> None:
         if not self._over:
-            strike()
+            if not self.world.calm:
+                strike()
             self._plague(every_ms, strike)
 
     def _about(self, ms: int) -> int:
@@ -114,6 +123,41 @@ class Nemesis:
         if self.world.nodes[name].up:
             self.world.crash(name)
             self.world.after(down, self.world.power_on, name)
+
+    def _lose_disk(self) -> None:
+        """Let a member lose its disk, and begin again with an empty one."""
+        name = self.disks.may_be_lost()
+        if name is not None:
+            self._without_power(name, lambda: self.disks.lose(name))
+
+    def _age_disk(self) -> None:
+        """Copy the disk of a member; or put an earlier copy in its place, and let it start.
+
+        A copy is recognised only if somebody who knew of a later start can be reached when it
+        is started. So all misfortune pauses then.
+        """
+        name = self.disks.may_be_aged()
+        if name is None:
+            return
+        self.world.calm = True
+        self.world.network.mend()
+        self.world.links.mend()
+        self._without_power(name, lambda: self.disks.age(name), down=1)
+        self.world.after(LULL_MS * NS_PER_MS, self._end_lull)
+
+    def _without_power(
+        self, name: str, action: Callable[[], None], *, down: int | None = None
+    ) -> None:
+        if self.world.nodes[name].up:
+            self.world.crash(name)
+        action()
+        down = down or self._about(self.world.misfortune.down_ms)
+        self.world.after(down, self.world.power_on, name)
+
+    def _end_lull(self) -> None:
+        if not self._over:
+            self.world.calm = False
+            self.world.network.unmend()
 
     def _drift(self) -> None:
         node = self.world.nodes[self._random.choice(list(self.world.nodes))]

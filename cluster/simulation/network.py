@@ -50,6 +50,10 @@ class Network:
         self.calm = True
         self._cuts.clear()
 
+    def unmend(self) -> None:
+        """Let misfortune happen again."""
+        self.calm = False
+
     def arrivals(self, source: str, to: str, time: int) -> list[int]:
         """Return when a frame that leaves now arrives: never, once, or several times (ns)."""
         link = (source, to)

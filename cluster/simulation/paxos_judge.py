@@ -47,6 +47,7 @@ INVARIANTS = {
     "P15": "one node has the lease",
     "P16": "what is trimmed is in a durable snapshot",
     "P19": "once misfortune ends, everybody is answered and replicas are equal",
+    "I3": "a journal that was lost, or is an old copy, does not vote",
     "S1": "a session lives as long as its client may believe",
 }
 """What is judged, by the numbers of the design; S1 is of the machine in the log."""
@@ -92,6 +93,10 @@ class LogJudge:
     def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
         """Judge what will be forgotten."""
         self.votes.forgets(node, role, records)
+
+    def replaced(self, node: str, records: Sequence[Message]) -> None:
+        """Take note of a disk that was lost, or replaced by an old copy."""
+        self.votes.replaced(node, records)
 
     def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
         """Judge what leaves a node as a turn ends."""

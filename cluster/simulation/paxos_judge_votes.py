@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from holdfast.actors.message import Address, Message, node_of, role_of
 from holdfast.actors.paxos.message import (
     NO_BALLOT,
+    NUMBER_MAX,
     Accept,
     Accepted,
     Ballot,
@@ -21,6 +22,9 @@ from holdfast.actors.paxos.message import (
 )
 from holdfast.cluster.simulation.blame import Blame
 from holdfast.cluster.simulation.paxos_image import Choices, Image, image_of
+
+NEVER = Ballot(NUMBER_MAX, Address(""))
+"""Above all ballots: who promised it accepts nothing."""
 
 Led = Prepare | Accept | Commit | Heartbeat
 """What only the leader of its ballot says."""
@@ -60,6 +64,16 @@ class VotesJudge:
         """The same, in this turn: here only the disk knows the order."""
         self.reports: dict[Ballot, dict[Address, Reported]] = {}
         self.proposed: set[tuple[int, Ballot]] = set()
+        self.silenced: set[str] = set()
+        """The members whose journal was lost or replaced by an old copy."""
+
+    def replaced(self, node: str, records: Sequence[Message]) -> None:
+        """Take note that ``node`` has another disk, with ``records``: it must not vote again."""
+        self.silenced.add(node)
+        image = self.images[node] = image_of(records)
+        for record in records:
+            image.cover(record)
+        self.said[node] = self.fresh[node] = NO_BALLOT
 
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
         """Judge what became durable."""
@@ -73,7 +87,8 @@ class VotesJudge:
             if isinstance(record, Accept):
                 if record.ballot < image.promised and not alone:
                     self.blame("P6", f"{node} promised {image.promised} and wrote {record}")
-                self.choices.accept(node, Vote(record.slot, record.ballot, record.batch))
+                if node not in self.silenced:  # Else it takes note, and casts no vote.
+                    self.choices.accept(node, Vote(record.slot, record.ballot, record.batch))
             image.take(record)
 
     def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
@@ -96,7 +111,9 @@ class VotesJudge:
 
     def says(self, node: str, boot: int, sender: Address, message: Message) -> None:
         """Judge what a role of ``node`` says, to another node or to a role of its own."""
-        if isinstance(message, Led):
+        if node in self.silenced and isinstance(message, Led | Followed):
+            self.blame("I3", f"{node} lost its journal, and says {message}")
+        elif isinstance(message, Led):
             self._judge_led(node, boot, message)
         elif isinstance(message, Followed) and role_of(sender) == "acceptor":
             self._judge_followed(node, message)
@@ -136,7 +153,7 @@ class VotesJudge:
             self.blame("P8", f"of {votes} {accept} was made")
 
     def _promised(self, node: str) -> Ballot:
-        return self.images[node].promised
+        return NEVER if node in self.silenced else self.images[node].promised
 
     def _judge_followed(self, node: str, message: Followed) -> None:
         ballot = message.ballot

@@ -12,6 +12,7 @@ from holdfast.cluster.simulation.misfortune import (
     Kind,
     Misfortune,
     draw_misfortune,
+    with_disk_faults,
 )
 
 SURVIVED = frozenset(Kind) - {Kind.JUMP}
@@ -94,7 +95,8 @@ def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
     plan = _swarm(random)
     match focus or drawn:
         case Focus.SWARM:
-            return plan
+            disks = with_disk_faults(plan.misfortune, Random(f"{seed}/disks"), SURVIVED)
+            return replace(plan, misfortune=disks)
         case Focus.DUELS:
             return _duels(random, plan)
         case Focus.LEASES:

@@ -8,7 +8,7 @@ from typing import Protocol
 from holdfast.actors.message import NS_PER_MS, Address, Message
 from holdfast.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
 from holdfast.cluster.recipe import Recipe, Settings
-from holdfast.cluster.simulation.disk import Disk
+from holdfast.cluster.simulation.disk import Copy, Disk
 from holdfast.cluster.simulation.drift import PPM
 from holdfast.cluster.simulation.ground import Ground
 from holdfast.cluster.simulation.network import Cut
@@ -43,6 +43,10 @@ class Watcher(Protocol):
         """Take note that ``records`` will stand for all that ``role`` wrote, when synced."""
         ...
 
+    def replaced(self, node: str, records: Sequence[Message]) -> None:
+        """Take note that the disk of ``node`` was replaced by another one with ``records``."""
+        ...
+
     def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
         """Take note of everything that leaves ``node`` at the end of a turn."""
         ...
@@ -74,6 +78,13 @@ class WatchedDisk(Disk):
         super().checkpoint(role, records)
         self.unsynced.append(records)
         self.watcher.forgets(self.node, role, records)
+
+    def restore(self, copy: Copy) -> None:
+        """Replace everything by ``copy``."""
+        super().restore(copy)
+        self.unsynced = []
+        records = [record for records in self.records().values() for record in records]
+        self.watcher.replaced(self.node, records)
 
     def sync(self) -> None:
         """Make what is in the tail durable, which after a crash may be less than was written."""

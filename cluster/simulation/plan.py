@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from holdfast.cluster.simulation.misfortune import CALM, Misfortune, draw_misfortune
+from holdfast.cluster.simulation.misfortune import (
+    CALM,
+    Misfortune,
+    draw_misfortune,
+    with_disk_faults,
+)
 from holdfast.cluster.simulation.promise import Promise
 
 
@@ -62,7 +67,10 @@ def draw_plan(seed: int, promise: Promise) -> Plan:
         chaos_ms=random.choice((2_000, 4_000, 8_000)),
         misfortune=draw_misfortune(random, promise.survives),
     )
-    return _with_sessions(plan, random, promise, seed) if promise.sessions else plan
+    if promise.sessions:
+        plan = _with_sessions(plan, random, promise, seed)
+    disks = with_disk_faults(plan.misfortune, Random(f"{seed}/disks"), promise.survives)
+    return replace(plan, misfortune=disks)
 
 
 HUNTS_EVERY_MS = (0, 0, 1_500, 4_000)

@@ -8,7 +8,7 @@ from holdfast.actors.client.tenure import DRIFT_PPM
 from holdfast.actors.error import ConfigError
 from holdfast.cluster.recipe import Settings
 from holdfast.cluster.simulation.drift import PPM
-from holdfast.cluster.simulation.misfortune import Kind, Misfortune
+from holdfast.cluster.simulation.misfortune import DISKS, Kind, Misfortune
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,8 @@ class Promise:
 
 
 EVERYTHING = frozenset(Kind)
-NO_CRASH = EVERYTHING - {Kind.CRASH, Kind.TAIL}
+KEEPS_DISKS = EVERYTHING - DISKS
+NO_CRASH = KEEPS_DISKS - {Kind.CRASH, Kind.TAIL}
 
 
 def promise_of(protocol: str, settings: Settings) -> Promise:
@@ -62,14 +63,14 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
     """
     match protocol:
         case "bakery":
-            return Promise(survives=EVERYTHING, sessions=True, leases=True, drift_ppm=DRIFT_PPM)
+            return Promise(survives=KEEPS_DISKS, sessions=True, leases=True, drift_ppm=DRIFT_PPM)
         case "lamport":
-            return Promise(survives=EVERYTHING, hold_ends_with_gate=True)
+            return Promise(survives=KEEPS_DISKS, hold_ends_with_gate=True)
         case "paxos":
             return Promise(survives=EVERYTHING, sessions=True, drift_ppm=DRIFT_PPM)
         case "central":
             if settings.central_journal:
-                return Promise(survives=EVERYTHING, only_server_crashes=True)
+                return Promise(survives=KEEPS_DISKS, only_server_crashes=True)
             return Promise(survives=NO_CRASH)
         case _:
             raise ConfigError(

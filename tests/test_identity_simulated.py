@@ -1,0 +1,152 @@
+"""Disks that are lost and old copies that come back: no journal votes that forgot its promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from holdfast.actors.bootstrap import Bootstrap
+from holdfast.actors.bootstrap_message import Join
+from holdfast.actors.effect import Effect, Effects, Spawn
+from holdfast.actors.message import NS_PER_MS, Instant
+from holdfast.cluster.simulation.logbook import LogJudge, logbook
+from holdfast.cluster.simulation.misfortune import Misfortune
+from holdfast.cluster.simulation.network import Cut
+from holdfast.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
+from holdfast.cluster.simulation.paxos_run import Subject, run_log_seed
+from holdfast.cluster.simulation.planting import Change, planted, votes_as_registered
+from holdfast.cluster.simulation.violation import ViolationError
+from holdfast.cluster.simulation.world import World
+
+NAMES = ("n1", "n2", "n3")
+SEEDS = 30
+MUTANT_SEEDS = 40
+FOUNDING_SEEDS = 100
+ROUNDS = 12
+
+
+def unchanged(spawn: Spawn) -> Spawn:
+    return spawn
+
+
+def instead(role: type[Bootstrap]) -> Change:
+    return lambda spawn: replace(spawn, role=role) if spawn.role is Bootstrap else spawn
+
+
+class ComparesNoIncarnation(Bootstrap):
+    """Confirms every start of a registered journal."""
+
+    def _on_join(self, member: str, join: Join) -> Effects:
+        self.starts.pop(member, None)
+        return super()._on_join(member, join)
+
+
+class FoundsByMajority(Bootstrap):
+    """Founds a group as soon as a majority follows; who is missing may vote when it comes."""
+
+    def _found(self, now: Instant) -> list[Effect]:
+        enough = len(self.members) // 2
+        if self.group is None and len(self.followers) >= enough:
+            for other in self.others:
+                self.followers.setdefault(other, self.journal_to_come(other))
+                self.starts.setdefault(other, self.own)
+        return super()._found(now)
+
+    def journal_to_come(self, member: str) -> int:
+        """Return whatever journal was last heard of, or none at all."""
+        known = self.starts.get(member)
+        return 1 if known is None else known.journal
+
+
+def plan_of(seed: int) -> LogPlan:
+    """Return a run of three or five members in which whole disks fail early and often."""
+    plan = draw_log_plan(seed)
+    disks = replace(
+        plan.misfortune,
+        lose_disk_every_ms=400 if seed % 2 else 0,
+        old_copy_every_ms=0 if seed % 2 else 150,
+        crash_every_ms=600,
+        down_ms=50,
+    )
+    return replace(plan, nodes=5 if seed % 3 == 0 else 3, misfortune=disks)
+
+
+def broken(seed: int, change: Change, judged: frozenset[str] | None = None) -> str:
+    report = run_log_seed(seed, plan=plan_of(seed), subject=Subject(change=change), judged=judged)
+    return report.violation or ""
+
+
+def test_no_seed_breaks_a_promise_when_disks_are_lost_or_aged() -> None:
+    faults: Counter[str] = Counter()
+    marks: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        report = run_log_seed(seed, plan=plan_of(seed))
+        assert report.violation is None, (seed, report.violation)
+        faults.update(report.faults)
+        marks.update(report.marks)
+    assert faults["loses its disk"] > 0
+    assert faults["is given an old copy of its disk"] > 0
+    assert marks["bootstrap.unregistered_journal"] > 0
+    assert marks["bootstrap.old_copy"] > 0
+
+
+@pytest.mark.parametrize("judges", ["I3", "P1 P5 P11 P12 P13"], ids=["vote", "harm"])
+@pytest.mark.parametrize(
+    "change", [votes_as_registered, instead(ComparesNoIncarnation)], ids=["unregistered", "old"]
+)
+def test_a_journal_that_forgot_and_votes_is_caught(change: Change, judges: str) -> None:
+    judged = frozenset(judges.split())
+    assert any(broken(seed, change, judged) for seed in range(MUTANT_SEEDS))
+
+
+def found(seed: int, change: Change) -> Counter[str]:
+    """Let three members meet for the first time while up to two of them lose their disks.
+
+    Only that nothing is decided twice is judged, not that anybody is served.
+    """
+    random = Random(f"{seed}/founding")
+    world = World(seed, Misfortune(loss_per_mille=100, reordering=True))
+    for name in NAMES:
+        world.add(name, planted(logbook(every_ms=20), change), member=True)
+    world.judges.append(LogJudge(drift_ppm=1_000))
+    lost: set[str] = set()
+    for _ in range(ROUNDS):
+        for name in NAMES:
+            if world.nodes[name].up and random.random() < 1 / 3:
+                world.crash(name)
+            may_be_lost = name in lost or len(lost) < len(NAMES) - 1
+            if not world.nodes[name].up and may_be_lost and random.random() < 1 / 4:
+                world.nodes[name].disk.lose()
+                lost.add(name)
+            if random.random() < 1 / 2:
+                world.power_on(name)
+        one, other = random.sample(NAMES, 2)
+        until = world.time + random.randrange(1_000) * NS_PER_MS
+        world.network.cut([(one, other), (other, one)], Cut(until, holds=False))
+        world.run(world.time + random.choice((10, 300, 1_500)) * NS_PER_MS)
+    return world.marks
+
+
+def is_broken(seed: int, change: Change) -> bool:
+    try:
+        found(seed, change)
+    except ViolationError:
+        return True
+    return False
+
+
+def test_a_group_is_founded_once_whatever_happens_to_its_members_meanwhile() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(FOUNDING_SEEDS // 2):
+        marks.update(found(seed, unchanged))
+    assert marks["bootstrap.founded"] > 0
+    assert marks["bootstrap.non_voting"] > 0
+    assert marks["bootstrap.unregistered_journal"] > 0
+
+
+def test_a_group_that_a_majority_founds_is_caught() -> None:
+    change = instead(FoundsByMajority)
+    assert any(is_broken(seed, change) for seed in range(FOUNDING_SEEDS))
