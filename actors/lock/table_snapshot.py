@@ -147,6 +147,7 @@ def _fill_claimant(
         fence, label, since_ms, request, times, level = held
         hold = claimant.hold = Hold(claimant, label, fence, since_ms, request, times, level)
         table.locks[claimant.lock] = hold
+        table.held += claimant.marked() * fence
     elif waiting is not None:
         wait = Wait(claimant, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)
         waits.append(wait)

@@ -27,6 +27,7 @@ from holdfast.actors.lock.outcome import (
 )
 from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
 from holdfast.actors.message import Timer, timer
+from holdfast.actors.paxos.digest_message import Divergence
 from holdfast.actors.paxos.event import Consulted, Follow, Franchise, Gather, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 
@@ -58,7 +59,7 @@ Rest = SessionOpened | SessionKept | SessionClosed | Denied | WaitCancelled | Fo
 Told = Held | Freed | Rest
 """Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
 
-FromLog = Follow | Skipped | Franchise | Declined
+FromLog = Follow | Skipped | Franchise | Divergence | Declined
 """What is heard seldom."""
 
 Rarer = Told | FromClient | FromLog | Abandon | Close | Reported | Round
@@ -81,6 +82,7 @@ Heard = (
     | Follow
     | Skipped
     | Franchise
+    | Divergence
     | Consulted
     | Proposed
     | Declined

@@ -22,6 +22,7 @@ from holdfast.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
+from holdfast.actors.paxos.digest import AGREED_SLOTS
 from holdfast.actors.paxos.founder import Founder, founder_of
 from holdfast.actors.paxos.journal import Base, Recovered, recover
 from holdfast.actors.paxos.leader import Leader
@@ -36,6 +37,7 @@ from holdfast.actors.paxos.memory import (
 from holdfast.actors.paxos.monitor import Monitor
 from holdfast.actors.paxos.photography import JOURNAL_BYTES
 from holdfast.actors.paxos.replica import Replica
+from holdfast.actors.paxos.watching import Quarantined
 
 if TYPE_CHECKING:
     from random import Random
@@ -55,6 +57,7 @@ def seat_log(
     drift_ppm: int = DRIFT_PPM,
     log_max: int = LOG_MAX,
     journal_bytes: int = JOURNAL_BYTES,
+    digest_slots: int = AGREED_SLOTS,
 ) -> tuple[Spawn, ...]:
     """Return the roles of the log on ``node``, which is one of ``members``.
 
@@ -71,15 +74,20 @@ def seat_log(
         drift_ppm: how far a clock's rate may be from true (millionths).
         log_max: decided slots that each replica keeps for others, 1 or more.
         journal_bytes: after how many bytes of commands the journal is cut; 0 for never.
+        digest_slots: after how many slots members compare their states; the same everywhere.
 
     """
+    recovered = recover(records)
+    if recovered.diverged:
+        why = {"why": recovered.diverged, "listener": listener}
+        return (Spawn(replica_of(node), Quarantined, why),)
     kinds = (Acceptor, Leader, CatchUp)
-    replica = {"listener": listener, "opening": opening, "log_max": log_max}
+    replica: dict[str, Any] = {"listener": listener, "opening": opening, "log_max": log_max}
     replica |= {"journal_bytes": journal_bytes, "first_number": random.getrandbits(60)}
+    replica |= {"digest_slots": digest_slots}
     times = {"lease_ms": lease_ms, "election_ms": election_ms, "drift_ppm": drift_ppm}
-    return _seats(
-        node, members, random, recover(records), kinds, {**replica, "machine": machine}, times
-    )
+    replica |= {"machine": machine}
+    return _seats(node, members, random, recovered, kinds, replica, times)
 
 
 def seat_memory_log(
@@ -96,6 +104,7 @@ def seat_memory_log(
     election_ms: int = ELECTION_MS,
     drift_ppm: int = DRIFT_PPM,
     log_max: int = LOG_MAX,
+    digest_slots: int = AGREED_SLOTS,
 ) -> tuple[Spawn, ...]:
     """Return the role that seats the log on a node without a disk, once its group is founded.
 
@@ -112,10 +121,12 @@ def seat_memory_log(
         election_ms: see there.
         drift_ppm: see there.
         log_max: see there.
+        digest_slots: see there.
 
     """
     replica = {"machine": machine, "listener": listener, "opening": opening, "log_max": log_max}
     replica |= {"journal_bytes": 0, "first_number": random.getrandbits(60)}
+    replica |= {"digest_slots": digest_slots}
     times = {"lease_ms": lease_ms, "election_ms": election_ms, "drift_ppm": drift_ppm}
 
     def seat(first: int, votes: bool) -> tuple[Spawn, ...]:

@@ -36,10 +36,12 @@ from holdfast.actors.message import (
     node_of,
     role_of,
 )
+from holdfast.actors.notice import Notice
 from holdfast.actors.role import Role
 from holdfast.cluster.host.asks import WAKING_MS, Asks
 from holdfast.cluster.host.cell import Cell
 from holdfast.cluster.host.outboxes import Outboxes
+from holdfast.cluster.log import write
 from holdfast.cluster.recipe import Cast
 from holdfast.transport.frame import Parcel
 
@@ -209,8 +211,7 @@ class Stage:
 
     def release_held(self) -> None:
         """Perform what waited for the disk; every record of the turn is durable now."""
-        held, self._held = self._held, []
-        self.records = []
+        held, self._held, self.records = self._held, [], []
         for cell in self._holding:
             cell.held = False
         self._holding.clear()
@@ -219,14 +220,15 @@ class Stage:
 
     def perform(self, source: Address, effects: Effects) -> None:
         """Carry out ``effects`` of the role at ``source``, in order (Host)."""
-        self._perform(self.cells[source], effects)
+        for effect in effects:
+            self._perform_one(self.cells[source], effect)
 
     def _begin(self, cell: Cell) -> None:
         try:
             effects = cell.role.begin(self.now())
         except Exception as error:
             raise self._failed(cell, None, cell.address, error) from error
-        self._perform(cell, effects)
+        self.perform(cell.address, effects)
 
     def _failed(
         self, cell: Cell, event: Event | None, sender: Address, error: Exception
@@ -240,10 +242,6 @@ class Stage:
             "role {} failed on {} from {}; its state was {}", cell.address, event, sender, state
         )
         return RoleFailedError(f"{cell.address} failed on {event!r}: {error!r}")
-
-    def _perform(self, cell: Cell, effects: Effects) -> None:
-        for effect in effects:
-            self._perform_one(cell, effect)
 
     def _perform_one(self, cell: Cell, effect: Effect) -> None:
         if isinstance(effect, Observe):
@@ -292,6 +290,8 @@ class Stage:
             listener(message)
         elif to == self.here and type(message) is Report:
             self.post(cell, self.here, self._report())
+        elif type(message) is Notice:
+            write(self.node, message)
         else:
             self.counters["host.nobody_there"] += 1
 

@@ -1,0 +1,94 @@
+"""A member whose state machine has a bug is found by the product itself, and leaves the group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from holdfast.cluster.simulation.paxos_judge import INVARIANTS
+from holdfast.cluster.simulation.paxos_machine import Appended, Register, Request
+from holdfast.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
+from holdfast.cluster.simulation.paxos_run import LogReport, Subject, run_log_seed
+
+SEEDS = range(6)
+
+JUDGED = frozenset(INVARIANTS) - {"P13", "P14", "S1"}
+"""A member that is wrong may tell a client something wrong before anybody can notice."""
+
+
+class Repeats(Register):
+    """Appends an entry twice, now and then."""
+
+    def append(self, request: Request, command: bytes) -> Appended:
+        if self.position % 9 == 8:
+            super().append(request, command)
+        return super().append(request, command)
+
+
+class AnotherDecision(Register):
+    """Comes to other entries than the others for a while, and to their state again."""
+
+    def append(self, request: Request, command: bytes) -> Appended:
+        told = super().append(request, command)
+        if self.position % 8 == 5:
+            self.made += 1
+        return told
+
+
+class ExtendsNothing(Register):
+    """Ends all sessions when a reign begins."""
+
+    def extend(self, now: int) -> None:
+        self.sessions = {name: (now, ttl) for name, (_, ttl) in self.sessions.items()}
+
+
+BUGS = {kind.__name__: kind for kind in (Repeats, AnotherDecision, ExtendsNothing)}
+
+
+def plan_of(seed: int, nodes: int = 3) -> LogPlan:
+    """Return a plan in which members compare often, and get everything from the log."""
+    return replace(
+        draw_log_plan(seed),
+        nodes=nodes,
+        digest_slots=5,
+        log_max=10_000,
+        ttl_ms=600,
+        journal_bytes=1 << 23,
+    )
+
+
+def run(seed: int, bug: type[Register], nodes: int = 3, digest_slots: int = 5) -> LogReport:
+    plan = replace(plan_of(seed, nodes), digest_slots=digest_slots)
+    subject = Subject(wrong=frozenset({"n2"}), planted=bug)
+    return run_log_seed(seed, plan=plan, subject=subject, judged=JUDGED)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_a_member_with_a_bug_is_quarantined_and_the_others_go_on(bug: str, nodes: int) -> None:
+    """P20 is judged, and after it P1 to P12 and that the others answer everybody (P19)."""
+    marks: Counter[str] = Counter()
+    for seed in SEEDS:
+        report = run(seed, BUGS[bug], nodes)
+        assert report.violation is None, (seed, report.violation)
+        assert report.answers > 0
+        marks.update(name for name, count in report.marks.items() if count)
+    assert marks["paxos.diverged"] >= len(SEEDS) // 2, marks
+    assert marks["notice.critical"] == marks["paxos.diverged"]
+
+
+def test_nobody_is_quarantined_in_a_group_without_a_bug() -> None:
+    for seed in range(20):
+        report = run_log_seed(seed, plan=plan_of(seed, 3 + seed % 3))
+        assert report.violation is None, (seed, report.violation)
+        assert not report.marks.get("paxos.diverged")
+        assert not report.marks.get("notice.error")
+
+
+def test_without_the_comparison_nobody_would_notice() -> None:
+    """What the tests above find is found by nothing else."""
+    for seed in SEEDS:
+        report = run(seed, Repeats, digest_slots=1 << 40)
+        assert not report.marks.get("paxos.diverged")
