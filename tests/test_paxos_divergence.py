@@ -7,10 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.actors.lock.command import AcquireLock, Command
+from holdfast.actors.lock.outcome import Outcome
+from holdfast.actors.lock.table import LockTable
+from holdfast.actors.paxos.replica import Replica
+from holdfast.cluster.lock_machine import LockMachine
+from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings, paxos
 from holdfast.cluster.simulation.paxos_judge import INVARIANTS
 from holdfast.cluster.simulation.paxos_machine import Appended, Register, Request
 from holdfast.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
 from holdfast.cluster.simulation.paxos_run import LogReport, Subject, run_log_seed
+from holdfast.cluster.simulation.promise import promise_of
+from holdfast.cluster.simulation.run import run_seed
 
 SEEDS = range(6)
 
@@ -85,6 +93,51 @@ def test_nobody_is_quarantined_in_a_group_without_a_bug() -> None:
         assert report.violation is None, (seed, report.violation)
         assert not report.marks.get("paxos.diverged")
         assert not report.marks.get("notice.error")
+
+
+class CountsTwice(LockTable):
+    """Counts one sign of life twice, now and then; no client can see that."""
+
+    def apply(self, batch_time_ms: int, command: Command) -> list[Outcome]:
+        if isinstance(command, AcquireLock) and command.request % 4 == 0:
+            self.sessions.signs += 1
+        return super().apply(batch_time_ms, command)
+
+
+def product(wrong: str) -> Recipe:
+    """Return the whole product, which compares often, with a bug in the table of ``wrong``."""
+
+    def recipe(seat: Seat) -> Cast:
+        cast = paxos(seat)
+        machine = LockMachine()
+        if seat.node == wrong:
+            machine.table = CountsTwice()
+        more = {"machine": machine, "digest_slots": 10}
+        roles = (
+            replace(s, arguments={**s.arguments, **more}) if s.role is Replica else s
+            for s in cast.roles
+        )
+        return replace(cast, roles=tuple(roles))
+
+    return recipe
+
+
+SILENT = "everybody was done, n2/proxy: it never answered"
+"""What the auditor says, who asks every member in the end: a quarantined one does not answer."""
+
+
+@pytest.mark.parametrize("wrong", ["n2", ""])
+def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(wrong: str) -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(10):
+        report = run_seed(product(wrong), seed, promise=promise_of("paxos", Settings()))
+        silent = bool(wrong) and (report.violation or "").endswith(SILENT)
+        assert report.violation is None or silent, (seed, report.violation)
+        marks.update(name for name, count in report.marks.items() if count)
+    if wrong:
+        assert marks["paxos.diverged"] >= 5, marks
+    else:
+        assert not marks["paxos.diverged"] + marks["notice.error"] + marks["notice.warning"]
 
 
 def test_without_the_comparison_nobody_would_notice() -> None:
