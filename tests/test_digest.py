@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -153,6 +154,9 @@ def test_what_was_decided_counts_from_one_agreed_slot_to_the_next() -> None:
         digest(-10, 1),
         digest(1 << 62, 1),
         digest(10, 1),  # Long forgotten here.
+        replace(digest(20, 1), counters=(Figure("\x1b[2J", 1),)),
+        replace(digest(20, 1), counters=(Figure("f" * 33, 1),)),
+        replace(digest(20, 1), counters=(Figure("fence", 1),) * 17),
     ],
 )
 def test_a_digest_that_is_of_no_use_is_not_kept(bad: TableDigest) -> None:

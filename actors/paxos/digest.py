@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from holdfast.actors.lock.name import is_allowed, utf8_size
 from holdfast.actors.paxos.digest_message import (
     COUNTER_NAME_BYTES_MAX,
     COUNTERS_MAX,
@@ -203,8 +204,13 @@ class Digests:
             and 1 <= digest.slot < NUMBER_MAX
             and digest.slot % self.step == 0
             and len(digest.counters) <= COUNTERS_MAX
-            and all(len(one.name) <= COUNTER_NAME_BYTES_MAX for one in digest.counters)
+            and all(_is_short(one.name) for one in digest.counters)
         )
+
+
+def _is_short(name: str) -> bool:
+    """Return whether a counter's name is fit for a log."""
+    return utf8_size(name) <= COUNTER_NAME_BYTES_MAX and is_allowed(name)
 
 
 def _differ(one: TableDigest, other: TableDigest) -> bool:
