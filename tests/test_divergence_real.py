@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
@@ -49,7 +49,7 @@ class WrongMachine(LockMachine):
 
 
 @contextmanager
-def planted(monkeypatch: pytest.MonkeyPatch, *, bug: bool) -> Iterator[None]:
+def planted(monkeypatch: pytest.MonkeyPatch, *, bug: bool) -> Generator[None]:
     """Let nodes compare every 20 slots, and give `WRONG` the bug."""
     sound = recipe.paxos
 
