@@ -19,7 +19,7 @@ from holdfast.actors.bootstrap_message import (
 from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
 from holdfast.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
 from holdfast.actors.message import node_of as node_at
-from holdfast.actors.notice import Level, Notice, log_of
+from holdfast.actors.notice import Level, Notice
 from holdfast.actors.role import Host, Role
 
 GREET_MS = 300
@@ -407,7 +407,9 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         self.told = status
         level = Level.WARNING if self.standing is Standing.NON_VOTING else Level.INFO
         text = why or f"{self.node} votes"
-        effects: list[Effect] = [Send(log_of(self.node), Notice(level=level, text=text))]
+        effects: list[Effect] = [
+            Send(address_of(self.node, "node"), Notice(level=level, text=text))
+        ]
         return effects if self.listener is None else [Send(self.listener, status), *effects]
 
 

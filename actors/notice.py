@@ -1,31 +1,28 @@
-"""Lines for the log of a node. A role returns them as effects; the host writes them."""
+"""Lines that a role wants in the log of its node."""
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import IntEnum
 
-from holdfast.actors.message import Address, Local, address_of, local
-
-LOG = "log"
-"""The name under which the host of a node takes notices."""
+from holdfast.actors.message import Local, local
 
 
-class Level(Enum):
-    """How much an operator should care."""
+class Level(IntEnum):
+    """How serious a `Notice` is."""
 
-    INFO = "INFO"
-    WARNING = "WARNING"
-    ERROR = "ERROR"
+    INFO = 20
+    """What an operator wants to know, and need not act on."""
+    WARNING = 30
+    """Something is wrong that does not stop this node."""
+    ERROR = 40
+    """Somebody has to act."""
+    CRITICAL = 50
+    """This node stops doing its work."""
 
 
 @local
 class Notice(Local):
-    """One line for the node's log. Send it to `log_of` the node."""
+    """To the host, at ``node/node``: write ``text`` into the log. The simulator counts it."""
 
     level: Level
     text: str
-
-
-def log_of(node: str) -> Address:
-    """Return the address at which the host of ``node`` takes a `Notice`."""
-    return address_of(node, LOG)

@@ -42,7 +42,7 @@ class Client(Face):
         """Return the lock called ``name``; asks nobody yet.
 
         Args:
-            name: 1 to 256 bytes of printable text.
+            name: 1 to 256 bytes of text with a visible character and no control characters.
             timeout: how long ``with``, and `Lock.acquire` unless told otherwise, wait
                 (s), 0 to a week, ``math.inf`` for the longest; None for what the cluster lets
                 anybody wait: without limit, but on `bakery` 5 s, or what its config says.
@@ -50,7 +50,7 @@ class Client(Face):
                 as often.
             limit: how often at once, at least 1; None for without limit if ``reentrant``,
                 else once.
-            owner: who holds the lock, up to 256 bytes of printable text, for every thread
+            owner: who holds the lock, up to 256 bytes without control characters, for every thread
                 that uses the returned object; None for each thread by itself.
             label: a word for people who look at the lock, up to 256 bytes.
             duration: where holds have deadlines (`bakery`), how long this one is held (s), up

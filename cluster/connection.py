@@ -28,7 +28,7 @@ from holdfast.actors.error import (
 )
 from holdfast.actors.lock.command import LABEL_BYTES_MAX
 from holdfast.actors.lock.message import Acquire, Contender, Describe, NodeStatus
-from holdfast.actors.lock.name import check_lock_name, check_owner
+from holdfast.actors.lock.name import check_new_lock_name, check_owner
 from holdfast.actors.lock.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
 from holdfast.actors.message import Event, Instant, address_of
 from holdfast.cluster.forecast import Forecast
@@ -178,7 +178,7 @@ class Connection:
     ) -> Terms:
         """Check what `lock` was told; see `Client.lock`."""
         self.line.check()
-        check_lock_name(name)
+        check_new_lock_name(name)
         wait_ms_of(timeout)
         if owner is not None:
             if not owner:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from loguru import logger
 
+from holdfast.actors.notice import Notice
+
 if TYPE_CHECKING:
     from loguru import Record
 
@@ -43,6 +45,11 @@ def set_up(level: str = "INFO", *, serialize: bool = False, stream: TextIO | Non
         backtrace=False,
         diagnose=False,
     )
+
+
+def write(node: str, notice: Notice) -> None:
+    """Write what a role of ``node`` wants to be known."""
+    logger.bind(node=node).log(notice.level.name, "{}", notice.text)
 
 
 def _line(record: Record) -> str:

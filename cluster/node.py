@@ -17,12 +17,10 @@ from holdfast.actors.client.message import Close
 from holdfast.actors.clock import STAMP_MAX
 from holdfast.actors.error import ConfigError, HoldfastError
 from holdfast.actors.message import Message, address_of
-from holdfast.actors.notice import LOG
 from holdfast.actors.paxos.event import Resign
 from holdfast.cluster.config import Config
 from holdfast.cluster.host.dispatcher import Dispatcher
 from holdfast.cluster.host.marks import Marks
-from holdfast.cluster.host.notices import log_notices
 from holdfast.cluster.host.ref import RoleRef
 from holdfast.cluster.recipe import Seat, keeps_journal, recipe_of
 from holdfast.cluster.storage.identity import STREAM, claim
@@ -140,7 +138,6 @@ class Node:
                 journal=journal,
                 counters=counters,
             )
-            dispatcher.listen(LOG, log_notices(node_id))
             dispatcher.start(cast)
         except BaseException:
             bridge.close()

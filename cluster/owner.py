@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 
-from holdfast.actors.lock.name import OWNER_BYTES_MAX
+from holdfast.actors.lock.name import FORBIDDEN, OWNER_BYTES_MAX
 
 _numbers = itertools.count(1)
 """Tells threads and tasks apart for the life of a process; the system's numbers are reused."""
@@ -28,7 +28,7 @@ def owner_of_thread() -> str:
 
 def process_label(bytes_max: int) -> str:
     """Return host and process, for people, in at most ``bytes_max`` bytes."""
-    return _printable(f"{socket.gethostname()}:{os.getpid()}", bytes_max)
+    return _allowed(f"{socket.gethostname()}:{os.getpid()}", bytes_max)
 
 
 def process_user(bytes_max: int) -> str:
@@ -37,16 +37,16 @@ def process_user(bytes_max: int) -> str:
         user = getpass.getuser()
     except (KeyError, OSError):  # The user has no name, as in some containers.
         user = str(os.getuid())
-    return _printable(f"{user}@{socket.gethostname()}", bytes_max)
+    return _allowed(f"{user}@{socket.gethostname()}", bytes_max)
 
 
 def new_owner(name: str) -> str:
     """Return an owner no other thread or task of this process ever is, called ``name``."""
     end = f"#{next(_numbers)}"
     start = f"{socket.gethostname()}:{os.getpid()}:{name}"
-    return _printable(start, OWNER_BYTES_MAX - len(end)) + end
+    return _allowed(start, OWNER_BYTES_MAX - len(end)) + end
 
 
-def _printable(text: str, bytes_max: int) -> str:
-    printable = "".join(sign if sign.isprintable() else "?" for sign in text)
-    return printable.encode()[:bytes_max].decode(errors="ignore")
+def _allowed(text: str, bytes_max: int) -> str:
+    allowed = "".join("?" if sign in FORBIDDEN else sign for sign in text)
+    return allowed.encode()[:bytes_max].decode(errors="ignore")

@@ -11,6 +11,7 @@ from typing import Literal
 from holdfast.actors.client.gate import GATES_MAX
 from holdfast.actors.error import ConfigError, InvalidRequestError
 from holdfast.actors.lock.command import LABEL_BYTES_MAX
+from holdfast.actors.lock.name import forbidden_in, is_allowed
 from holdfast.transport.name import check_cluster
 
 PORT_MAX = 65_535
@@ -103,7 +104,7 @@ def _check_is_text(addresses: object) -> None:
 
 
 def check_text(field: str, text: str, kind: type[ConfigError | InvalidRequestError]) -> None:
-    """Refuse a text for people that is too long or does not print.
+    """Refuse a text for people that is too long or has a forbidden character.
 
     Raises:
         ConfigError: as ``kind`` says; names the field, the value and the limit.
@@ -111,8 +112,9 @@ def check_text(field: str, text: str, kind: type[ConfigError | InvalidRequestErr
 
     """
     size = len(text.encode(errors="replace"))
-    if size > LABEL_BYTES_MAX or not text.isprintable():
+    if size > LABEL_BYTES_MAX or not is_allowed(text):
+        found = f" has {forbidden_in(text)}" if not is_allowed(text) else ""
         raise kind(
-            f"{field} {text[:40]!r} of {size} bytes must print, "
-            f"and at most {LABEL_BYTES_MAX} bytes are allowed"
+            f"{field} {text[:40]!a} of {size} bytes{found}: at most {LABEL_BYTES_MAX} bytes are "
+            "allowed, without control characters"
         )

@@ -33,7 +33,7 @@ from holdfast.actors.bootstrap_message import (
 )
 from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
 from holdfast.actors.message import NS_PER_MS, Instant, Message, address_of
-from holdfast.actors.notice import Level, Notice, log_of
+from holdfast.actors.notice import Level, Notice
 from holdfast.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
@@ -138,7 +138,7 @@ def test_a_new_member_writes_its_start_down_then_announces_it_and_says_who_is_mi
         Send(bootstrap_of("a"), join("b")),
         Send(bootstrap_of("c"), join("b")),
         Send(LISTENER, VotingStatus(votes=False, why=waiting)),
-        Send(log_of("b"), Notice(level=Level.INFO, text=waiting)),
+        Send(address_of("b", "node"), Notice(level=Level.INFO, text=waiting)),
         Wake(JOIN_RETRY_MS, JoinRetry()),
     ]
 

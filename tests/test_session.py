@@ -252,9 +252,9 @@ def test_inspect_and_describe_are_answered_with_the_gates_words(play: Play) -> N
         (Acquire(lock=""), "lock name"),
         (Acquire(lock="x" * 300), "256"),
         (Acquire(lock="x", owner="o" * 300), "owner"),
-        (Acquire(lock="x", owner="\ud800"), "print"),
+        (Acquire(lock="x", owner="\ud800"), "has U+D800"),
         (Acquire(lock="x", wait_ms=-1), "wait_ms is -1"),
-        (Release(lock="\n", fence=1), "print"),
+        (Release(lock="\n", fence=1), "has U+000A"),
         (Inspect(lock=""), "lock name"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.actors.lock.name import forbidden_in, is_allowed
 from holdfast.transport.cbor import shown
 
 CLUSTER_BYTES_MAX = 128
@@ -22,7 +23,7 @@ NAMES_KEPT = 16_384
 
 
 def check_name(what: str, name: str, limit: int) -> None:
-    """Refuse a name that is empty, longer than ``limit`` bytes or not printable.
+    """Refuse a name that is empty, longer than ``limit`` bytes or has a forbidden character.
 
     Raises:
         ValueError: naming ``what``, the value and the limit.
@@ -31,12 +32,12 @@ def check_name(what: str, name: str, limit: int) -> None:
     size = len(name.encode(errors="replace"))
     if not 1 <= size <= limit:
         raise ValueError(f"{what} {shown(name)} has {size} bytes, 1 to {limit} are allowed")
-    if not name.isprintable():
-        raise ValueError(f"{what} {shown(name)} has characters that do not print")
+    if not is_allowed(name):
+        raise ValueError(f"{what} {shown(name)} has {forbidden_in(name)}, which is not allowed")
 
 
 def check_cluster(cluster: str) -> None:
-    """Refuse a cluster id that is empty, above `CLUSTER_BYTES_MAX` or not printable.
+    """Refuse a cluster id that is empty, above `CLUSTER_BYTES_MAX` or has a forbidden character.
 
     Raises:
         ValueError: naming the value and the limit.
@@ -49,7 +50,8 @@ def check_node(node: str) -> None:
     """Refuse a node id that cannot be part of an address and of a routing id.
 
     Raises:
-        ValueError: empty, above `NODE_BYTES_MAX`, not printable, ``*``, or with ``/`` or ``#``.
+        ValueError: empty, above `NODE_BYTES_MAX`, ``*``, or with a character that
+            is not allowed, ``/`` or ``#``.
 
     """
     check_name("node id", node, NODE_BYTES_MAX)
@@ -62,7 +64,7 @@ def check_address(address: str) -> None:
 
     Raises:
         ValueError: not exactly one ``/``, or a part that is empty, above `NODE_BYTES_MAX`
-            or `ROLE_BYTES_MAX`, or not printable.
+            or `ROLE_BYTES_MAX`, or has a forbidden character.
 
     """
     node, slash, role = address.partition("/")

@@ -24,6 +24,7 @@ from holdfast.actors.lock.message import (
 from holdfast.actors.lock.name import (
     OWNER_BYTES_MAX,
     check_lock_name,
+    check_new_lock_name,
     check_owner,
     check_wait,
 )
@@ -73,6 +74,7 @@ def problem_of(node: str, terms: Terms, asker: Address, asked: FromClient) -> tu
         if isinstance(asked, Inspect):
             check_lock_name(asked.lock)
         if isinstance(asked, Acquire):
+            check_new_lock_name(asked.lock)
             check_wait(asked.wait_ms)
             check_owner(asked.label)
     except InvalidRequestError as problem:

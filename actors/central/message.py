@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from holdfast.actors.lock.message import Contender
-from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
+from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, is_allowed
 from holdfast.actors.message import Address, Local, Message, Timer, local, message, node_of, timer
 
 NUMBER_MAX = (1 << 63) - 1
@@ -186,7 +186,7 @@ def client_fits(client: Address, sender: Address) -> bool:
     """
     node, _, role = client.partition("/")
     fits = 1 <= len(role.encode(errors="replace")) <= ROLE_BYTES_MAX
-    return fits and node == node_of(sender) and "/" not in role and role.isprintable()
+    return fits and node == node_of(sender) and "/" not in role and is_allowed(role)
 
 
 def words_fit(*words: str) -> bool:

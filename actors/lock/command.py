@@ -20,6 +20,7 @@ from holdfast.actors.lock.name import (
     check_owner,
     check_text,
     check_wait,
+    is_allowed,
 )
 from holdfast.actors.message import Message, message
 
@@ -241,7 +242,7 @@ def _is_plain(command: Command) -> bool:
     return (
         len(texts) <= _PLAIN_BYTES_MAX
         and texts.isascii()
-        and texts.isprintable()
+        and is_allowed(texts)
         and bool(command.lock)
         and 1 <= command.request <= INT_MAX
     )

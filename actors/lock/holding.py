@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.actors.lock.name import quoted
 from holdfast.actors.lock.outcome import Held
 from holdfast.actors.making import maker
 
@@ -61,7 +62,8 @@ class Hold:
         """Return who holds, in words."""
         owner, session = self.claimant.owner, self.claimant.session.id
         label = self.claimant.labelled(self.label)
-        who = f"{owner!r} of {session!r} ({label})" if label else f"{owner!r} of {session!r}"
+        who = f"{quoted(owner)} of {quoted(session)}"
+        who = f"{who} ({label})" if label else who
         return f"held by {who} under fence {self.fence}"
 
     def enqueue(self, wait: Wait) -> None:

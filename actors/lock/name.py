@@ -1,6 +1,14 @@
-"""The limits of what a request may say: names, owners, waits."""
+"""The limits of what a request may say: names, owners, waits.
+
+The replicated table applies these limits to every command, so they are part of the state machine:
+members that run together must agree on them, whichever Python each of them runs. Which characters
+``str.isprintable`` accepts changes with Python's Unicode tables. The characters that are refused
+here are therefore written out by number and never change.
+"""
 
 from __future__ import annotations
+
+from itertools import chain
 
 from holdfast.actors.error import InvalidRequestError
 
@@ -13,22 +21,100 @@ OWNER_BYTES_MAX = 256
 WAIT_MS_MAX = 7 * 24 * 3_600_000
 """A week (ms). Whoever means longer means no limit, which is None."""
 
+_SHOWN_CHARS = 40
+"""Characters of a refused text in an error."""
+
+
+def _chars(*ranges: tuple[int, int]) -> frozenset[str]:
+    """Return the characters in ``ranges``, each given by its first and its last number."""
+    return frozenset(map(chr, chain.from_iterable(range(a, b + 1) for a, b in ranges)))
+
+
+FORBIDDEN = _chars(
+    (0x00, 0x1F),  # C0 controls: they break lines, logs and terminals.
+    (0x7F, 0x9F),  # DEL and C1 controls.
+    (0x061C, 0x061C),  # Bidi controls: they make a text look like another.
+    (0x200E, 0x200F),
+    (0x202A, 0x202E),
+    (0x2066, 0x2069),
+    (0x2028, 0x2029),  # Line and paragraph separators.
+    (0xD800, 0xDFFF),  # Surrogates: they have no UTF-8.
+)
+"""Characters that no name, owner, session or label may have."""
+
+INVISIBLE = _chars(
+    (0x0020, 0x0020),  # Spaces.
+    (0x00A0, 0x00A0),
+    (0x1680, 0x1680),
+    (0x2000, 0x200A),
+    (0x202F, 0x202F),
+    (0x205F, 0x205F),
+    (0x3000, 0x3000),
+    (0x115F, 0x1160),  # Letters without a shape: Hangul fillers and the empty Braille cell.
+    (0x2800, 0x2800),
+    (0x3164, 0x3164),
+    (0xFFA0, 0xFFA0),
+    (0x00AD, 0x00AD),  # What Unicode declares as ignorable by default: it is not drawn.
+    (0x034F, 0x034F),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x200B, 0x200D),
+    (0x2060, 0x2065),
+    (0x206A, 0x206F),
+    (0xFE00, 0xFE0F),
+    (0xFEFF, 0xFEFF),
+    (0xFFF0, 0xFFFB),
+    (0x1BCA0, 0x1BCA3),
+    (0x1D173, 0x1D17A),
+    (0xE0000, 0xE0FFF),
+)
+"""Characters that leave no mark by themselves. A name may have them, beside others."""
+
+_FORBIDDEN_ASCII = bytes(ord(one) for one in sorted(FORBIDDEN) if one.isascii())
+
 
 def utf8_size(text: str) -> int:
     """Return how many bytes ``text`` has in UTF-8; quick for the ASCII that names mostly are."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
+def is_allowed(text: str) -> bool:
+    """Return whether ``text`` has none of the characters in `FORBIDDEN`."""
+    if text.isascii():
+        return len(text.encode().translate(None, _FORBIDDEN_ASCII)) == len(text)
+    return FORBIDDEN.isdisjoint(text)
+
+
+def is_invisible(text: str) -> bool:
+    """Return whether nothing of ``text`` can be seen."""
+    return text[:1] in INVISIBLE and INVISIBLE.issuperset(text)
+
+
 def check_lock_name(lock: str) -> None:
-    """Refuse a name that is empty, too long, or not printable.
+    """Refuse a name that is empty, too long, or has a forbidden character.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
     check_lock_size(lock)
-    if not lock.isprintable():
-        raise InvalidRequestError(f"lock name {lock[:40]!r} has characters that do not print")
+    _check_allowed("lock name", lock)
+
+
+def check_new_lock_name(lock: str) -> None:
+    """Refuse a name as `check_lock_name` does, and one of invisible characters only.
+
+    Clients and proxies call this before they acquire a lock. The table does not: versions before
+    this rule accepted such names, and a member that replays their log must decide as they did.
+    For the same reason such a lock can still be inspected, released and evicted.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    check_lock_name(lock)
+    if is_invisible(lock):
+        raise InvalidRequestError(f"lock name {lock[:_SHOWN_CHARS]!a} has no visible character")
 
 
 def check_lock_size(lock: str) -> None:
@@ -41,12 +127,13 @@ def check_lock_size(lock: str) -> None:
     size = utf8_size(lock)
     if not 1 <= size <= LOCK_NAME_BYTES_MAX:
         raise InvalidRequestError(
-            f"lock name of {size} bytes ({lock[:40]!r}), 1 to {LOCK_NAME_BYTES_MAX} are allowed"
+            f"lock name of {size} bytes ({lock[:_SHOWN_CHARS]!a}), "
+            f"1 to {LOCK_NAME_BYTES_MAX} are allowed"
         )
 
 
 def check_owner(owner: str) -> None:
-    """Refuse an owner that is too long, or not printable.
+    """Refuse an owner that is too long, or has a forbidden character.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
@@ -56,19 +143,18 @@ def check_owner(owner: str) -> None:
 
 
 def check_text(field: str, text: str, bytes_max: int) -> None:
-    """Refuse what ``field`` says if it is too long, or not printable.
+    """Refuse the ``text`` of ``field`` if it is too long, or has a forbidden character.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
     check_size(field, text, bytes_max)
-    if not text.isprintable():
-        raise InvalidRequestError(f"{field} {text[:40]!r} has characters that do not print")
+    _check_allowed(field, text)
 
 
 def check_size(field: str, text: str, bytes_max: int) -> None:
-    """Refuse what ``field`` says if it is too long.
+    """Refuse the ``text`` of ``field`` if it is too long.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
@@ -77,7 +163,7 @@ def check_size(field: str, text: str, bytes_max: int) -> None:
     size = utf8_size(text)
     if size > bytes_max:
         raise InvalidRequestError(
-            f"{field} of {size} bytes ({text[:40]!r}), at most {bytes_max} are allowed"
+            f"{field} of {size} bytes ({text[:_SHOWN_CHARS]!a}), at most {bytes_max} are allowed"
         )
 
 
@@ -90,3 +176,24 @@ def check_wait(wait_ms: int | None) -> None:
     """
     if wait_ms is not None and not 0 <= wait_ms <= WAIT_MS_MAX:
         raise InvalidRequestError(f"wait_ms is {wait_ms}, 0 to {WAIT_MS_MAX} are allowed")
+
+
+def forbidden_in(text: str) -> str:
+    """Return the first forbidden character of ``text`` for an error, as ``U+0085``."""
+    return next((f"U+{ord(one):04X}" for one in text if one in FORBIDDEN), "")
+
+
+def quoted(text: str) -> str:
+    """Return ``text`` in quotes, for the text of a reply.
+
+    The table keeps such texts, and ``repr`` escapes whatever the running Python cannot print.
+    """
+    return f"'{text}'"
+
+
+def _check_allowed(field: str, text: str) -> None:
+    if not is_allowed(text):
+        raise InvalidRequestError(
+            f"{field} {text[:_SHOWN_CHARS]!a} has {forbidden_in(text)}: control characters, line "
+            "separators, direction controls and surrogates are not allowed"
+        )

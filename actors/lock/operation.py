@@ -11,6 +11,7 @@ from holdfast.actors.lock.command import (
     check_command,
 )
 from holdfast.actors.lock.holding import Hold
+from holdfast.actors.lock.name import quoted
 from holdfast.actors.lock.outcome import (
     Denial,
     Forced,
@@ -242,7 +243,8 @@ def _take(table: TableState, hold: Hold, command: ForceRelease, out: list[Outcom
     )
     out += [forced, lost]
     if claimant.outcome is None:  # Or a repetition would hear that it holds.
-        claimant.settle(claimant.denied(Denial.OWNERSHIP_LOST, f"taken by {command.operator!r}"))
+        text = f"taken by {quoted(command.operator)}"
+        claimant.settle(claimant.denied(Denial.OWNERSHIP_LOST, text))
     claimant.lost = hold.fence
     table.end_hold(hold, out)
 

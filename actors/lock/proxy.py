@@ -23,7 +23,13 @@ from holdfast.actors.lock.message import (
     Reason,
     Release,
 )
-from holdfast.actors.lock.name import OWNER_BYTES_MAX, check_lock_name, check_owner, check_wait
+from holdfast.actors.lock.name import (
+    OWNER_BYTES_MAX,
+    check_lock_name,
+    check_new_lock_name,
+    check_owner,
+    check_wait,
+)
 from holdfast.actors.lock.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from holdfast.actors.lock.timer import Sweep, TryLook, WaitOver
 from holdfast.actors.lock.wording import WAITERS_SHOWN_MAX, locks_of, refuse
@@ -272,6 +278,7 @@ class Proxy(Role[Heard]):
                 if not isinstance(request, Inspect):
                     check_owner(request.owner)
             if isinstance(request, Acquire):
+                check_new_lock_name(request.lock)
                 check_wait(request.wait_ms)
         except InvalidRequestError as problem:
             return Reason.INVALID, str(problem)

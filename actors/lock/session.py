@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from holdfast.actors.lock.holding import Hold
 from holdfast.actors.lock.outcome import Denial, Denied, Freed
@@ -46,6 +47,7 @@ class Claimant:
         outcome: what came of it; None while it waits, or while `Hold.answer` says it.
         lost: fence of a hold that an operator took and the owner has not heard of, or 0.
         quiet_ms: log time since which it neither holds nor waits.
+        mark: a checksum of session, owner and lock, 0 until it first holds or waits.
 
     """
 
@@ -60,6 +62,12 @@ class Claimant:
     wait: Wait | None = None
     lost: int = 0
     quiet_ms: int = 0
+    mark: int = 0
+
+    def marked(self) -> int:
+        """Return `mark`, worked out now; it is not 0."""
+        self.mark = 1 + crc32(f"{self.session.id}\n{self.owner}\n{self.lock}".encode())
+        return self.mark
 
     def settle(self, outcome: Freed | Denied) -> None:
         """Remember what came of a request, if it is still the last."""
@@ -131,6 +139,10 @@ class Session:
     quiet: OrderedDict[Key, Claimant] = field(default_factory=OrderedDict[Key, Claimant])
     bereft: dict[Key, Claimant] = field(default_factory=dict[Key, Claimant])
 
+    def mark(self) -> int:
+        """Return a checksum of what does not change of it."""
+        return crc32(f"{self.id}\n{self.label}\n{self.ttl_ms}".encode()) * self.number
+
     def enter(self, key: Key) -> Claimant:
         """Begin to remember a claimant."""
         assert key not in self.claimants
@@ -184,6 +196,7 @@ class Sessions:
     Attributes:
         opened: sessions there ever were; the last number given.
         signs: signs of life there ever were; versions are drawn from it.
+        marks: the sum of the marks of all live sessions.
         extended_ms: log time of the last extension.
         extended_version: the lowest version a session has since.
 
@@ -195,6 +208,7 @@ class Sessions:
         self.heap: list[tuple[int, int, str]] = []
         self.opened = 0
         self.signs = 0
+        self.marks = 0
         self.extended_ms = 0
         self.extended_version = 0
 
@@ -219,6 +233,7 @@ class Sessions:
         """Enter ``session`` as it is."""
         self.by_id[session.id] = session
         self.by_name[session.name] = session
+        self.marks += session.mark()
         heapq.heappush(self.heap, (session.deadline_ms, session.number, session.id))
 
     def keep(self, session: Session, now_ms: int) -> bool:
@@ -250,6 +265,7 @@ class Sessions:
         """Forget ``session``; its id is never given again."""
         del self.by_id[session.id]
         del self.by_name[session.name]
+        self.marks -= session.mark()
         session.claimants.clear()  # They point back, and must not wait for the collector.
         session.quiet.clear()
         session.bereft.clear()

@@ -103,7 +103,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
         for seen in part.sessions:
             session = _session(seen)
             if seen.number in numbered or seen.name in sessions.by_name:
-                raise ValueError(f"the snapshot has session {session.id!r} twice")
+                raise ValueError(f"the snapshot has session {session.id!a} twice")
             numbered[seen.number] = session
             sessions.add(session)
         for forced in part.audit:
@@ -123,9 +123,9 @@ def _fill_claimant(
     """Enter a claimant and what it holds; what it waits for is added to ``waits``."""
     key = known.owner, known.lock
     if key in session.claimants:
-        raise ValueError(f"the snapshot has claimant {known.owner!r} of {known.lock!r} twice")
-    # The table judges a claimant's names when it enters, and which characters print is a matter
-    # of the Python that runs: what was let in stays, but not beyond any bound.
+        raise ValueError(f"the snapshot has claimant {known.owner!a} of {known.lock!a} twice")
+    # The table checks a claimant's names when it enters. What an earlier version accepted stays,
+    # or a member could not start any more, but never beyond the limits of size.
     check_size("owner", known.owner, OWNER_BYTES_MAX)
     check_lock_size(known.lock)
     claimant = session.enter(key)
@@ -140,13 +140,14 @@ def _fill_claimant(
         session.lay(claimant)
         return
     if known.lock in table.locks and held is not None:
-        raise ValueError(f"the snapshot has two holders of lock {known.lock!r}")
+        raise ValueError(f"the snapshot has two holders of lock {known.lock!a}")
     session.claims += 1
     table.claims += 1
     if held is not None:
         fence, label, since_ms, request, times, level = held
         hold = claimant.hold = Hold(claimant, label, fence, since_ms, request, times, level)
         table.locks[claimant.lock] = hold
+        table.held += claimant.marked() * fence
     elif waiting is not None:
         wait = Wait(claimant, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)
         waits.append(wait)
@@ -158,7 +159,7 @@ def _fill_queues(table: TableState, waits: list[Wait]) -> None:
         if wait.ticket == ticket:
             raise ValueError(f"the snapshot has wait {ticket} twice")
         if wait.claimant.lock not in table.locks:
-            raise ValueError(f"the snapshot has nobody who holds {wait.claimant.lock!r}")
+            raise ValueError(f"the snapshot has nobody who holds {wait.claimant.lock!a}")
         ticket = wait.ticket
         table.enqueue(wait)
 

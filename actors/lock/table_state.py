@@ -35,6 +35,9 @@ class TableState:
         tickets: the last place in a queue given.
         locks: the hold of each lock that is held, by name.
         claims: holds and waits of all sessions.
+        held: a checksum of who holds what under which fence, see `fingerprint`.
+        queued: a checksum of who waits for what under which ticket.
+        granted: the sum of what every grant ever added to ``held`` in this process.
         audit: the last forced releases, by operator and request, the oldest first.
 
     """
@@ -44,6 +47,7 @@ class TableState:
         self.fence = 0
         self.tickets = 0
         self.claims = 0
+        self.held = self.queued = self.granted = 0
         self.sessions = Sessions()
         self.locks: dict[str, Hold] = {}
         self.timeouts = Timeouts()
@@ -61,6 +65,9 @@ class TableState:
             since_ms=self.time_ms,
             request=claimant.request,
         )
+        worth = (claimant.mark or claimant.marked()) * self.fence
+        self.held += worth
+        self.granted += worth
         claimant.hold = self.locks[claimant.lock] = hold
         out.append(hold.answer())
         return hold
@@ -70,6 +77,7 @@ class TableState:
         claimant = wait.claimant
         self.locks[claimant.lock].enqueue(wait)
         claimant.wait = wait
+        self.queued += (claimant.mark or claimant.marked()) * wait.ticket
         self.timeouts.add(wait)
 
     def end_wait(self, wait: Wait, reason: Denial, out: list[Outcome], detail: str = "") -> None:
@@ -129,12 +137,14 @@ class TableState:
         """Grant the lock of an ended hold to the head of its queue (L3), or drop it (L7)."""
         name, queue = hold.claimant.lock, hold.queue
         assert self.locks[name] is hold  # L1
+        self.held -= hold.claimant.mark * hold.fence
         if not queue:
             del self.locks[name]
             return
         wait = queue.popitem(last=False)[1]
         self.timeouts.drop(wait)
         claimant = wait.claimant
+        self.queued -= claimant.mark * wait.ticket
         assert self.sessions.by_id.get(claimant.session.id) is claimant.session  # L4
         claimant.wait = None
         self.grant(claimant, wait.label, out).queue = queue
@@ -142,6 +152,7 @@ class TableState:
     def _withdraw(self, wait: Wait) -> None:
         self.locks[wait.claimant.lock].withdraw(wait)
         wait.claimant.wait = None
+        self.queued -= wait.claimant.mark * wait.ticket
         self.timeouts.drop(wait)
 
     def _uncount(self, claimant: Claimant) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.actors.message import Message
+from holdfast.actors.paxos.digest_message import Diverged
 from holdfast.actors.paxos.message import (
     NO_BALLOT,
     Accept,
@@ -44,6 +45,8 @@ class Recovered:
     """From slot 1, or that of ``base``: what is known to be decided, without a gap."""
     later: dict[int, Batch] = field(default_factory=dict[int, Batch])
     """What else is known to be decided, by slot, behind the first gap."""
+    diverged: str = ""
+    """Why this node must not take part any more, empty if it may."""
 
 
 class _Reading:
@@ -57,6 +60,7 @@ class _Reading:
         """The votes that are not known to have won, by slot."""
         self.won: dict[int, Batch] = {}
         self.parts: list[SnapshotChunk] = []
+        self.diverged = ""
 
     def take(self, record: Message) -> None:
         """Take the next record; those of others are passed over."""
@@ -71,6 +75,8 @@ class _Reading:
             self.won.update(enumerate(record.batches, start=record.first))
         elif isinstance(record, SnapshotChunk):
             self.parts.append(record)
+        elif isinstance(record, Diverged):
+            self.diverged = record.why
         elif isinstance(record, Pledged) and record.pledge is Pledge.PROMISED:
             self.promised = max(self.promised, record.ballot)
         elif isinstance(record, Pledged):
@@ -119,4 +125,5 @@ def recover(records: Sequence[Message]) -> Recovered:
         base=base,
         decided=tuple(decided),
         later={slot: won[slot] for slot in sorted(won) if slot > next_slot},
+        diverged=reading.diverged,
     )

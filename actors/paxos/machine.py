@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from holdfast.actors.message import Local, Message
+from holdfast.actors.paxos.digest import Fingerprint
 
 
 class Machine(Protocol):
@@ -61,5 +62,14 @@ class Machine(Protocol):
         ...
 
     def digest(self) -> bytes:
-        """Return a hash of the state: equal on replicas that applied the same slots."""
+        """Return a hash of the state: equal on replicas that applied the same slots. Slow."""
+        ...
+
+    def fingerprint(self) -> Fingerprint:
+        """Return a short digest of the state, at a cost that does not depend on its size.
+
+        ``state`` is equal for equal states, also if one was restored from a photograph. ``decided``
+        grows with everything that this process decided: from one slot to another it grows by the
+        same on all replicas that decided the same.
+        """
         ...

@@ -23,10 +23,12 @@ from holdfast.actors.lock.message import (
 from holdfast.actors.lock.name import OWNER_BYTES_MAX
 from holdfast.actors.lock.session_message import Evict, ListLocks
 from holdfast.actors.message import Address, Instant, node_of
+from holdfast.actors.paxos.digest_message import Divergence
 from holdfast.actors.paxos.event import Consulted, Follow, Gather, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 from holdfast.actors.paxos.proxy_answering import Answering
 from holdfast.actors.paxos.proxy_asking import Asking
+from holdfast.actors.paxos.proxy_closed import Closed
 from holdfast.actors.paxos.proxy_command import check_question, translate
 from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind
 from holdfast.actors.paxos.proxy_event import (
@@ -107,6 +109,8 @@ class LogProxy(Role[Heard]):
         self.description = Description(node, members, self.readings)
         self.evictions = 0
         self.ticking = False
+        self.closed: Closed | None = None
+        """What answers in place of this proxy, once the node must not serve any more."""
 
     def begin(self, now: Instant) -> Effects:
         """Begin to count silence."""
@@ -115,6 +119,8 @@ class LogProxy(Role[Heard]):
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Serve clients, hear the log."""
+        if self.closed is not None:
+            return self.closed.handle(sender, event, now)
         # What is heard most is looked for first: to ask for one of many kinds takes a while.
         if isinstance(event, Acquire) or isinstance(event, Release):  # noqa: SIM101
             if event.session and self.errands.by_key:  # As mostly: more is under way.
@@ -206,7 +212,26 @@ class LogProxy(Role[Heard]):
                 return self._on_told(sender, event, now)
             case VotingStatus():
                 self.description.why_no_vote = event.why
+            case Divergence():
+                return self._on_divergence(event, now)
         return ()
+
+    def _on_divergence(self, event: Divergence, now: Instant) -> Effects:
+        """Show what differs; serve nobody any more if this node is the one that is wrong."""
+        self.description.why_diverged = event.why
+        if not event.quarantined:
+            return ()
+        self.closed = Closed(self.node, self.description.members, event.why)
+        self.own.holding.lose_all(event.why)
+        waiting = [(one.asker, one.acquire) for one in self.own.parked.values()]
+        under_way = [(one.asker, one.asked) for one in self.errands.by_key.values()]
+        described = [
+            effect
+            for asker, describe in self.description.asked
+            for effect in self.closed.handle(asker, describe, now)
+        ]
+        refused = self.closed.refuse_all((*waiting, *under_way))
+        return [*refused, *described, Observe("proxy.closed")]
 
     def _on_told(self, sender: Address, told: Told | Declined, now: Instant) -> Effects:
         """Take in what a replica says to the door itself: that of a member, which may be far."""

@@ -21,7 +21,9 @@ from holdfast.actors.lock.name import (
     LOCK_NAME_BYTES_MAX,
     WAIT_MS_MAX,
     check_lock_name,
+    check_new_lock_name,
     check_owner,
+    is_invisible,
 )
 from holdfast.actors.lock.outcome import (
     Denial,
@@ -75,6 +77,8 @@ def translate(asked: Asked) -> tuple[Kind, Key, Command]:
             label=asked.label,
         )
         kind, key = ACQUIRE, (session, owner, lock, request)
+        if is_invisible(lock):
+            check_new_lock_name(lock)
     elif isinstance(asked, Release):
         session, owner, lock, request = asked.session, asked.owner, asked.lock, asked.request
         command = _release(

@@ -28,6 +28,7 @@ from holdfast.actors.lock.outcome import (
 )
 from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
 from holdfast.actors.message import Timer, timer
+from holdfast.actors.paxos.digest_message import Divergence
 from holdfast.actors.paxos.event import Consulted, Follow, Gather, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
 
@@ -59,7 +60,7 @@ Rest = SessionOpened | SessionKept | SessionClosed | Denied | WaitCancelled | Fo
 Told = Held | Freed | Rest
 """Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
 
-FromLog = Follow | Skipped | VotingStatus | Declined
+FromLog = Follow | Skipped | VotingStatus | Divergence | Declined
 """What is heard seldom."""
 
 Rarer = Told | FromClient | FromLog | Abandon | Close | Reported | Round
@@ -82,6 +83,7 @@ Heard = (
     | Follow
     | Skipped
     | VotingStatus
+    | Divergence
     | Consulted
     | Proposed
     | Declined

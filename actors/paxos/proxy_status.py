@@ -60,6 +60,8 @@ class Description:
         self.lines: tuple[LockLine, ...] = ()
         self.looking: set[int] = set()
         self.reports: dict[str, LockReport] = {}
+        self.why_diverged = ""
+        """What members disagree about, in words; empty if nothing is known."""
         self.why_no_vote = ""
         """Why this member does not vote, in words; empty if it does."""
 
@@ -114,8 +116,8 @@ class Description:
         self.browsing = 0
         self.looking.clear()
         ready, detail = self._readiness(master, now)
-        if self.why_no_vote:
-            detail = f"{self.why_no_vote}; {detail}"
+        for why in filter(None, (self.why_no_vote, self.why_diverged)):
+            detail = f"{why}; {detail}"
         status = NodeStatus(
             node=self.node,
             protocol="paxos",

@@ -6,6 +6,7 @@ from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.message import Address, Instant, node_of
 from holdfast.actors.paxos.bundle import Bundle
 from holdfast.actors.paxos.config import LOG_MAX, Config, acceptor_of, catchup_of, leader_of
+from holdfast.actors.paxos.digest import AGREED_SLOTS
 from holdfast.actors.paxos.event import (
     Applied,
     Decided,
@@ -22,11 +23,10 @@ from holdfast.actors.paxos.event import (
 )
 from holdfast.actors.paxos.handover_event import Yield, Yielded
 from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.ledger import Ledger
 from holdfast.actors.paxos.machine import Machine
 from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Batch, Decline, Propose
 from holdfast.actors.paxos.ordering import Ordering
-from holdfast.actors.paxos.photography import JOURNAL_BYTES, Photography
+from holdfast.actors.paxos.photography import JOURNAL_BYTES
 from holdfast.actors.paxos.reading import ReadHears, Reads
 from holdfast.actors.paxos.reception import Reception
 from holdfast.actors.paxos.replica_event import ReplicaHears
@@ -56,6 +56,7 @@ class Replica(Role[ReplicaHears]):
         log_max: decided slots that are kept for others, 1 or more.
         journal_bytes: see `Photography`; 0 on a node that keeps no journal.
         first_number: see `Reads`.
+        digest_slots: after how many slots members compare their states; the same everywhere.
 
     """
 
@@ -73,15 +74,16 @@ class Replica(Role[ReplicaHears]):
         log_max: int = LOG_MAX,
         journal_bytes: int = JOURNAL_BYTES,
         first_number: int = 0,
+        digest_slots: int = AGREED_SLOTS,
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.config = config
         self.machine = machine
         self.listener = listener
-        members = config.view.members
-        photography = Photography(journal_bytes, members.index(node), len(members))
-        self.past = State(node, machine, Ledger(log_max), photography)
+        self.past = State.of(
+            node, config.view.members, machine, listener, log_max, journal_bytes, digest_slots
+        )
         self.ordering = Ordering(opening)
         self.reception = Reception(node, listener)
         self.reads = Reads(node, machine, config.view.replicas, first_number)
@@ -95,12 +97,12 @@ class Replica(Role[ReplicaHears]):
 
     def begin(self, now: Instant) -> Effects:
         """Apply what the journal knows to be decided. Whom that concerns was told long ago."""
-        self.past.recover(self._recovered)
+        compared = self.past.recover(self._recovered)
         self._recovered = Recovered()
         self.committed = self.past.next
         self.ordering.clock.set(self.past.ledger.time_ms, now)
         told = [] if self.listener is None else [Send(self.listener, Follow(master=""))]
-        return [*told, *self._tell_applied(now)] if self.past.next > 1 else told
+        return [*told, *self._tell_applied(now), *compared] if self.past.next > 1 else told
 
     def handle(self, sender: Address, event: ReplicaHears, now: Instant) -> Effects:
         """Order, apply, answer."""
@@ -137,7 +139,7 @@ class Replica(Role[ReplicaHears]):
         if isinstance(event, GapCheck):
             return self._on_gap_check(event)
         if isinstance(event, PastHears):
-            return self.past.handle(event)
+            return self.past.handle(sender, event)
         return self.reads.handle(sender, event, now)
 
     def _on_propose(self, sender: Address, propose: Propose) -> Effects:
@@ -222,10 +224,9 @@ class Replica(Role[ReplicaHears]):
 
     def _follow(self, master: str, now: Instant) -> list[Effect]:
         """Note who leads, and send there what waited for that."""
-        if self.listener is None or master == self.reception.master:
-            told: list[Effect] = []
-        else:
-            told = [Send(self.listener, Follow(master=master))]
+        told: list[Effect] = []
+        if self.listener is not None and master != self.reception.master:
+            told.append(Send(self.listener, Follow(master=master)))
         return [*told, *self.reception.follow(master), *self.reads.follow(master, now)]
 
     def _take(self, slot: int, batch: Batch) -> list[Effect]:

@@ -25,6 +25,7 @@ from holdfast.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
+from holdfast.actors.paxos.digest import AGREED_SLOTS
 from holdfast.actors.paxos.journal import Base, Recovered, recover
 from holdfast.actors.paxos.leader import Leader
 from holdfast.actors.paxos.machine import Machine
@@ -32,6 +33,7 @@ from holdfast.actors.paxos.memory import MemoryAcceptor, MemoryCatchUp, MemoryLe
 from holdfast.actors.paxos.monitor import Monitor
 from holdfast.actors.paxos.photography import JOURNAL_BYTES
 from holdfast.actors.paxos.replica import Replica
+from holdfast.actors.paxos.watching import Quarantined
 
 if TYPE_CHECKING:
     from random import Random
@@ -59,6 +61,8 @@ class LogOptions:
     """Decided slots that each replica keeps for others, 1 or more."""
     journal_bytes: int = JOURNAL_BYTES
     """After how many bytes of commands the journal is cut; 0 for never."""
+    digest_slots: int = AGREED_SLOTS
+    """After how many slots members compare their states; the same everywhere."""
 
 
 def seat_log(
@@ -75,6 +79,8 @@ def seat_log(
 ) -> tuple[Spawn, ...]:
     """Return the role that seats the log on ``node`` once the group is known.
 
+    A member whose table differed from that of a majority gets none of these roles.
+
     Args:
         node: the member it is for, one of ``members``.
         members: all of them, in any order.
@@ -89,6 +95,9 @@ def seat_log(
 
     """
     recovered = None if records is None else recover(records)
+    if recovered is not None and recovered.diverged:
+        why = {"why": recovered.diverged, "listener": options.listener}
+        return (Spawn(replica_of(node), Quarantined, why),)
     first_number = random.getrandbits(60)
 
     def seat(group: GroupConfig, votes: bool) -> tuple[Spawn, ...]:
@@ -149,6 +158,7 @@ class _Seats:
             "log_max": options.log_max,
             "journal_bytes": options.journal_bytes if durable else 0,
             "first_number": self.first_number,
+            "digest_slots": options.digest_slots,
             "machine": self.machine,
         }
         return (

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import Message
+from holdfast.actors.message import Address, Message
 from holdfast.actors.paxos.config import acceptor_of, catchup_of
+from holdfast.actors.paxos.digest import Digests
+from holdfast.actors.paxos.digest_message import Compare, Isolate, TableDigest
 from holdfast.actors.paxos.event import Everywhere, Excerpt, Reprint, Restore, Swollen, Trimmed
 from holdfast.actors.paxos.journal import Recovered
 from holdfast.actors.paxos.ledger import Ledger
@@ -15,8 +17,9 @@ from holdfast.actors.paxos.machine import Machine
 from holdfast.actors.paxos.message import Batch, Slots
 from holdfast.actors.paxos.photography import DEVELOP_MS, Photography, records_of
 from holdfast.actors.paxos.timer import Develop
+from holdfast.actors.paxos.watching import Watching
 
-PastHears = Everywhere | Excerpt | Develop | Swollen
+PastHears = Everywhere | Excerpt | Develop | Swollen | TableDigest | Compare | Isolate
 """What `State` handles."""
 
 
@@ -32,24 +35,49 @@ class State:
         machine: what commands are applied to.
         ledger: decided slots.
         photography: when to photograph.
+        watching: compares the state with that of others.
 
     """
 
     def __init__(
-        self, node: str, machine: Machine, ledger: Ledger, photography: Photography
+        self,
+        node: str,
+        machine: Machine,
+        ledger: Ledger,
+        photography: Photography,
+        watching: Watching,
     ) -> None:
         self.node = node
         self.machine = machine
         self.ledger = ledger
         self.photography = photography
+        self.watching = watching
+        self.digests = watching.digests
+
+    @classmethod
+    def of(
+        cls,
+        node: str,
+        members: tuple[str, ...],
+        machine: Machine,
+        listener: Address | None,
+        log_max: int,
+        journal_bytes: int,
+        digest_slots: int,
+    ) -> State:
+        """Return the state of a replica that has applied nothing; see `Replica` for arguments."""
+        photography = Photography(journal_bytes, members.index(node), len(members))
+        digests = Digests(node, members, digest_slots)
+        watching = Watching(digests, listener, journal=journal_bytes > 0)
+        return cls(node, machine, Ledger(log_max), photography, watching)
 
     @property
     def next(self) -> int:
         """The first slot that is not applied."""
         return self.ledger.next
 
-    def handle(self, event: PastHears) -> Effects:
-        """Give, photograph, forget."""
+    def handle(self, sender: Address, event: PastHears) -> Effects:
+        """Give, photograph, forget, compare."""
         match event:
             case Everywhere():
                 self.ledger.trim(event.slot)
@@ -60,11 +88,15 @@ class State:
                 return self._on_develop()
             case Swollen():
                 return self._photograph()
+            case TableDigest() | Compare() | Isolate():
+                return self.watching.handle(sender, event, self.next)
 
-    def recover(self, recovered: Recovered) -> None:
-        """Bring the machine to where the journal ends."""
-        if recovered.base is not None:
-            base = recovered.base
+    def recover(self, recovered: Recovered) -> list[Effect]:
+        """Bring the machine to where the journal ends, and compare it with others."""
+        base = recovered.base
+        empty = base is None or not base.chunks
+        self.digests.begin(self.machine.fingerprint() if empty else None)
+        if base is not None:
             if base.chunks:  # Without any the machine begins there, empty.
                 self.machine.restore(base.chunks)
             self.ledger.jump(base.slot, base.time_ms)
@@ -75,6 +107,8 @@ class State:
                 pass  # Whom that concerned was told long ago.
         for slot in sorted(recovered.later):
             self.ledger.take(slot, recovered.later[slot])
+        self.digests.recovered()
+        return self.watching.flush()
 
     def apply(self) -> Iterator[tuple[int, Batch, list[Sequence[Message]]]]:
         """Apply what is decided without a gap; yield each slot, its batch and what came of it.
@@ -82,17 +116,24 @@ class State:
         That is first what fell due by the time of a batch without commands, then what
         came of each command: the first lets time go on itself.
         """
+        step = self.digests.step
         for slot, batch in self.ledger.drain():
             self.photography.note(batch)
             time_ms = self.ledger.time_ms
             if not batch.commands:
-                yield slot, batch, [self.machine.advance(time_ms)]
+                outcomes = [self.machine.advance(time_ms)]
             else:
-                yield slot, batch, [(), *self.machine.apply(time_ms, batch.commands)]
+                outcomes = [(), *self.machine.apply(time_ms, batch.commands)]
+            if (slot + 1) % step == 0:
+                self.digests.note(slot + 1, self.machine.fingerprint())
+            yield slot, batch, outcomes
 
     def trim(self, *, reigning: bool) -> list[Effect]:
-        """Begin to photograph, if the journal should be cut."""
-        return self._photograph() if self.photography.is_due(reigning=reigning) else []
+        """Compare the state if it is time to, and photograph it if the journal should be cut."""
+        compared = self.watching.flush() if self.digests.due else []
+        if not self.photography.is_due(reigning=reigning):
+            return compared
+        return [*compared, *self._photograph()]
 
     def restore(self, restore: Restore) -> list[Effect] | None:
         """Take over a state that is later than this one; None if it is not, or is none.
@@ -107,12 +148,14 @@ class State:
             return None
         self.ledger.jump(restore.slot, restore.time_ms)
         self.photography.replace(restore.slot, restore.chunks)
+        self.digests.begin(None)
         return self._keep(records_of(restore.slot, restore.time_ms, restore.chunks))
 
     def _photograph(self) -> list[Effect]:
         """Begin to photograph, unless one is under way or there is nothing to be seen."""
         if self.photography.is_under_way() or self.next == 1:
             return []
+        self.digests.want()
         begun = self.photography.begin(self.machine, self.next, self.ledger.time_ms)
         return [*begun, Observe("paxos.photographed")]
 
@@ -127,8 +170,8 @@ class State:
 
     def _keep(self, records: tuple[Message, ...]) -> list[Effect]:
         """Write down all that was applied, and only then let others forget it (P16)."""
-        if not self.photography.journal_bytes:
-            return []
+        if not self.photography.journal_bytes or self.watching.why:
+            return []  # What says that this node has diverged must not be forgotten.
         trimmed = Trimmed(slot=self.next)
         return [
             Checkpoint(records),

@@ -36,10 +36,12 @@ from holdfast.actors.message import (
     node_of,
     role_of,
 )
+from holdfast.actors.notice import Notice
 from holdfast.actors.role import Role
 from holdfast.cluster.host.asks import WAKING_MS, Asks
 from holdfast.cluster.host.cell import Cell
 from holdfast.cluster.host.outboxes import Outboxes
+from holdfast.cluster.log import write
 from holdfast.cluster.recipe import Cast
 from holdfast.transport.frame import Parcel
 
@@ -292,6 +294,8 @@ class Stage:
             listener(message)
         elif to == self.here and type(message) is Report:
             self.post(cell, self.here, self._report())
+        elif type(message) is Notice:
+            write(self.node, message)
         else:
             self.counters["host.nobody_there"] += 1
 

@@ -26,6 +26,8 @@ from holdfast.actors.message import (
     timer,
 )
 from holdfast.actors.paxos.config import replica_of
+from holdfast.actors.paxos.digest import Fingerprint, state_of
+from holdfast.actors.paxos.digest_message import Figure
 from holdfast.actors.paxos.event import (
     Consult,
     Consulted,
@@ -118,6 +120,11 @@ class Tally:
     def digest(self) -> bytes:
         """Return the hash of all commands."""
         return self.hash
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the hash of all commands, which is the whole state."""
+        state = state_of((self.count, int.from_bytes(self.hash)))
+        return Fingerprint(state, 0, (Figure("commands", self.count),))
 
 
 Heeded = Happened | Follow | Skipped | Consulted | Proposed | Declined | VotingStatus | Dip

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.actors.effect import Effects, Send
+from holdfast.actors.effect import Effects, Observe, Send
 from holdfast.actors.message import Instant, Message, node_of
 from holdfast.actors.paxos.config import acceptor_of
+from holdfast.actors.paxos.digest_message import Isolate
 from holdfast.actors.paxos.event import (
     Applied,
     Consult,
@@ -22,6 +23,7 @@ from holdfast.actors.paxos.message import Promise, Propose
 from holdfast.cluster.simulation.blame import Blame
 from holdfast.cluster.simulation.node import SimulatedNode
 from holdfast.cluster.simulation.paxos_image import Choices
+from holdfast.cluster.simulation.paxos_judge_divergence import DivergenceJudge
 from holdfast.cluster.simulation.paxos_judge_state import StateJudge
 from holdfast.cluster.simulation.paxos_judge_votes import VotesJudge
 from holdfast.cluster.simulation.paxos_machine import OPENING, Appended, Peeked, Register
@@ -48,6 +50,7 @@ INVARIANTS = {
     "P16": "what is trimmed is in a durable snapshot",
     "P19": "once misfortune ends, everybody is answered and replicas are equal",
     "I3": "a journal that was lost, or is an old copy, does not vote",
+    "P20": "a member is quarantined if, and only if, its state differs; then it is silent",
     "S1": "a session lives as long as its client may believe",
 }
 """What is judged, by the numbers of the design; S1 is of the machine in the log."""
@@ -62,7 +65,7 @@ class Belief(NamedTuple):
 
 
 class LogJudge:
-    """Sees every event of a run, every record, every frame. Judges P1 to P16, and S1.
+    """Sees every event of a run, every record, every frame. Judges P1 to P16, P20 and S1.
 
     It looks at nothing inside a role: only at what is delivered, said and written; and at the
     machines in the replicas, which are its own.
@@ -71,17 +74,24 @@ class LogJudge:
         members: who votes.
         plan: the run.
         judged: which invariants, by number; None for all.
+        wrong: members whose machine has a bug; what they apply and tell is not judged.
 
     """
 
     def __init__(
-        self, members: tuple[str, ...], plan: LogPlan, judged: frozenset[str] | None = None
+        self,
+        members: tuple[str, ...],
+        plan: LogPlan,
+        judged: frozenset[str] | None = None,
+        wrong: frozenset[str] = frozenset(),
     ) -> None:
         self.blame = Blame(INVARIANTS, judged)
         self.choices = Choices(members, self.blame)
         self.choices.commands.add(OPENING)
         self.votes = VotesJudge(self.choices, self.blame)
         self.state = StateJudge(self.choices, self.blame, plan.drift_ppm, plan.ttl_ms)
+        self.state.wrong = wrong
+        self.divergence = DivergenceJudge(self.state, self.blame)
         self.nodes: dict[str, SimulatedNode] = {}
         """The members, once they are there."""
         self.beliefs: dict[str, Belief] = {}
@@ -101,6 +111,7 @@ class LogJudge:
     def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
         """Judge what leaves a node as a turn ends."""
         self.votes.leaves(node, boot, [(sender, message) for sender, _, message in letters])
+        self.divergence.leaves(node, [sender for sender, _, _ in letters])
 
     def begins(self, node: str, machine: Register) -> None:
         """Take note of the machine of a new life."""
@@ -127,6 +138,8 @@ class LogJudge:
                 self.state.recovers(node, event.slot)
             case Leased():
                 self._judge_lease(delivered, event)
+            case Isolate():
+                self.divergence.isolates(node)
             case Deposed():
                 self.beliefs.pop(node, None)
             case Consulted(answer=Peeked() as peeked):
@@ -140,6 +153,8 @@ class LogJudge:
     def _judge_effects(self, delivered: Delivered, effects: Effects) -> None:
         applied = 0
         for effect in effects:
+            if type(effect) is Observe:
+                self.divergence.observes(delivered.node, effect.name)
             if type(effect) is not Send:
                 continue
             match effect.message:

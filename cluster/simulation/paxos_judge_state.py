@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from holdfast.actors.message import NS_PER_MS, Address, Message
+from holdfast.actors.message import NS_PER_MS, Address, Message, node_of
 from holdfast.actors.paxos.event import Consult, Consulted
 from holdfast.actors.paxos.message import Propose
 from holdfast.cluster.simulation.blame import Blame
@@ -52,6 +52,10 @@ class StateJudge:
         self.machines: dict[str, Register] = {}
         """The machine of each member's present life."""
         self.applied: dict[str, int] = {}
+        self.wrong: frozenset[str] = frozenset()
+        """Members whose machine has a bug on purpose: what they apply and tell is not judged."""
+        self.unlike: set[str] = set()
+        """Members whose state differed from what it should be."""
         self.answers: dict[tuple[str, int], Appended] = {}
         self.entries: dict[int, tuple[str, int]] = {}
         """Which request made which entry."""
@@ -91,7 +95,10 @@ class StateJudge:
         if slot < self.applied[node]:
             self.blame("P12", f"{node} goes back from {self.applied[node]} to {slot}")
         self.applied[node] = slot
-        if self.machines[node].digest() != self.digests[slot]:
+        if self.machines[node].digest() == self.digests[slot]:
+            return
+        self.unlike.add(node)
+        if node not in self.wrong:
             self.blame("P12", f"{node} is unlike the others after all slots before {slot}")
 
     def _append(self, time_ms: int, command: bytes) -> None:
@@ -108,6 +115,8 @@ class StateJudge:
 
     def tells(self, node: str, outcomes: Iterable[Message], time: int) -> None:
         """Judge what a replica says came of a slot."""
+        if node in self.wrong:
+            return
         for outcome in outcomes:
             if type(outcome) is Appended:
                 self._judge_answer(node, outcome)
@@ -152,7 +161,7 @@ class StateJudge:
         """Judge what a replica answers, as it does: the answer may wait for its disk after that."""
         peeked = consulted.answer
         asked = self.reads.pop((reader, consulted.number), None)
-        if asked is None or not isinstance(peeked, Peeked):
+        if asked is None or not isinstance(peeked, Peeked) or node_of(reader) in self.wrong:
             return  # Refused; or the question was of an earlier life, which nobody remembers.
         least, age_ms = asked
         if age_ms is not None:

@@ -8,6 +8,8 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from holdfast.actors.message import Local, Message, local, message
+from holdfast.actors.paxos.digest import Fingerprint, state_of
+from holdfast.actors.paxos.digest_message import Figure
 
 OPENING = b"extend"
 """The command with which a reign begins: every session lives for its whole time from now."""
@@ -87,6 +89,8 @@ class Register:
         self.position = 0
         """How many entries the list has."""
         self.chain = b""
+        self.made = 0
+        """The sum of all hashes that this process made."""
         self.told: dict[str, Appended] = {}
         """The last outcome, by client."""
         self.sessions: dict[str, tuple[int, int]] = {}
@@ -137,6 +141,7 @@ class Register:
         """Append an entry, and remember what came of it."""
         self.position += 1
         self.chain = sha256(self.chain + command).digest()
+        self.made += int.from_bytes(self.chain[:7])
         told = Appended(
             client=request.client,
             number=request.number,
@@ -174,6 +179,13 @@ class Register:
     def digest(self) -> bytes:
         """Return a hash of the whole state."""
         return sha256(self.frozen()).digest()
+
+    def fingerprint(self) -> Fingerprint:
+        """Return a digest of the state, and one of all entries, which is part of it."""
+        chain = int.from_bytes(self.chain[:7])
+        due = sum(due for due, _ in self.sessions.values())
+        state = state_of((self.time_ms, self.position, chain, len(self.told), due))
+        return Fingerprint(state, self.made, (Figure("entries", self.position),))
 
     def frozen(self) -> bytes:
         """Return the whole state."""

@@ -59,6 +59,8 @@ class LogPlan:
     """Slots that a replica keeps for others."""
     journal_bytes: int = 1 << 23
     """What is written before a replica trims its journal."""
+    digest_slots: int = 10_000
+    """After how many slots members compare their states."""
     chaos_ms: int = 3_000
     answered_ms: int = 30_000
     """How long after all misfortune ended everybody must have been answered (ms)."""
@@ -92,7 +94,8 @@ def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
     """
     random = Random(f"{seed}/log")
     drawn = random.choice(FOCUSES)
-    plan = _swarm(random)
+    digest_slots = Random(f"{seed}/digests").choice((20, 100, 10_000))
+    plan = replace(_swarm(random), digest_slots=digest_slots)
     match focus or drawn:
         case Focus.SWARM:
             disks = with_disk_faults(plan.misfortune, Random(f"{seed}/disks"), SURVIVED)

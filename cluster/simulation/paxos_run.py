@@ -32,6 +32,9 @@ class Subject:
     disk: Callable[[str, Watcher], WatchedDisk] = WatchedDisk
     change: Change = lambda spawn: spawn
     """What is seated in the place of a role of the log."""
+    wrong: frozenset[str] = frozenset()
+    """Members whose machine is ``planted``: they must be quarantined, and nobody else."""
+    planted: Callable[[], Register] = Register
 
 
 PRODUCT = Subject()
@@ -100,7 +103,7 @@ class _Run:
         self.plan = plan
         self.subject = subject
         members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
-        self.judge = LogJudge(members, plan, judged)
+        self.judge = LogJudge(members, plan, judged, subject.wrong)
         self.world = LogWorld(seed, plan, self.judge, subject.disk)
         self.world.judges.append(self.judge)
         for name in members:
@@ -113,7 +116,8 @@ class _Run:
         self.world.may_die_in_sync = frozenset(members)
 
     def _member(self, seat: Seat) -> Cast:
-        machine = self.subject.machine()
+        subject = self.subject
+        machine = subject.planted() if seat.node in subject.wrong else subject.machine()
         self.judge.begins(seat.node, machine)
         reader = reader_of(seat.node)
         plan = self.plan
@@ -125,6 +129,7 @@ class _Run:
             drift_ppm=plan.drift_ppm,
             log_max=plan.log_max,
             journal_bytes=plan.journal_bytes,
+            digest_slots=plan.digest_slots,
         )
         (bootstrap,) = seat_log(
             seat.node,
@@ -185,6 +190,7 @@ class _Run:
         return [
             name
             for name, machine in state.machines.items()
+            if name not in self.subject.wrong
             if state.applied[name] <= last or machine.sessions
         ]
 

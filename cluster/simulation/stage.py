@@ -34,6 +34,7 @@ from holdfast.actors.message import (
     node_of,
     role_of,
 )
+from holdfast.actors.notice import Notice
 from holdfast.actors.role import Role
 from holdfast.cluster.recipe import Cast
 from holdfast.cluster.simulation.ground import Machine
@@ -208,6 +209,9 @@ class Stage:
             counted = tuple(Counted(name, times) for name, times in sorted(self.counters.items()))
             uptime_ms = ms_between(self._begun, self.now())
             self.put(to, sender, Reported(uptime_ms=uptime_ms, counters=counted), self.node.boot)
+        elif isinstance(event, Notice):
+            self.world.marks[f"notice.{event.level.name.lower()}"] += 1
+            self.world.mishap(self.node.name, event.text)
         else:
             self.world.marks["host.nobody_there"] += 1
 

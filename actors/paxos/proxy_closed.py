@@ -1,0 +1,88 @@
+"""A proxy that must not serve any more: it describes itself, and refuses everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.actors.client.message import Close
+from holdfast.actors.client.message import Closed as Left
+from holdfast.actors.effect import Effect, Effects, Observe, Send
+from holdfast.actors.lock.backend import Report, Reported
+from holdfast.actors.lock.message import Describe, NodeStatus, Reason
+from holdfast.actors.lock.name import OWNER_BYTES_MAX
+from holdfast.actors.message import Address, Instant, address_of, node_of
+from holdfast.actors.paxos.proxy_event import Asked, Heard, Question
+from holdfast.actors.paxos.proxy_reading import QUESTIONS_MAX
+from holdfast.actors.paxos.proxy_wording import refuse
+
+
+class Closed:
+    """What is left of a proxy whose node is quarantined.
+
+    Callers inside the process are refused at once. A client elsewhere is not answered, as if the
+    node had crashed: it goes on through another node, and keeps its session, holds and waits.
+
+    Args:
+        node: this node.
+        members: all members, sorted.
+        why: why it does not serve, in words.
+
+    """
+
+    def __init__(self, node: str, members: tuple[str, ...], why: str) -> None:
+        self.node = node
+        self.members = members
+        self.why = why
+        self.asked: list[tuple[Address, Describe]] = []
+
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+        """Describe this node, or refuse."""
+        del now
+        match event:
+            case Describe():
+                return self._on_describe(sender, event)
+            case Reported():
+                return self._on_reported(event)
+            case Close():
+                return (Send(sender, Left(unanswered=0)),)
+            case _:
+                pass
+        if isinstance(event, Asked | Question):
+            return self.refuse_all(((sender, event),))
+        return (Observe("proxy.closed_ignores"),)
+
+    def refuse_all(self, asked: Iterable[tuple[Address, Asked | Question | None]]) -> list[Effect]:
+        """Refuse what callers inside the process asked."""
+        text = f"node {self.node} does not serve: {self.why}"
+        return [
+            refuse(asker, one, Reason.UNAVAILABLE, text)
+            for asker, one in asked
+            if one is not None and asker and node_of(asker) == self.node
+        ]
+
+    def _on_describe(self, asker: Address, describe: Describe) -> Effects:
+        if len(self.asked) >= QUESTIONS_MAX or len(describe.session) > OWNER_BYTES_MAX:
+            return (Observe("proxy.describe_dropped"),)
+        self.asked.append((asker, describe))
+        return (Send(address_of(self.node, "node"), Report()),) if len(self.asked) == 1 else ()
+
+    def _on_reported(self, reported: Reported) -> Effects:
+        asked, self.asked = self.asked, []
+        return [
+            Send(
+                asker,
+                NodeStatus(
+                    node=self.node,
+                    protocol="paxos",
+                    nodes=self.members,
+                    ready=False,
+                    detail=self.why,
+                    uptime_ms=reported.uptime_ms,
+                    counters=reported.counters,
+                    locks=(),
+                    session=describe.session,
+                    request=describe.request,
+                ),
+            )
+            for asker, describe in asked
+        ]

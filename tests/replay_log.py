@@ -1,0 +1,52 @@
+"""Apply a log to a `LockTable` and print what came of it; run by several Pythons.
+
+It reads a JSON array of ``[time_ms, tag, {field: value}]`` from standard input. It imports only
+the table and the standard library, so that an interpreter without any installed package can run
+it: ``holdfast`` is a bare namespace here, since the real one imports ZeroMQ and CBOR.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import types
+import unicodedata
+from pathlib import Path
+
+package = types.ModuleType("holdfast")
+package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "holdfast")]
+sys.modules["holdfast"] = package
+
+from holdfast.actors.lock.command import CloseReason, CloseSession  # noqa: E402
+from holdfast.actors.lock.spelling import spell  # noqa: E402
+from holdfast.actors.lock.table import LockTable  # noqa: E402
+from holdfast.actors.message import REGISTRY  # noqa: E402
+
+
+def main() -> None:
+    table = LockTable()
+    outcomes: list[str] = []
+    digests: list[str] = []
+    for number, (time_ms, tag, fields) in enumerate(json.load(sys.stdin)):
+        if tag == CloseSession.TAG:
+            fields["reason"] = CloseReason(fields["reason"])
+        command = REGISTRY[tag](**fields)
+        outcomes += [spell(one).decode() for one in table.apply(time_ms, command)]  # type: ignore[arg-type]
+        if number % 50 == 0:
+            digests.append(table.digest().hex())
+            table = LockTable.restore(table.snapshot())
+    digests.append(table.digest().hex())
+    result = {
+        "unicode": unicodedata.unidata_version,
+        "grants": sum(outcome.startswith("[147,") for outcome in outcomes),
+        "invalid": sum(',10,"' in outcome for outcome in outcomes),
+        "outcomes": outcomes,
+        "digests": digests,
+        "all": hashlib.sha256("\n".join((*outcomes, *digests)).encode()).hexdigest(),
+    }
+    json.dump(result, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Three real nodes, one of which has a bug in its table: it is found, and stays out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loguru import logger
+from rich.console import Console
+
+import holdfast
+from holdfast.actors.effect import Spawn
+from holdfast.actors.error import UnavailableError
+from holdfast.actors.lock.command import AcquireLock, Command
+from holdfast.actors.lock.message import Acquire, NodeStatus
+from holdfast.actors.lock.outcome import Outcome
+from holdfast.actors.lock.table import LockTable
+from holdfast.actors.message import node_of
+from holdfast.actors.paxos.replica import Replica
+from holdfast.cluster import log, recipe
+from holdfast.cluster.cli.status import nodes_table
+from holdfast.cluster.config import Config, parse, starting_config
+from holdfast.cluster.lock_machine import LockMachine
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+from holdfast.cluster.simulation import planting
+
+LONG_S = 60.0
+WRONG = "n2"
+
+
+class LosesCount(LockTable):
+    """Gives out the fence after the next one, once."""
+
+    def apply(self, batch_time_ms: int, command: Command) -> list[Outcome]:
+        if isinstance(command, AcquireLock) and command.lock == "the fatal one":
+            self.fence += 1
+        return super().apply(batch_time_ms, command)
+
+
+class WrongMachine(LockMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = LosesCount()
+
+
+@contextmanager
+def planted(monkeypatch: pytest.MonkeyPatch, *, bug: bool) -> Generator[None]:
+    """Let nodes compare every 20 slots, and give `WRONG` the bug."""
+    sound = recipe.paxos
+
+    def change(spawn: Spawn) -> Spawn:
+        if spawn.role is not Replica:
+            return spawn
+        wrong = bug and node_of(spawn.address) == WRONG
+        more: dict[str, Any] = {"machine": WrongMachine()} if wrong else {}
+        return replace(spawn, arguments={**spawn.arguments, "digest_slots": 20, **more})
+
+    seated = planting.planted(sound, change)
+    with monkeypatch.context() as patch:
+        patch.setitem(recipe.RECIPES, "paxos", seated)
+        yield
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    found: list[str] = []
+    sink = logger.add(found.append, format="{level} {extra[node]} {message}", level="WARNING")
+    logger.enable(log.PACKAGE)
+    yield found
+    log.silence()
+    logger.remove(sink)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    nodes = ("n1", "n2", "n3")
+    addresses = {
+        node: f"tcp://127.0.0.1:{port}"
+        for node, port in zip(nodes, free_ports(len(nodes)), strict=True)
+    }
+    text = starting_config(addresses, protocol="paxos")
+    return parse(text, tmp_path)
+
+
+def described(client: holdfast.Client, node: str) -> NodeStatus | None:
+    return next((one for one in client.describe() if one.node == node), None)
+
+
+def use_until_found(client: holdfast.Client) -> NodeStatus:
+    """Use locks until `WRONG` says that it has diverged."""
+    ends = time.monotonic() + LONG_S
+    while time.monotonic() < ends:
+        for _ in range(10):
+            with client.lock("a", timeout=LONG_S):
+                pass
+        status = described(client, WRONG)
+        if status is not None and "differs from a majority" in status.detail:
+            return status
+    pytest.fail("nobody noticed")
+
+
+def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
+    monkeypatch: pytest.MonkeyPatch, config: Config, lines: list[str]
+) -> None:
+    connect = ",".join(config.nodes.values())
+    with planted(monkeypatch, bug=True):
+        first, second, third = (Node.start(config, name) for name in ("n1", WRONG, "n3"))
+        with holdfast.connect(connect, cluster=config.cluster, timeout=LONG_S) as client:
+            with client.lock("a", timeout=LONG_S):
+                pass  # All members have met.
+            second.stop()
+            with client.lock("a", timeout=LONG_S):
+                second = Node.start(config, WRONG)  # It does not lead.
+            fatal = client.lock("the fatal one", timeout=LONG_S)
+            held = fatal.acquire()
+            status = use_until_found(client)
+            assert not status.ready
+            assert "replace it" in status.detail
+            assert fatal.fence == held
+            with pytest.raises(UnavailableError, match="does not serve"):
+                second.proxy.ask(Acquire(lock="b"), timeout=LONG_S)
+            assert second.failure is None
+            critical = [line for line in lines if line.startswith(f"CRITICAL {WRONG}")]
+            assert len(critical) == 1
+            assert "fence" in critical[0]
+            assert "n1 has digest" in critical[0]
+            second.stop()
+    with planted(monkeypatch, bug=False):  # As if the bug were mended: the journal is no good.
+        second = Node.start(config, WRONG)
+        with holdfast.connect(connect, cluster=config.cluster, timeout=LONG_S) as client:
+            status = use_until_found(client)
+            shown = StringIO()
+            Console(file=shown, width=200).print(nodes_table([status], asked=1))
+            assert "not ready" in shown.getvalue()
+            assert "replace it" in " ".join(shown.getvalue().split())
+        second.stop()
+    assert first.failure is None
+    assert third.failure is None
+    third.stop()
+    first.stop()

@@ -1,0 +1,124 @@
+"""Which names are accepted, character by character, at every door and in the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast.actors.bakery.config import Terms
+from holdfast.actors.bakery.door_wording import problem_of
+from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock.command import AcquireLock, OpenSession, check_command
+from holdfast.actors.lock.message import Acquire, Reason, Release
+from holdfast.actors.lock.name import (
+    check_lock_name,
+    check_new_lock_name,
+    check_owner,
+    is_invisible,
+)
+from holdfast.actors.lock.outcome import Held
+from holdfast.actors.lock.table import LockTable
+from holdfast.actors.message import Address
+from holdfast.actors.paxos.proxy_command import translate
+from holdfast.transport.name import check_node
+
+TERMS = Terms()
+FORBIDDEN = (
+    *range(0x20),
+    *range(0x7F, 0xA0),
+    0x61C,
+    *range(0x200E, 0x2010),
+    *range(0x2028, 0x202F),
+    *range(0x2066, 0x206A),
+    0xD800,
+    0xDBFF,
+    0xDC00,
+    0xDFFF,
+)
+BESIDE = (0x20, 0x7E, 0xA0, 0x61B, 0x61D, 0x200D, 0x2010, 0x2027, 0x202F, 0x2065, 0x206A, 0xD7FF)
+UNASSIGNED = (0x378, 0x1FAE8, 0x1FAE9, 0x2FFC, 0xE000, 0xF0000, 0x10FFFF)
+INVISIBLE = (
+    " \u00a0\u00ad\u034f\u115f\u1160\u17b4\u180b\u180e\u2000\u200b\u200d\u202f\u205f\u2060\u2064"
+)
+MORE = "\u2800\u3000\u3164\ufe00\ufe0f\ufeff\uffa0\U000e0001\U000e0041\U000e01ef\U000e0fff"
+
+
+@pytest.mark.parametrize("number", FORBIDDEN)
+@pytest.mark.parametrize("beside", ["a", "\u00e9"], ids=["ascii", "other"])
+def test_a_forbidden_character_is_refused_by_number_everywhere(number: int, beside: str) -> None:
+    text = f"{beside}{chr(number)}{beside}"
+    for check in (check_lock_name, check_owner):
+        with pytest.raises(InvalidRequestError, match=rf"U\+{number:04X}"):
+            check(text)
+    with pytest.raises(ValueError, match=rf"U\+{number:04X}"):
+        check_node(text)
+    about: dict[str, Any] = {"session": "s.1", "owner": "o", "request": 1}
+    for command in (
+        AcquireLock(**about, lock=text),
+        AcquireLock(session="s.1", owner=text, request=1, lock="x"),
+        AcquireLock(**about, lock="x", label=text),
+        OpenSession(session=text, ttl_ms=1_000),
+    ):
+        with pytest.raises(InvalidRequestError):
+            check_command(command)
+
+
+@pytest.mark.parametrize("number", [*BESIDE, *UNASSIGNED])
+def test_all_other_characters_are_accepted_whether_unicode_has_them_yet_or_not(number: int) -> None:
+    text = f"a{chr(number)}"
+    check_new_lock_name(text)
+    check_owner(text)
+    check_command(AcquireLock(session="s.1", owner=text, request=1, lock=text, label=text))
+
+
+def test_what_is_refused_does_not_depend_on_how_a_text_is_stored() -> None:
+    """ASCII, Latin-1 and wider texts take different ways through the check."""
+    chance = Random(1)
+    for _ in range(3_000):
+        numbers = [chance.choice((0x61, 0x7F, 0xE9, 0x85, 0x1F600, 0x202E)) for _ in range(3)]
+        text = "".join(map(chr, numbers))
+        allowed = set(numbers).isdisjoint(FORBIDDEN)
+        try:
+            check_owner(text)
+        except InvalidRequestError:
+            assert not allowed
+        else:
+            assert allowed
+
+
+def at_the_log(lock: str) -> str:
+    try:
+        translate(Acquire(lock=lock, session="s.1", owner="o", request=1))
+    except InvalidRequestError as refused:
+        return str(refused)
+    return ""
+
+
+def at_the_bakery(lock: str) -> str:
+    asked = Acquire(lock=lock, session="c", owner="o", request=1, limit=1)
+    reason, text = problem_of("n1", TERMS, Address("c/session"), asked)
+    assert reason is Reason.INVALID
+    return text
+
+
+DOORS: dict[str, Callable[[str], str]] = {"paxos": at_the_log, "bakery": at_the_bakery}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("lock", [*INVISIBLE, *MORE, INVISIBLE, "  "])
+def test_a_door_refuses_to_acquire_a_lock_that_nobody_can_see(door: str, lock: str) -> None:
+    assert is_invisible(lock)
+    assert "no visible character" in DOORS[door](lock)
+    assert DOORS[door](f"{lock[:60]}a") == ""
+
+
+def test_the_table_still_decides_about_invisible_names_as_earlier_versions_did() -> None:
+    """A member that replays an old log must come to the same table (`check_new_lock_name`)."""
+    table = LockTable()
+    table.apply(0, OpenSession(session="s", ttl_ms=1_000))
+    (held,) = table.apply(1, AcquireLock(session="s.1", owner="o", request=1, lock="\u3164"))
+    assert isinstance(held, Held)
+    translate(Release(lock="\u3164", session="s.1", owner="o", request=2, fence=held.fence))

@@ -1,0 +1,151 @@
+"""A member whose state machine has a bug is found by the product itself, and leaves the group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from holdfast.actors.effect import Spawn
+from holdfast.actors.lock.command import AcquireLock, Command
+from holdfast.actors.lock.outcome import Outcome
+from holdfast.actors.lock.table import LockTable
+from holdfast.actors.message import node_of
+from holdfast.actors.paxos.replica import Replica
+from holdfast.cluster.lock_machine import LockMachine
+from holdfast.cluster.recipe import Recipe, Settings, paxos
+from holdfast.cluster.simulation.paxos_judge import INVARIANTS
+from holdfast.cluster.simulation.paxos_machine import Appended, Register, Request
+from holdfast.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
+from holdfast.cluster.simulation.paxos_run import LogReport, Subject, run_log_seed
+from holdfast.cluster.simulation.planting import planted
+from holdfast.cluster.simulation.promise import KEEPS_DISKS, promise_of
+from holdfast.cluster.simulation.run import run_seed
+
+SEEDS = range(6)
+
+JUDGED = frozenset(INVARIANTS) - {"P13", "P14", "S1"}
+"""A member that is wrong may tell a client something wrong before anybody can notice."""
+
+
+class Repeats(Register):
+    """Appends an entry twice, now and then."""
+
+    def append(self, request: Request, command: bytes) -> Appended:
+        if self.position % 9 == 8:
+            super().append(request, command)
+        return super().append(request, command)
+
+
+class AnotherDecision(Register):
+    """Comes to other entries than the others for a while, and to their state again."""
+
+    def append(self, request: Request, command: bytes) -> Appended:
+        told = super().append(request, command)
+        if self.position % 8 == 5:
+            self.made += 1
+        return told
+
+
+class ExtendsNothing(Register):
+    """Ends all sessions when a reign begins."""
+
+    def extend(self, now: int) -> None:
+        self.sessions = {name: (now, ttl) for name, (_, ttl) in self.sessions.items()}
+
+
+BUGS = {kind.__name__: kind for kind in (Repeats, AnotherDecision, ExtendsNothing)}
+
+
+def plan_of(seed: int, nodes: int = 3) -> LogPlan:
+    """Return a plan in which members compare often, keep their disks, and get all from the log."""
+    plan = draw_log_plan(seed)
+    disks = replace(plan.misfortune, lose_disk_every_ms=0, old_copy_every_ms=0)
+    return replace(
+        plan,
+        misfortune=disks,
+        nodes=nodes,
+        digest_slots=5,
+        log_max=10_000,
+        ttl_ms=600,
+        journal_bytes=1 << 23,
+    )
+
+
+def run(seed: int, bug: type[Register], nodes: int = 3, digest_slots: int = 5) -> LogReport:
+    plan = replace(plan_of(seed, nodes), digest_slots=digest_slots)
+    subject = Subject(wrong=frozenset({"n2"}), planted=bug)
+    return run_log_seed(seed, plan=plan, subject=subject, judged=JUDGED)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_a_member_with_a_bug_is_quarantined_and_the_others_go_on(bug: str, nodes: int) -> None:
+    """P20 is judged, and after it P1 to P12 and that the others answer everybody (P19)."""
+    marks: Counter[str] = Counter()
+    for seed in SEEDS:
+        report = run(seed, BUGS[bug], nodes)
+        assert report.violation is None, (seed, report.violation)
+        assert report.answers > 0
+        marks.update(name for name, count in report.marks.items() if count)
+    assert marks["paxos.diverged"] >= len(SEEDS) // 2, marks
+    assert marks["notice.critical"] == marks["paxos.diverged"]
+
+
+def test_nobody_is_quarantined_in_a_group_without_a_bug() -> None:
+    for seed in range(20):
+        report = run_log_seed(seed, plan=plan_of(seed, 3 + seed % 3))
+        assert report.violation is None, (seed, report.violation)
+        assert not report.marks.get("paxos.diverged")
+        assert not report.marks.get("notice.error")
+
+
+class CountsTwice(LockTable):
+    """Counts one sign of life twice, now and then; no client can see that."""
+
+    def apply(self, batch_time_ms: int, command: Command) -> list[Outcome]:
+        if isinstance(command, AcquireLock) and command.request % 4 == 0:
+            self.sessions.signs += 1
+        return super().apply(batch_time_ms, command)
+
+
+def product(wrong: str) -> Recipe:
+    """Return the whole product, which compares often, with a bug in the table of ``wrong``."""
+
+    def change(spawn: Spawn) -> Spawn:
+        if spawn.role is not Replica:
+            return spawn
+        machine = LockMachine()
+        if node_of(spawn.address) == wrong:
+            machine.table = CountsTwice()
+        more = {"machine": machine, "digest_slots": 10}
+        return replace(spawn, arguments={**spawn.arguments, **more})
+
+    return planted(paxos, change)
+
+
+SILENT = "everybody was done, n2/proxy: it never answered"
+"""What the auditor says, who asks every member in the end: a quarantined one does not answer."""
+
+
+@pytest.mark.parametrize("wrong", ["n2", ""])
+def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(wrong: str) -> None:
+    promise = replace(promise_of("paxos", Settings()), survives=KEEPS_DISKS)
+    marks: Counter[str] = Counter()
+    for seed in range(10):
+        report = run_seed(product(wrong), seed, promise=promise)
+        silent = bool(wrong) and (report.violation or "").endswith(SILENT)
+        assert report.violation is None or silent, (seed, report.violation)
+        marks.update(name for name, count in report.marks.items() if count)
+    if wrong:
+        assert marks["paxos.diverged"] >= 5, marks
+    else:
+        assert not marks["paxos.diverged"] + marks["notice.error"] + marks["notice.warning"]
+
+
+def test_without_the_comparison_nobody_would_notice() -> None:
+    """What the tests above find is found by nothing else."""
+    for seed in SEEDS:
+        report = run(seed, Repeats, digest_slots=1 << 40)
+        assert not report.marks.get("paxos.diverged")

@@ -1,0 +1,187 @@
+"""A replica whose state differs from a majority's leaves the group, and says what to do."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from holdfast.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from holdfast.actors.lock.command import (
+    OpenSession,
+)
+from holdfast.actors.message import Address, Instant, address_of
+from holdfast.actors.notice import Level, Notice
+from holdfast.actors.paxos.config import Config, View, acceptor_of, leader_of, replica_of
+from holdfast.actors.paxos.digest_message import (
+    SCHEME,
+    Compare,
+    Diverged,
+    Divergence,
+    Figure,
+    Isolate,
+    TableDigest,
+)
+from holdfast.actors.paxos.event import Decided, Learned, Withdraw
+from holdfast.actors.paxos.journal import Recovered, recover
+from holdfast.actors.paxos.message import Batch
+from holdfast.actors.paxos.replica import Replica
+from holdfast.actors.paxos.seating import LogOptions, seat_log
+from holdfast.actors.paxos.watching import ADVICE, Quarantined
+from holdfast.cluster.lock_machine import LockMachine
+from holdfast.cluster.simulation.machine import HOST
+from holdfast.transport.wire import encode
+
+T0 = Instant(0)
+LISTENER = address_of("a", "proxy")
+MEMBERS = ("a", "b", "c")
+
+
+def digest(slot: int, state: int, decided: int | None = 0, **more: Any) -> TableDigest:
+    fields: dict[str, Any] = {"scheme": SCHEME, "asks": False} | more
+    return TableDigest(
+        slot=slot, state=state, decided=decided, counters=(Figure("fence", state),), **fields
+    )
+
+
+def replica(machine: LockMachine | None = None, digest_slots: int = 2) -> Replica:
+    return Replica(
+        replica_of("a"),
+        HOST,
+        node="a",
+        config=Config(View(0, MEMBERS)),
+        machine=machine or LockMachine(),
+        recovered=Recovered(),
+        listener=LISTENER,
+        digest_slots=digest_slots,
+    )
+
+
+def decide(role: Replica, slot: int) -> list[Any]:
+    opening = encode(OpenSession(session=f"s{slot}", ttl_ms=50_000))
+    batch = Batch(time_ms=slot, commands=(opening,))
+    return list(role.handle(leader_of("a"), Decided(slot=slot, batch=batch), T0))
+
+
+def sent(effects: Effects, kind: type[Any]) -> list[Any]:
+    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
+
+
+def test_at_an_agreed_slot_a_replica_tells_all_others() -> None:
+    role = replica()
+    role.begin(T0)
+    effects = decide(role, 1)  # The state before slot 2.
+    assert [one.slot for one in sent(effects, TableDigest)] == [2, 2]
+    to = {e.to for e in effects if isinstance(e, Send) and type(e.message) is TableDigest}
+    assert to == {replica_of("b"), replica_of("c")}
+    assert any(isinstance(e, Wake) and e.timer == Compare(slot=2, attempt=1) for e in effects)
+    assert sent(decide(role, 2), TableDigest) == []
+
+
+def test_a_replica_that_differs_from_a_majority_leaves_the_group() -> None:
+    role = replica()
+    role.begin(T0)
+    (own, _) = sent(decide(role, 1), TableDigest)
+    wrong = TableDigest(
+        scheme=SCHEME, slot=2, state=own.state ^ 1, decided=own.decided,
+        counters=(Figure("fence", 7),), asks=False,
+    )  # fmt: skip
+    assert sent(role.handle(replica_of("b"), wrong, T0), Withdraw) == []
+    effects = list(role.handle(replica_of("c"), wrong, T0))
+    (persist,) = [e for e in effects if isinstance(e, Persist)]
+    assert isinstance(persist.record, Diverged)
+    assert "fence 0" in persist.record.why
+    assert "b has" in persist.record.why
+    assert "fence 7" in persist.record.why
+    assert sent(effects, Withdraw) == [Withdraw()]
+    assert Wake(0, Isolate()) in effects
+    assert effects.index(persist) == 0
+    ended = list(role.handle(role.address, Isolate(), T0))
+    retired = {e.address for e in ended if isinstance(e, Retire)}
+    assert {acceptor_of("a"), leader_of("a"), replica_of("a")} <= retired
+    (spawn,) = [e for e in ended if isinstance(e, Spawn)]
+    assert (spawn.address, spawn.role) == (replica_of("a"), Quarantined)
+
+
+def test_a_diverged_journal_seats_nothing_but_the_quarantine() -> None:
+    record = Diverged(slot=2, why="it differs")
+    assert recover([record]).diverged == "it differs"
+    (spawn,) = seat_log(
+        "a",
+        MEMBERS,
+        Random(1),
+        LockMachine(),
+        records=[record],
+        journal=1,
+        boot=1,
+        date_ms=1,
+        options=LogOptions(listener=LISTENER),
+    )
+    assert spawn.role is Quarantined
+    role = Quarantined(spawn.address, HOST, **spawn.arguments)
+    effects = role.begin(T0)
+    (notice,) = sent(effects, Notice)
+    assert notice.level is Level.CRITICAL
+    assert "it differs" in notice.text
+    assert ADVICE in notice.text
+    (told,) = sent(effects, Divergence)
+    assert told.quarantined
+    assert Observe("paxos.quarantined") in effects
+
+
+def test_members_that_differ_without_a_majority_say_so_and_go_on() -> None:
+    role = replica()
+    role.begin(T0)
+    (own, _) = sent(decide(role, 1), TableDigest)
+    other = digest(2, own.state ^ 1)
+    role.handle(replica_of("b"), other, T0)
+    effects: Effects = ()
+    for attempt in range(1, 5):
+        effects = role.handle(role.address, Compare(slot=2, attempt=attempt), T0)
+        if attempt <= 3:
+            (asked,) = sent(effects, TableDigest)
+            assert asked.asks
+    (notice,) = sent(effects, Notice)
+    assert notice.level is Level.ERROR
+    (told,) = sent(effects, Divergence)
+    assert not told.quarantined
+    assert decide(role, 2)  # It goes on.
+
+
+def test_strangers_are_not_heard() -> None:
+    role = replica()
+    role.begin(T0)
+    for sender in ("d/replica", "b/acceptor", "a/replica"):
+        effects = role.handle(Address(sender), digest(2, 5), T0)
+        assert effects == (Observe("paxos.stranger_digests"),)
+
+
+def test_whoever_is_asked_answers_if_it_still_can() -> None:
+    role = replica()
+    role.begin(T0)
+    decide(role, 1)
+    effects = role.handle(replica_of("b"), digest(2, 5, asks=True), T0)
+    assert [e.to for e in effects if isinstance(e, Send) and type(e.message) is TableDigest] == [
+        replica_of("b")
+    ]
+
+
+def test_a_restarted_replica_compares_what_its_journal_led_to() -> None:
+    batches = tuple(Batch(time_ms=n, commands=()) for n in range(1, 8))
+    role = Replica(
+        replica_of("a"),
+        HOST,
+        node="a",
+        config=Config(View(0, MEMBERS)),
+        machine=LockMachine(),
+        recovered=Recovered(decided=batches),
+        digest_slots=2,
+    )
+    assert {one.slot for one in sent(role.begin(T0), TableDigest)} == {8}
+
+
+def test_after_a_restore_the_next_step_is_compared() -> None:
+    role = replica(digest_slots=300)  # A step is 3 slots.
+    role.begin(T0)
+    learned = tuple((n, Batch(time_ms=n, commands=())) for n in range(1, 6))
+    effects = role.handle(Address("a/catchup"), Learned(slots=learned, committed=6), T0)
+    assert {one.slot for one in sent(effects, TableDigest)} == {3}  # The first after a start.

@@ -1,0 +1,203 @@
+"""One log, applied by Pythons whose Unicode differs, gives one table and the same outcomes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.actors.lock.command import (
+    TTL_MS_MAX,
+    AcquireLock,
+    CancelWait,
+    CloseReason,
+    CloseSession,
+    Command,
+    ExtendSessions,
+    ForceRelease,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+)
+
+REPLAY = Path(__file__).with_name("replay_log.py")
+
+VERSION = "import sys, unicodedata; print(sys.version_info >= (3, 11), unicodedata.unidata_version)"
+
+EDGES = (
+    "\U0001fae8",  # Assigned in Unicode 15.0, not in 14.0.
+    "\u2ffc",  # Assigned in 15.1.
+    "\u1c89",  # The same, in 16.0.
+    "\U00010d40",
+    "\U0001fae9",
+    "\u0378",  # Never assigned so far.
+    "\ue000",
+    "\u00a0",
+    "\u00ad",
+    "\u200b",
+    "\u2028",
+    "\u202e",
+    "\u2066",
+    "\u061c",
+    "\x7f",
+    "\x85",
+    "\x1b",
+    "'",
+    '"',
+    "\\",
+    "\u00e9",
+    "e\u0301",
+    "\u3164",
+    " ",
+    "",
+    "\U000e0041",
+    "\U0010ffff",
+)
+"""Characters about which Pythons disagree, or an earlier version of the rules did."""
+
+
+def log_of(seed: int, length: int = 600) -> list[tuple[int, Command]]:
+    """Return a log that is full of unusual names, as owners, sessions, labels and locks."""
+    chance = random.Random(seed)
+
+    def name() -> str:
+        if chance.random() < 0.3:
+            return chance.choice(("orders/1", "orders/2", "x"))
+        signs = [chance.choice(EDGES), chr(chance.randrange(0x20, 0xD800))]
+        if chance.random() < 0.5:
+            signs.append(chr(chance.randrange(0xE000, 0x110000)))
+        chance.shuffle(signs)
+        return "".join(signs[: chance.randrange(1, 4)])
+
+    known = [name() for _ in range(40)]
+    sessions: list[str] = ["s.1"]
+    log: list[tuple[int, Command]] = [(0, OpenSession(session="s", ttl_ms=TTL_MS_MAX))]
+    time_ms = 0
+    for request in range(1, length):
+        time_ms += chance.choice((0, 0, 1, 40, 400))
+        who: dict[str, Any] = {
+            "session": chance.choice(("s.1", "s.1", *sessions)),
+            "owner": chance.choice(known[:8]),
+        }
+        about: dict[str, Any] = {**who, "request": request, "lock": chance.choice(known)}
+        label, fence = chance.choice(known), chance.randrange(1, request + 1)
+        kind = chance.randrange(20)
+        command: Command
+        if kind == 0:
+            opened = chance.choice(known) or "t"
+            command = OpenSession(session=opened, ttl_ms=chance.choice((300, 9_000)), label=label)
+            sessions += [f"{opened}.{number}" for number in (2, 3, 4, 5)]
+        elif kind == 1:
+            command = KeepSession(session=who["session"])
+        elif kind == 2:
+            command = CloseSession(
+                session=chance.choice(sessions[1:] or ["t.9"]), reason=CloseReason.FORCED
+            )
+        elif kind == 3:
+            command = ExtendSessions(master=label)
+        elif kind == 4:
+            command = ForceRelease(
+                operator=label, request=request, lock=about["lock"], fence=fence // 2
+            )
+        elif kind == 5:
+            command = CancelWait(**who, request=max(1, request - 3), lock=about["lock"])
+        elif kind < 9:
+            command = ReleaseLock(**about, fence=fence)
+        else:
+            wait_ms = chance.choice((None, 0, 500))
+            command = AcquireLock(**about, wait_ms=wait_ms, label=label)
+        log.append((time_ms, command))
+    return log
+
+
+def replay(python: str, log: list[tuple[int, Command]]) -> dict[str, Any]:
+    """Return what the interpreter ``python`` makes of ``log``."""
+    rows = [
+        [time_ms, command.TAG, {name: getattr(command, name) for name in type(command).__slots__}]
+        for time_ms, command in log
+    ]
+    environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "random", "LC_ALL": "C"}
+    done = subprocess.run(
+        [python, "-I", str(REPLAY)],
+        input=json.dumps(rows),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def interpreters() -> Iterator[str]:
+    """Yield the Pythons of this machine: those of pyenv, and those on the path."""
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from (str(found) for found in sorted(root.glob("versions/*/bin/python")))
+    for name in ("python3.11", "python3.12", "python3.13", "python3.14", "python3.15", "python3"):
+        for folder in os.environ.get("PATH", "").split(os.pathsep):
+            found = shutil.which(name, path=folder)
+            if found is not None:
+                yield found
+
+
+def others() -> dict[str, str]:
+    """Return an interpreter for each Unicode version that is not this Python's own."""
+    found: dict[str, str] = {}
+    for python in interpreters():
+        done = subprocess.run(
+            [python, "-I", "-c", VERSION], capture_output=True, text=True, check=False, timeout=60
+        )
+        recent, _, unicode = done.stdout.strip().partition(" ")
+        if done.returncode == 0 and recent == "True" and unicode != unicodedata.unidata_version:
+            found.setdefault(unicode, python)
+    return found
+
+
+@pytest.fixture(scope="module")
+def pythons() -> dict[str, str]:
+    found = others()
+    if not found:
+        text = f"no other Python 3.11+ here has another Unicode than {unicodedata.unidata_version}"
+        assert os.environ.get("CI") != "true", f"{text}; .ci/run has to provide one"
+        pytest.skip(text)
+    return found
+
+
+def test_a_name_that_only_newer_pythons_know_is_decided_alike(pythons: dict[str, str]) -> None:
+    """Found on real nodes: one granted what two refused, and then gave out fences twice."""
+    about: dict[str, Any] = {"session": "s.1", "owner": "o"}
+    log: list[tuple[int, Command]] = [
+        (0, OpenSession(session="s", ttl_ms=60_000)),
+        (1, AcquireLock(**about, request=1, lock="x\U0001fae8")),
+        (2, AcquireLock(**about, request=2, lock="plain1")),
+        (3, ReleaseLock(**about, request=3, lock="plain1", fence=2)),
+    ]
+    mine = replay(sys.executable, log)
+    for unicode, python in pythons.items():
+        theirs = replay(python, log)
+        assert theirs["unicode"] == unicode
+        assert theirs["outcomes"] == mine["outcomes"]
+        assert theirs["digests"] == mine["digests"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_logs_come_to_the_same_everywhere(pythons: dict[str, str], seed: int) -> None:
+    log = log_of(seed)
+    mine = replay(sys.executable, log)
+    assert mine["grants"] >= 10
+    assert mine["invalid"] > 5
+    for python in pythons.values():
+        theirs = replay(python, log)
+        assert theirs["outcomes"] == mine["outcomes"]
+        assert theirs["digests"] == mine["digests"]
