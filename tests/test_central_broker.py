@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.central.broker import WAITERS_SHOWN_MAX, Broker
+from holdfast.actors.central.broker import Broker
 from holdfast.actors.central.client import LockClient
 from holdfast.actors.central.message import (
     Glance,
@@ -18,6 +18,7 @@ from holdfast.actors.central.message import (
     ProbeServer,
     Release,
 )
+from holdfast.actors.central.ticket import WAITERS_SHOWN_MAX
 from holdfast.actors.central.watch import LOOKS_MAX, PEEKS_MAX, SILENT_MS, ServerWatch
 from holdfast.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn, Wake
 from holdfast.actors.lock.backend import Full, Give, Got, Look, Ready, Seen, Want

@@ -144,7 +144,7 @@ class Outstanding:
                 pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
                 effects += self._say(pending, now)
             elif not isinstance(pending.asked, Release):
-                effects += self._again(pending, other, now)
+                effects += self.again(pending, other, now)
             else:
                 continue
             effects.append(Observe("client.request_moved"))
@@ -241,7 +241,8 @@ class Outstanding:
         # With every link broken nobody else will judge the wait, and nobody can grant it.
         return later(pending.ends_at, MARGIN_MS if self.gates.any_usable() else 0)
 
-    def _again(self, pending: Pending, gate: Address, now: Instant) -> list[Effect]:
+    def again(self, pending: Pending, gate: Address, now: Instant) -> list[Effect]:
+        """Ask ``gate`` under a new number, and withdraw a wait under the old one."""
         effects = self.withdraw(pending, now)
         renewed = self._renumbered(pending, gate, now)
         self._file(renewed)
