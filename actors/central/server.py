@@ -64,30 +64,21 @@ class LockServer(Role[FromNode]):
     | `Request` | another holds it | not answered; the holder is reminded (see below) |
     | `Release` | it names holder and number | nobody holds it; `ReleaseAck` |
     | `Release` | anything else: it is old | only `ReleaseAck` |
-
     | `Free` | its session holds under its number, or an operator asks | nobody holds the lock |
     | `EndSession` | the session holds locks | nobody holds them; its later requests are ignored |
 
     Source: the CSE 452 design page "Distributed mutual exclusion". Where this differs:
 
-    *The acknowledgement names what it acknowledges.* The page acknowledges every
-    release with the current ``num_granted``, and that can lose a lock for ever. A client
-    releases 5 twice (it retransmits), later holds 9; the second copy of ``Release(5)``
-    arrives and is answered ``ReleaseAck(9)``; the client releases 9, that message is
-    lost, the old acknowledgement arrives and passes for an answer to it. Now the server
-    thinks the client holds 9, answers its every request with ``Grant(9)``, and the client
-    ignores them as not newer. ``tests/test_central_explore.py`` finds this in the page's
-    version and does not find it in this one.
+    *The acknowledgement names what it acknowledges.* The page acknowledges every release with
+    the current ``num_granted``, and that can lose a lock for ever: the README of this folder
+    tells how, ``tests/test_central_explore.py`` finds it.
 
-    *One count for all locks.* ``granted`` counts the grants of all locks together, so
-    that a free lock leaves nothing behind and each lock's numbers still strictly rise.
+    *One count for all locks.* So a free lock leaves nothing behind, and numbers still rise.
 
-    *Reminding the holder.* In the page a client asks for ever, so it hears of whatever
-    a late copy of its request brought it. Here a client asks only while an owner wants
-    the lock: a late request can win a lock for a client that has stopped asking, or is
-    gone. So a request that has to be ignored also repeats the grant to the holder, or
-    to what is left of it: its broker gives back what nobody wants. A holder that does
-    hold learns that somebody waits, and lets others go first (see `LockClient`).
+    *Reminding the holder.* Here a client asks only while an owner wants the lock, so a late
+    request can win a lock for a client that has stopped asking, or is gone. A request that has
+    to be ignored also repeats the grant to the holder: its broker gives back what nobody
+    wants, and a holder that does hold lets others go first (see `LockClient`).
 
     *A hold belongs to a session.* In the page it belongs to the lock client, which here dies
     with its node. So `Free` and `EndSession` end holds for a session, whichever node they come
@@ -121,10 +112,8 @@ class LockServer(Role[FromNode]):
         super().__init__(address, host)
         self.granted = granted
         self.held: dict[str, Holding] = {}
-        self.freed: dict[int, Ended] = {}
-        """By number: holds that have ended."""
-        self.ended: dict[str, None] = {}
-        """Sessions that have ended."""
+        self.freed: dict[int, Ended] = {}  # By number.
+        self.ended: dict[str, None] = {}  # Sessions.
         self.revoked: dict[tuple[str, str], Revoke] = {}
         """By lock and node: holds whose lock client may not know that they have ended."""
         self.journal = journal
@@ -203,7 +192,7 @@ class LockServer(Role[FromNode]):
         fits = lock_fits(release.lock) and 1 <= release.sequence <= NUMBER_MAX
         if not (fits and client_fits(release.client, sender)):
             return (Observe("central.release_malformed"),)
-        ack = Send(release.client, ReleaseAck(lock=release.lock, sequence=release.sequence))
+        ack = self._acknowledged(release)
         holding = self.held.get(release.lock)
         if holding is None or not self._matches(holding, release):
             return (Observe("central.release_old"), ack)
@@ -259,6 +248,9 @@ class LockServer(Role[FromNode]):
 
     def _matches(self, holding: Holding, release: Release) -> bool:
         return (holding.client, holding.number) == (release.client, release.sequence)
+
+    def _acknowledged(self, release: Release) -> Send:
+        return Send(release.client, ReleaseAck(lock=release.lock, sequence=release.sequence))
 
     def _on_peek(self, sender: Address, peek: Peek, now: Instant) -> Effects:
         if not lock_fits(peek.lock):

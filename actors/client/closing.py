@@ -98,9 +98,10 @@ class Closing:
         if now < self.due_at and any(ledger.gates.table[gate].usable for gate in left):
             return []
         if now < self.due_at and ledger.tenure.ready and not ledger.tenure.kept:
-            if not self.said:
+            gate = ledger.gates.choose()
+            if not self.said and gate.heard_at is not None:
                 return self._end_unkept(ledger, now)
-            if self.session and ledger.gates.any_usable():
+            if self.session and gate.usable:
                 return []
         closers, self.closers, self.due_at = self.closers, (), None
         if ledger.tenure.kept:  # Nobody keeps it alive any more: it ends by its TTL.

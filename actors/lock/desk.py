@@ -208,7 +208,7 @@ class Desk:
         effects: list[Effect] = []
         claim = self.claims.by_key.get(key)
         if claim is not None and claim.request == cancel.request:
-            effects += self._undo(claim)
+            effects += self._give(claim)
         done = cancelled(key, cancel.request)
         if cancel.request >= self.claims.answers.get(key, (0, None))[0]:
             self.claims.record(key, cancel.request, done)
@@ -218,7 +218,7 @@ class Desk:
         """Undo what ``session`` waits for and what it holds; its asker hears nothing of each."""
         effects: list[Effect] = []
         for claim in [c for c in self.claims.by_key.values() if c.named == session]:
-            effects += self._undo(claim)
+            effects += self._give(claim)
             self.claims.record(claim.key, claim.request, cancelled(claim.key, claim.request))
         return effects
 
@@ -227,7 +227,7 @@ class Desk:
         claim = self.claims.by_asker.get(asker)
         if claim is None:
             return ()
-        return [*self._undo(claim), Observe("proxy.abandoned")]
+        return [*self._give(claim), Observe("proxy.abandoned")]
 
     def wait_over(self, over: WaitOver, now: Instant) -> Effects:
         """End a wait whose time is up, after a look at whom it waited for."""
@@ -266,7 +266,6 @@ class Desk:
 
     def withdraw(self, claim: Claim) -> list[Effect]:
         """End a wait and say so to its asker."""
-        self._forget_query(claim)
         text = f"lock {claim.key.lock!r}: the wait was given up"
         return [*self._give(claim), self._answer_refusal(claim, Reason.CANCELLED, text)]
 
@@ -281,12 +280,9 @@ class Desk:
             self.endings.pop(claim.query, None)
             claim.query = None
 
-    def _undo(self, claim: Claim) -> list[Effect]:
-        self._forget_query(claim)
-        return self._give(claim)
-
     def _give(self, claim: Claim) -> list[Effect]:
         """Drop ``claim`` and tell the backend, unless it was told before (D2)."""
+        self._forget_query(claim)
         self.claims.drop(claim)
         if claim.phase is Phase.ENDING:
             return []

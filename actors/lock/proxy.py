@@ -44,10 +44,9 @@ from holdfast.actors.lock.session_message import (
     Evict,
     ListLocks,
     Open,
-    Opened,
 )
 from holdfast.actors.lock.timer import Sweep, TryLook, WaitOver
-from holdfast.actors.lock.wording import locks_of, refuse, status_of
+from holdfast.actors.lock.wording import locks_of, opened, refuse, status_of
 from holdfast.actors.message import Address, Instant, address_of, ms_between, node_of
 from holdfast.actors.role import Host, Role
 
@@ -145,7 +144,7 @@ class Proxy(Role[Heard]):
                 alive = Alive(session=event.session, node=self.node, request=event.request)
                 return [Send(asker, alive)]
             case Open():
-                return [Send(asker, self._opened(asker, event))]
+                return [Send(asker, opened(self.node, asker, event))]
             case DisownHold():
                 return self._on_disown(event)
             case End():
@@ -290,17 +289,3 @@ class Proxy(Role[Heard]):
             return ()
         self.sweeping = True
         return (Wake(SWEEP_MS, Sweep()),)
-
-    def _opened(self, asker: Address, opening: Open) -> Opened:
-        """Let a client of another process speak as itself, under whichever later name it came.
-
-        A client counts the sessions it began, those among them that nobody opened.
-        """
-        client = node_of(asker)
-        return Opened(
-            session=opening.session,
-            assigned=opening.session if client == self.node else client,
-            ttl_ms=0,
-            node=self.node,
-            request=opening.request,
-        )

@@ -27,8 +27,9 @@ from holdfast.actors.lock.session_message import (
     HoldLost,
     ListLocks,
     Open,
+    Opened,
 )
-from holdfast.actors.message import Address, Instant, ms_between
+from holdfast.actors.message import Address, Instant, ms_between, node_of
 
 LOCKS_SHOWN_MAX = 1_000
 """How many locks one `NodeStatus` tells of."""
@@ -105,6 +106,21 @@ def refuse(asker: Address, asked: Asked, reason: Reason, detail: str) -> Send:
         request=asked.request,
     )
     return Send(asker, no)
+
+
+def opened(node: str, asker: Address, opening: Open) -> Opened:
+    """Let a client of another process speak as itself, under whichever later name it came.
+
+    A client counts the sessions it began, those among them that nobody opened.
+    """
+    client = node_of(asker)
+    return Opened(
+        session=opening.session,
+        assigned=opening.session if client == node else client,
+        ttl_ms=0,
+        node=node,
+        request=opening.request,
+    )
 
 
 def status_of(asker: Address, inspect: Inspect, seen: Seen, *, linearizable: bool) -> Send:

@@ -54,9 +54,10 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
     `bakery` survives everything, two leaders lost at once only after a while. A hold ends with
     its lease, which its client counts by its own clock. `lamport` survives everything, as
     long as every node comes back. `central` survives everything but crashes of the server's
-    node, and with a journal these, too; a hold belongs to its client's session. `paxos` survives everything; a hold belongs to its
-    client's session, and ends when that does. That its holder knows of it first is judged
-    while no clock is further from true than declared.
+    node, and with a journal these, too; a hold lasts until its client's session ends it.
+    `paxos` survives everything; a hold belongs to its client's session, and ends when that
+    does. That its holder knows of it first is judged while no clock is further from true than
+    declared.
 
     Raises:
         ConfigError: there is no such protocol.
