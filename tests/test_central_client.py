@@ -22,8 +22,7 @@ from holdfast.actors.lock.backend import Full, Give, Got, Want
 from holdfast.actors.message import Address, Event, Instant
 from holdfast.cluster.simulation.machine import HOST
 
-ME = Address("a/clients-1-1")
-BROKER = Address("a/clients")
+ME, BROKER = Address("a/clients-1-1"), Address("a/clients")
 SERVER = Address("s/server")
 T0 = Instant(0)
 

@@ -102,7 +102,7 @@ class Outstanding:
         assert debt not in self.withdrawals
         withdrawal = Withdrawal(pending.number, now, paused(self.random, RETRY_MS, now))
         self.withdrawals[debt] = withdrawal
-        return [self._cancel(debt, withdrawal, now)]
+        return [self.cancel(debt, withdrawal, now)]
 
     def go_on(self, claim: Claim, now: Instant, gate: Address = ANY_GATE) -> list[Effect]:
         """Say what had to stay behind something else of ``claim`` that is over (at ``gate``)."""
@@ -152,7 +152,7 @@ class Outstanding:
             if debt.gate == ANY_GATE:
                 withdrawal.resend_at = paused(self.random, RETRY_MS, now)
                 withdrawal.step_ms = RETRY_MS
-                effects.append(self._cancel(debt, withdrawal, now))
+                effects.append(self.cancel(debt, withdrawal, now))
         return effects
 
     def renew(self, pending: Pending, now: Instant) -> None:
@@ -184,7 +184,7 @@ class Outstanding:
             if withdrawal.resend_at <= now:
                 withdrawal.step_ms = min(2 * withdrawal.step_ms, WITHDRAWAL_MS_MAX)
                 withdrawal.resend_at = paused(self.random, withdrawal.step_ms, now)
-                effects.append(self._cancel(debt, withdrawal, now))
+                effects.append(self.cancel(debt, withdrawal, now))
         return effects
 
     def hurry(self, gate: Address, now: Instant) -> None:
@@ -272,7 +272,7 @@ class Outstanding:
             if not tenure.ready or self._waits_its_turn(claim, pending.number):
                 return []
             if self.withdrawals and (debt := self._debt(pending.gate, claim)) in self.withdrawals:
-                return [self._cancel(debt, self.withdrawals[debt], now)]
+                return [self.cancel(debt, self.withdrawals[debt], now)]
             session = tenure.assigned
         pending.said += 1
         if pending.said_at is None:
@@ -293,6 +293,8 @@ class Outstanding:
     def _debt(self, gate: Address, claim: Claim) -> Debt:
         return Debt(ANY_GATE if self.tenure.kept else gate, claim)
 
-    def _cancel(self, debt: Debt, withdrawal: Withdrawal, now: Instant) -> Send:
+    def cancel(self, debt: Debt, withdrawal: Withdrawal, now: Instant) -> Send:
+        """Ask for a wait to be undone, once more."""
+        withdrawal.last_said_at = now
         cancel = cancel_of(debt, withdrawal, self.tenure.assigned)
         return self.say(debt.gate or self.gates.current, cancel, now)
