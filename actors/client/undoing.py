@@ -9,7 +9,6 @@ from holdfast.actors.effect import Effect, Send
 from holdfast.actors.lock.message import Cancel, Cancelled, Reason, Release
 from holdfast.actors.message import Address, Instant, ms_between
 
-
 LOST_MS = 500
 """A cancel that is unanswered for so long (ms) may have been lost: its gate was silent."""
 
