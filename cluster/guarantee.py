@@ -71,7 +71,7 @@ PROMISES: dict[str, Promise] = {
         ),
         does_not_survive=(
             "a crashed server stops every lock and, without a journal, forgets who holds what; "
-            "a lock whose holder crashed stays held"
+            "a lock whose client died stays held until an operator releases it"
         ),
         nodes_min=1,
     ),
