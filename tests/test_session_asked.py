@@ -74,6 +74,21 @@ def test_a_stranger_and_another_session_are_not_answered(play: Play) -> None:
     assert play.hear(A, ConfirmHold(lock="x", fence=7, session="d")) == []
 
 
+def test_a_late_grant_of_an_earlier_life_of_the_gate_does_not_cancel_what_is_held(
+    play: Play,
+) -> None:
+    """A gate that restarts may grant the same request anew; what it said before comes later."""
+    request = play.acquire()
+    play.grant(request)
+
+    late = Granted(lock="x", fence=5, session="c", owner="ann", request=request)
+
+    assert play.hear(A, late) == []
+    assert play.hear(B, late) == [
+        Send(B, Cancel(lock="x", session="c", owner="ann", request=request))
+    ]
+
+
 def test_a_session_that_is_told_that_an_operator_took_its_lock_holds_it_no_more(
     play: Play,
 ) -> None:
