@@ -13,7 +13,7 @@ from holdfast.cluster.face import Face
 from holdfast.cluster.herald import ThreadHerald
 from holdfast.cluster.lock import Lock
 from holdfast.cluster.operation import drive
-from holdfast.cluster.settings import Read, Settings, age_ms_of
+from holdfast.cluster.settings import Read, Settings
 
 
 class Client(Face):
@@ -82,13 +82,15 @@ class Client(Face):
 
         Raises:
             InvalidRequestError: ``name`` is out of its limits.
+            UnsupportedError: the protocol has no local reads, since none of its nodes can
+                prove how old its answer is; `paxos` has them.
             StaleError: the node has not heard for ``max_age`` how things stand.
             UnavailableError: no node answered for 10 s.
             ClosedError: the client is closed.
             ValueError: ``read`` or ``max_age`` is none.
 
         """
-        return drive(self._connection.line.inspecting(name, age_ms_of(read, max_age)))
+        return drive(self._connection.line.inspecting(name, self._connection.age_ms(read, max_age)))
 
     def locks(
         self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0

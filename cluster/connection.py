@@ -207,9 +207,22 @@ class Connection:
             raise UnavailableError(f"no node described itself: {', '.join(surveyed.silent)}")
         return surveyed.statuses
 
+    def age_ms(self, read: Read, max_age: float) -> int | None:
+        """Return the greatest age of an answer (ms), None for a linearizable read.
+
+        Raises:
+            ValueError: see `age_ms_of`.
+            UnsupportedError: the protocol cannot prove how old an answer is.
+
+        """
+        age_ms = age_ms_of(read, max_age)
+        if age_ms is not None:
+            demand(self.protocol, Guarantee.BOUNDED_READS)
+        return age_ms
+
     def listing(self, prefix: str, read: Read, max_age: float) -> Operation[tuple[ListedLock, ...]]:
         """End with the held locks whose names begin with ``prefix``."""
-        age_ms = age_ms_of(read, max_age)
+        age_ms = self.age_ms(read, max_age)
         found: list[ListedLock] = []
         after, more = "", True
         while more:

@@ -18,6 +18,7 @@ class Guarantee(Enum):
     SESSIONS = "a client that is gone is noticed, and what it held or waited for is given up"
     EXACTLY_ONCE = "a request that is sent again takes effect once and gets its first answer again"
     LINEARIZABLE = "every answer, of reads too, is true at one instant between question and answer"
+    BOUNDED_READS = "a node answers a read by itself if it can prove how old its answer may be"
     SURVIVES_UNKIND_NETWORK = "messages that are lost, repeated, reordered or late do no harm"
     DEADLINES = "a hold has a duration, after which its owner is told to unlock, and a grace"
     CLUSTER_EVENTS = "a client is told when the cluster goes up or down, or can grant or not"
@@ -70,7 +71,7 @@ PROMISES: dict[str, Promise] = {
         ),
         does_not_survive=(
             "a crashed server stops every lock and, without a journal, forgets who holds what; "
-            "a lock whose holder crashed stays held"
+            "a lock whose client died stays held until an operator releases it"
         ),
         nodes_min=1,
     ),

@@ -49,8 +49,11 @@ class Lock(Handle):
             LimitReachedError: likewise, as often as a reentrant lock may be held.
             LockOwnershipLostError: this owner held it and lost it, which it had not been
                 told. It is free to acquire again.
-            UnavailableError: no node, or not every node that is needed, could be heard;
-                the lock is not held. Comes up to 4.5 s after ``timeout`` was over.
+            UnavailableError: no node, or not every node that is needed, could be heard.
+                This owner does not hold the lock. If a request was sent, its outcome may be
+                unknown, as the text says: the client cancels it as soon as it is connected
+                again. Until then the cluster may grant the lock to this client, and nobody
+                else gets it. Comes up to 4.5 s after ``timeout`` was over.
             CancelledError: the client was closed meanwhile.
             OverloadedError: a queue on the way is at its limit.
             ClosedError: the client is closed.

@@ -261,6 +261,7 @@ def _proxy(seat: Seat, protocol: str, backend: Address) -> Spawn:
         "nodes": seat.nodes,
         "protocol": protocol,
         "backend": backend,
+        "holds_by_session": protocol == "central",
     }
     return Spawn(address_of(seat.node, "proxy"), Proxy, arguments)
 

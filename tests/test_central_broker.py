@@ -1,27 +1,43 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from holdfast.actors.central.broker import WAITERS_SHOWN_MAX, Broker
+from holdfast.actors.central.broker import DOUBT_MS, Broker
 from holdfast.actors.central.client import LockClient
 from holdfast.actors.central.message import (
+    EndSession,
+    Free,
+    FreeReply,
     Glance,
     Grant,
     Idle,
     Peek,
     Peeked,
-    PeekRetry,
-    Probe,
-    Probed,
-    ProbeServer,
     Release,
+    Revoke,
+    Revoked,
+    SessionEnded,
 )
-from holdfast.actors.central.watch import LOOKS_MAX, PEEKS_MAX, SILENT_MS, ServerWatch
-from holdfast.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn, Wake
-from holdfast.actors.lock.backend import Full, Give, Got, Look, Ready, Seen, Want
-from holdfast.actors.lock.message import Absence, Contender
+from holdfast.actors.central.ticket import WAITERS_SHOWN_MAX
+from holdfast.actors.central.watch import ServerWatch
+from holdfast.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
+from holdfast.actors.lock.backend import (
+    Doubt,
+    EndHolds,
+    Freeing,
+    Full,
+    Give,
+    Given,
+    Got,
+    HoldsEnded,
+    Look,
+    Surrender,
+    Want,
+)
+from holdfast.actors.lock.message import Contender
 from holdfast.actors.message import NS_PER_MS, Address, Instant
 from holdfast.cluster.simulation.machine import HOST
 
@@ -51,7 +67,9 @@ def broker() -> Broker:
 
 
 def test_it_begins_by_setting_a_watch_on_the_server(broker: Broker) -> None:
-    assert broker.begin(T0) == (Spawn(WATCH, ServerWatch, {"proxy": PROXY, "server": SERVER}),)
+    assert broker.begin(T0) == (
+        Spawn(WATCH, ServerWatch, {"proxy": PROXY, "server": SERVER, "boot": 0xAB}),
+    )
 
 
 def test_the_first_want_of_a_session_for_a_lock_spawns_a_client(broker: Broker) -> None:
@@ -106,11 +124,56 @@ def test_a_grant_for_a_client_that_is_gone_is_given_back(broker: Broker) -> None
     assert done(effects) == [Send(SERVER, Release(lock="l", client=FIRST, sequence=7))]
 
 
-def test_what_an_earlier_life_was_granted_is_not_touched(broker: Broker) -> None:
+def test_the_session_of_an_earlier_lifes_hold_is_asked_whether_it_holds(broker: Broker) -> None:
     """Who holds through a crashed node may be in its critical section still."""
     grant = Grant(lock="l", client=Address("a/clients-aa-1"), number=7)
+    assert done(broker.handle(SERVER, grant, T0)) == [Send(SERVER, Peek(lock="l", query=0))]
+    assert done(broker.handle(SERVER, grant, at(DOUBT_MS - 1))) == []
+    holder = Contender(node="a", session="s", owner="o", fence=7, since_ms=3)
 
-    assert broker.handle(SERVER, grant, T0) == (Observe("central.granted_to_earlier_life"),)
+    effects = broker.handle(SERVER, Peeked(lock="l", query=0, holder=holder), T0)
+    assert effects == (Send(PROXY, Doubt(lock="l", fence=7, session="s")),)
+    inside = holder._replace(session="a/ask-1")
+    assert broker.handle(SERVER, Peeked(lock="l", query=0, holder=inside), T0) == ()
+    another = holder._replace(fence=8)
+    assert broker.handle(SERVER, Peeked(lock="l", query=0, holder=another), T0) == ()
+
+
+def test_a_surrender_is_sent_to_the_server_and_its_outcome_to_the_proxy(broker: Broker) -> None:
+    effects = broker.handle(PROXY, Surrender(lock="l", fence=7, session="s"), T0)
+    assert effects == (Send(SERVER, Free(lock="l", number=7, session="s")),)
+    reply = FreeReply(lock="l", number=7, session="s", outcome=Freeing.FREED, holder=None)
+
+    given = Given(lock="l", fence=7, session="s", outcome=Freeing.FREED)
+    assert broker.handle(SERVER, reply, T0) == (Send(PROXY, given),)
+    assert done(broker.handle(Address("b/x"), reply, T0)) == []
+
+
+def test_a_session_ends_at_the_server_and_its_waits_here(broker: Broker) -> None:
+    broker.handle(PROXY, want(1), T0)
+    effects = broker.handle(PROXY, EndHolds(session="s"), T0)
+    assert effects == (Send(SERVER, EndSession(session="s")),)
+
+    give, full, ended = broker.handle(SERVER, SessionEnded(session="s"), T0)
+
+    assert give == Send(FIRST, Give(lock="l", ticket=1))
+    assert isinstance(full, Send)
+    assert isinstance(full.message, Full)
+    assert ended == Send(PROXY, HoldsEnded(session="s"))
+
+
+def test_a_revoke_is_passed_to_its_client_and_confirmed_for_one_that_is_gone(
+    broker: Broker,
+) -> None:
+    broker.handle(PROXY, want(1), T0)
+    revoke = Revoke(lock="l", client=FIRST, number=7)
+    assert broker.handle(SERVER, revoke, T0) == (Send(FIRST, revoke),)
+    done_by_client = Revoked(lock="l", client=FIRST, number=7)
+    assert broker.handle(FIRST, done_by_client, T0) == (Send(SERVER, done_by_client),)
+
+    gone = Address("a/clients-aa-1")
+    effects = broker.handle(SERVER, replace(revoke, client=gone), T0)
+    assert effects == (Send(SERVER, replace(done_by_client, client=gone)),)
 
 
 def test_a_client_is_not_retired_while_a_want_is_on_its_way_to_it(broker: Broker) -> None:
@@ -173,111 +236,3 @@ def test_a_look_shows_a_bounded_number_of_waiters() -> None:
     assert isinstance(send, Send)
     assert isinstance(send.message, Glance)
     assert len(send.message.waiters) == WAITERS_SHOWN_MAX
-
-
-@pytest.fixture
-def watch() -> ServerWatch:
-    watch = ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER)
-    watch.begin(T0)
-    return watch
-
-
-GLANCE = Glance(lock="l", query=3, holder=None, waiters=())
-HOLDER = Contender(node="b", session="t", owner="x", fence=7, since_ms=3)
-
-
-def answered(holder: Contender | None, silent: tuple[Absence, ...] = ()) -> Send:
-    return Send(PROXY, Seen(lock="l", query=3, holder=holder, waiters=(), waits_for=silent))
-
-
-def test_the_node_is_not_ready_before_the_server_was_heard(watch: ServerWatch) -> None:
-    said = done(ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER).begin(T0))
-    detail = "node s, which runs the lock server, has not answered yet"
-    assert said[:2] == [Send(PROXY, Ready(ready=False, detail=detail)), Send(SERVER, Probe())]
-    assert isinstance(said[2], Wake)
-
-    assert done(watch.handle(SERVER, Probed(), at(1))) == [
-        Send(PROXY, Ready(ready=True, detail="ready"))
-    ]
-    assert done(watch.handle(SERVER, Probed(), at(2))) == []
-
-
-def test_a_silent_server_is_looked_for_and_makes_the_node_unready(watch: ServerWatch) -> None:
-    watch.handle(SERVER, Probed(), T0)
-
-    probe, again = done(watch.handle(WATCH, ProbeServer(), at(SILENT_MS)))
-    assert (probe, type(again)) == (Send(SERVER, Probe()), Wake)
-    unready, *_ = done(watch.handle(WATCH, ProbeServer(), at(SILENT_MS + 1)))
-    detail = "node s, which runs the lock server, is silent for 5001 ms"
-    assert unready == Send(PROXY, Ready(ready=False, detail=detail))
-    assert done(watch.handle(SERVER, Probed(), at(SILENT_MS + 2))) == [
-        Send(PROXY, Ready(ready=True, detail="ready"))
-    ]
-
-
-def test_a_look_is_answered_with_what_the_server_says(watch: ServerWatch) -> None:
-    watch.handle(SERVER, Probed(), T0)
-    peek, retry = watch.handle(ME, GLANCE, T0)
-    assert peek == Send(SERVER, Peek(lock="l", query=3))
-    assert isinstance(retry, Wake)
-
-    peeked = Peeked(lock="l", query=3, holder=HOLDER)
-    assert done(watch.handle(SERVER, peeked, T0)) == [answered(HOLDER)]
-    assert done(watch.handle(SERVER, peeked, T0)) == []
-    assert done(watch.handle(WATCH, PeekRetry(query=3), T0)) == []
-
-
-def test_a_look_in_vain_names_the_server_and_how_long_it_is_silent(watch: ServerWatch) -> None:
-    watch.handle(SERVER, Probed(), at(100))
-    watch.handle(ME, GLANCE, at(200))
-    for _ in range(PEEKS_MAX - 1):
-        peek, _ = done(watch.handle(WATCH, PeekRetry(query=3), at(300)))
-        assert peek == Send(SERVER, Peek(lock="l", query=3))
-
-    effects = watch.handle(WATCH, PeekRetry(query=3), at(700))
-
-    assert done(effects) == [answered(None, (Absence("s", 600),))]
-    assert watch.looks == {}
-
-
-def test_a_look_in_vain_does_not_accuse_a_server_that_was_heard(watch: ServerWatch) -> None:
-    watch.handle(ME, GLANCE, at(200))
-    watch.handle(SERVER, Probed(), at(250))
-
-    answers = [watch.handle(WATCH, PeekRetry(query=3), at(700)) for _ in range(PEEKS_MAX)]
-
-    assert done(answers[-1]) == [answered(None)]
-
-
-@pytest.mark.parametrize(
-    ("sender", "event", "mark"),
-    [
-        (Address("b/x"), Probed(), "central.probed_malformed"),
-        (Address("b/x"), Peeked(lock="l", query=3, holder=None), "central.peeked_malformed"),
-        (
-            SERVER,
-            Peeked(lock="l", query=3, holder=HOLDER._replace(owner="x" * 300)),
-            "central.peeked_malformed",
-        ),
-        (
-            SERVER,
-            Peeked(lock="l", query=3, holder=HOLDER._replace(fence=0)),
-            "central.peeked_malformed",
-        ),
-    ],
-)
-def test_what_no_honest_server_says_is_counted_and_dropped(
-    watch: ServerWatch, sender: Address, event: Peeked | Probed, mark: str
-) -> None:
-    watch.handle(ME, GLANCE, T0)
-    before = dict(watch.state())
-
-    assert watch.handle(sender, event, T0) == (Observe(mark),)
-    assert dict(watch.state()) == before
-
-
-def test_too_many_looks_are_answered_without_the_server(watch: ServerWatch) -> None:
-    for query in range(10, 10 + LOOKS_MAX):
-        watch.handle(ME, Glance(lock="l", query=query, holder=None, waiters=()), T0)
-
-    assert done(watch.handle(ME, GLANCE, T0)) == [answered(None)]

@@ -15,17 +15,18 @@ from holdfast.actors.central.message import (
     Release,
     ReleaseAck,
     Request,
+    Settled,
 )
 from holdfast.actors.effect import Effect, Observe, Send, Wake
 from holdfast.actors.lock.backend import Full, Give, Got, Want
 from holdfast.actors.message import Address, Event, Instant
 from holdfast.cluster.simulation.machine import HOST
 
-ME = Address("a/clients-1-1")
-BROKER = Address("a/clients")
+ME, BROKER = Address("a/clients-1-1"), Address("a/clients")
 SERVER = Address("s/server")
 T0 = Instant(0)
 
+SETTLED = {n: Send(BROKER, Settled(lock="l", number=n, session="s")) for n in (5, 6)}
 REQUEST = Send(SERVER, Request(lock="l", client=ME, session="s", owner="o"))
 
 
@@ -147,7 +148,7 @@ def test_releasing_releases_again_at_each_timeout(releasing: Bench) -> None:
 
 
 def test_releasing_is_released_by_the_acknowledgement(releasing: Bench) -> None:
-    assert releasing.acked(5) == [Send(BROKER, Idle(wants=1))]
+    assert releasing.acked(5) == [SETTLED[5], Send(BROKER, Idle(wants=1))]
     releasing.is_in(Mode.RELEASED, 5)
 
 
@@ -174,7 +175,7 @@ def test_releasing_and_released_ignore_grants_that_are_not_newer(
 def test_releasing_is_held_by_a_newer_grant_if_an_owner_waits(releasing: Bench) -> None:
     releasing.wants(2)
 
-    assert releasing.granted(6) == [got(2, 6)]
+    assert releasing.granted(6) == [SETTLED[5], got(2, 6)]
     releasing.is_in(Mode.HELD, 6)
     assert releasing.acked(5) == []
     releasing.is_in(Mode.HELD, 6)
@@ -212,10 +213,10 @@ def test_two_owners_are_served_in_turn_and_under_two_numbers(held: Bench) -> Non
     assert held.wants(2) == []
     assert held.wants(3) == []
     assert held.gives(1) == [released_as(5), Wake]
-    assert held.acked(5) == [REQUEST]
+    assert held.acked(5) == [SETTLED[5], REQUEST]
     assert held.granted(6) == [got(2, 6)]
     assert held.gives(2) == [released_as(6)]
-    assert held.acked(6) == [REQUEST]
+    assert held.acked(6) == [SETTLED[6], REQUEST]
     assert held.granted(7) == [got(3, 7)]
 
 
@@ -234,7 +235,7 @@ def test_a_client_that_heard_of_others_lets_them_go_first(held: Bench) -> None:
     held.wants(2)
     held.gives(1)
 
-    assert held.acked(5) == []
+    assert held.acked(5) == [SETTLED[5]]
     assert held.rings() == [REQUEST, Wake]
 
 

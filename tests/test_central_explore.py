@@ -21,7 +21,8 @@ from holdfast.actors.central.message import (
     ReleaseAck,
     Request,
 )
-from holdfast.actors.central.server import Holding, LockServer
+from holdfast.actors.central.server import LockServer
+from holdfast.actors.central.table import Holding
 from holdfast.actors.effect import Effects, Observe, Send
 from holdfast.actors.lock.backend import Full, Give, Got, Want
 from holdfast.actors.message import Address, Event, Instant
@@ -68,11 +69,10 @@ def bare(
     for proxy in PROXIES:
         door = Address(proxy.replace("proxy", "clients"))
         me = Address(f"{door}-1-1")
-        random = Random(1)
         roles += [
             patron(proxy, at_once),
             Doorway(door, HOST, client=me, proxy=proxy),
-            client(me, HOST, lock="l", session="s", broker=door, server=SERVER, random=random),
+            client(me, HOST, lock="l", session="s", broker=door, server=SERVER, random=Random(1)),
         ]
     return roles
 
@@ -262,8 +262,8 @@ class HoldersAreNotReminded(LockServer):
 
 
 class GrantsOfTheRetiredAreKept(Broker):
-    def _on_grant(self, sender: Address, grant: Grant) -> Effects:
-        return super()._on_grant(sender, grant) if grant.client in self.clients else ()
+    def _on_grant(self, grant: Grant, now: Instant) -> Effects:
+        return super()._on_grant(grant, now) if grant.client in self.clients else ()
 
 
 class UnwantedGrantsAreIgnored(LockClient):

@@ -10,15 +10,31 @@ import pytest
 
 from holdfast.actors.central.broker import Broker
 from holdfast.actors.central.client import LockClient
-from holdfast.actors.central.message import ClientRetransmit, Grant, Held, Mode, Release, Request
-from holdfast.actors.central.server import Holding, LockServer
-from holdfast.actors.effect import Effects, Observe, Send, Spawn
+from holdfast.actors.central.message import (
+    ClientRetransmit,
+    EndSession,
+    Free,
+    Grant,
+    Held,
+    Mode,
+    Release,
+    Request,
+)
+from holdfast.actors.central.server import LockServer
+from holdfast.actors.central.table import Holding
+from holdfast.actors.client.session import ClientSession
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Spawn
 from holdfast.actors.lock.backend import Give, Got, Want
+from holdfast.actors.lock.proxy import Proxy
+from holdfast.actors.lock.session_message import ConfirmHold
 from holdfast.actors.message import Address, Instant, Message
 from holdfast.actors.role import Role
 from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings, central
+from holdfast.cluster.simulation.misfortune import Misfortune
+from holdfast.cluster.simulation.plan import Plan
 from holdfast.cluster.simulation.promise import promise_of
 from holdfast.cluster.simulation.run import Report, run_seed
+from holdfast.cluster.simulation.workload import Door, session_door
 
 SEEDS = 100
 SEEDS_FOR_A_MUTANT = 600
@@ -26,8 +42,14 @@ JOURNAL = Settings(central_journal=True)
 FORGETFUL = Settings()
 
 
-def run(seed: int, recipe: Recipe = central, settings: Settings = FORGETFUL) -> Report:
-    return run_seed(recipe, seed, settings=settings, promise=promise_of("central", settings))
+def run(
+    seed: int,
+    recipe: Recipe = central,
+    settings: Settings = FORGETFUL,
+    door: Door = session_door,
+) -> Report:
+    promise = promise_of("central", settings)
+    return run_seed(recipe, seed, settings=settings, promise=promise, door=door)
 
 
 def with_role(mutant: type[Role[Any]]) -> Recipe:
@@ -62,13 +84,20 @@ def with_client(mutant: type[LockClient]) -> Recipe:
 def test_no_seed_breaks_a_promise_and_every_misfortune_was_met(
     settings: Settings, met: tuple[str, ...]
 ) -> None:
+    """Nodes restart while their clients live, and clients close in the middle of it."""
     marks: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
     grants = 0
     for seed in range(SEEDS):
         report = run(seed, settings=settings)
         assert report.violation is None, (seed, report.violation)
         marks.update(report.marks)
+        faults.update(report.faults)
         grants += report.grants
+    met += ("freed", "granted_to_earlier_life", "revoke_repeated")
+    assert faults["crash"] >= SEEDS
+    assert faults["close of a client"] >= SEEDS // 4
+    assert marks["client.hold_disowned"] >= SEEDS // 10
     assert [name for name in met if not marks[f"central.{name}"]] == []
     assert grants >= 10 * SEEDS
 
@@ -90,8 +119,8 @@ class HoldersAreNotReminded(LockServer):
 
 
 class GrantsOfTheRetiredAreKept(Broker):
-    def _on_grant(self, sender: Address, grant: Grant) -> Effects:
-        return super()._on_grant(sender, grant) if grant.client in self.clients else ()
+    def _on_grant(self, grant: Grant, now: Instant) -> Effects:
+        return super()._on_grant(grant, now) if grant.client in self.clients else ()
 
 
 class GrantsAreNotCompared(LockClient):
@@ -127,6 +156,52 @@ class GrantsAreWrittenTooLate(LockServer):
         return tuple(reversed(super()._grant(request, now)))
 
 
+class NobodyIsAskedWhetherItHolds(Broker):
+    def _doubt(self, grant: Grant, now: Instant) -> Effects:
+        return ()
+
+
+class EndedSessionsAreForgotten(LockServer):
+    def _on_end_session(self, sender: Address, end: EndSession, now: Instant) -> Effects:
+        effects = super()._on_end_session(sender, end, now)
+        self.ended.clear()
+        return effects
+
+
+class FreedByAnySession(LockServer):
+    def _on_free(self, sender: Address, free: Free, now: Instant) -> Effects:
+        holding = self.held.get(free.lock)
+        number = free.number if holding is None else holding.number
+        return super()._on_free(sender, replace(free, number=number), now)
+
+
+def holds_end_with_the_life_of_a_node(seat: Seat) -> Cast:
+    """Seat a proxy that knows of no holds but those of its own life."""
+    cast = central(seat)
+    forgetful = {"holds_by_session": False}
+    roles = (
+        replace(s, arguments={**s.arguments, **forgetful}) if s.role is Proxy else s
+        for s in cast.roles
+    )
+    return replace(cast, roles=tuple(roles))
+
+
+class DisownsAndGoesOnWaiting(ClientSession):
+    """Says that it does not hold the lock, and takes a late grant of it all the same."""
+
+    def _on_gate(self, sender: Address, event: Any, now: Instant) -> list[Effect]:
+        if not isinstance(event, ConfirmHold):
+            return super()._on_gate(sender, event, now)
+        waits, self.ledger.outstanding.waits = self.ledger.outstanding.waits, {}
+        effects = super()._on_gate(sender, event, now)
+        self.ledger.outstanding.waits = waits
+        return effects
+
+
+def careless_door(seat: Seat, gates: tuple[Address, ...]) -> Spawn:
+    return replace(session_door(seat, gates), role=DisownsAndGoesOnWaiting)
+
+
 MUTANTS: dict[str, tuple[Recipe, Settings, str]] = {
     "held locks are granted": (with_role(HeldLocksAreGranted), FORGETFUL, "mutual exclusion"),
     "releases are not compared": (with_role(ReleasesAreNotCompared), FORGETFUL, "mutual exclusion"),
@@ -136,6 +211,10 @@ MUTANTS: dict[str, tuple[Recipe, Settings, str]] = {
     "holders are not reminded": (with_role(HoldersAreNotReminded), FORGETFUL, "progress"),
     "the retired keep grants": (with_role(GrantsOfTheRetiredAreKept), FORGETFUL, "progress"),
     "grants are not written": (with_role(GrantsAreNotWritten), JOURNAL, "fences"),
+    "holds end with a node": (holds_end_with_the_life_of_a_node, FORGETFUL, "progress"),
+    "nobody is asked": (with_role(NobodyIsAskedWhetherItHolds), FORGETFUL, "progress"),
+    "ended sessions are forgotten": (with_role(EndedSessionsAreForgotten), JOURNAL, "sessions"),
+    "any number is freed": (with_role(FreedByAnySession), JOURNAL, "mutual exclusion"),
     "grants are written too late": (with_role(GrantsAreWrittenTooLate), JOURNAL, "fences"),
 }
 """The recipe, its settings, and the judge who must see it."""
@@ -147,5 +226,36 @@ def test_a_planted_bug_is_caught(mutant: str) -> None:
 
     violations = (run(seed, recipe, settings).violation for seed in range(SEEDS_FOR_A_MUTANT))
     caught = (violation for violation in violations if violation and judge in violation)
+
+    assert next(caught, None) is not None
+
+
+LATE = Plan(
+    clients=4,
+    owners=2,
+    locks=1,
+    chaos_ms=6_000,
+    misfortune=Misfortune(
+        late_per_mille=150, late_ms=2_500, crash_every_ms=250, down_ms=5, reordering=True
+    ),
+)
+"""Nodes restart all the time, and what they said last arrives late."""
+
+
+def disowning(seed: int, door: Door) -> Report:
+    promise = promise_of("central", FORGETFUL)
+    return run_seed(central, seed, plan=LATE, settings=FORGETFUL, promise=promise, door=door)
+
+
+def test_a_client_that_disowns_a_hold_takes_no_late_grant_of_it() -> None:
+    reports = [disowning(seed, session_door) for seed in range(20)]
+
+    assert [report.violation for report in reports if report.violation] == []
+    assert sum(report.marks.get("client.hold_disowned", 0) for report in reports) >= 20
+
+
+def test_a_client_that_disowns_a_hold_and_takes_it_later_is_caught() -> None:
+    violations = (disowning(seed, careless_door).violation for seed in range(50))
+    caught = (violation for violation in violations if violation and "fences" in violation)
 
     assert next(caught, None) is not None

@@ -1,4 +1,4 @@
-"""What `central` does not survive, shown: a crashed holder, a crashed server, a forgetful one."""
+"""What `central` does not survive, shown: a dead client, a crashed server, a forgetful one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.actors.lock.message import Acquire
+from holdfast.actors.lock.session_message import Evict
 from holdfast.actors.message import NS_PER_MS, Address, address_of
 from holdfast.cluster.recipe import Settings, central
 from holdfast.cluster.simulation.judge import LockJudge, judge_progress
@@ -38,7 +40,7 @@ def world_in_which_c2_holds(*, journal: bool) -> World:
 
 def run_until(world: World, so: Callable[[], bool]) -> None:
     while not so():
-        assert world.time < BOUND_MS * NS_PER_MS
+        assert world.time < 2 * BOUND_MS * NS_PER_MS
         world.run(world.time + NS_PER_MS)
 
 
@@ -48,9 +50,9 @@ def contender(world: World, user: Address) -> Contender:
     return role
 
 
-def is_anybody_left(world: World) -> None:
+def is_anybody_left(world: World, among: tuple[Address, ...] = (HOLDER, WAITER)) -> None:
     """Let everybody want the lock once more, for `BOUND_MS`; the judge of progress decides."""
-    users = {user: contender(world, user) for user in (HOLDER, WAITER)}
+    users = {user: contender(world, user) for user in among}
     for user in users:
         world.nodes[user.partition("/")[0]].tell(user, Finish())
     world.run(world.time + BOUND_MS * NS_PER_MS)
@@ -62,17 +64,47 @@ def test_without_a_crash_everybody_is_served() -> None:
 
 
 @pytest.mark.parametrize("journal", [False, True])
-def test_a_lock_whose_holder_crashed_stays_held_for_ever(journal: bool) -> None:
+def test_a_lock_whose_client_died_stays_held_until_an_operator_releases_it(journal: bool) -> None:
+    world = world_in_which_c2_holds(journal=journal)
+    fence = contender(world, HOLDER).fence
+    world.crash("c2")
+
+    with pytest.raises(ViolationError, match=r"progress: .*c3/owner wants \('l'\)"):
+        is_anybody_left(world, (WAITER,))
+
+    held = world.role_at(address_of(SERVER_NODE, "server")).held["l"]
+    assert held.client.startswith("n2/clients-")
+    operator = Evict(lock="l", fence=fence, operator="olga", session="n3")
+    world.nodes["n3"].tell(address_of("n3", "proxy"), operator)
+    run_until(world, lambda: contender(world, WAITER).mood is Mood.DONE)
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_lock_whose_holders_node_restarted_is_released_by_its_client(journal: bool) -> None:
     world = world_in_which_c2_holds(journal=journal)
     world.crash("n2")
     world.power_on("n2")
 
-    with pytest.raises(ViolationError, match=r"progress: .*c3/owner wants \('l'\)"):
-        is_anybody_left(world)
+    is_anybody_left(world)
 
-    held = world.role_at(address_of(SERVER_NODE, "server")).held["l"]
-    assert held.client.startswith("n2/clients-")
-    assert world.marks["central.granted_to_earlier_life"] > 0
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_hold_of_which_no_client_knows_is_given_back_when_its_client_says_so(
+    journal: bool,
+) -> None:
+    """The node dies after the server granted it the lock and before its client was told."""
+    world = world_in_which_c2_holds(journal=journal)
+    server = world.role_at(address_of(SERVER_NODE, "server"))
+    holding = server.held["l"]
+    server.held["other"] = holding._replace(number=holding.number - 1)
+    world.crash("n2")
+    world.power_on("n2")
+    request = Acquire(lock="other", session="n3", owner="o", request=1)
+    world.nodes["n3"].tell(address_of("n3", "proxy"), request)
+
+    run_until(world, lambda: "other" in server.held and "n3" in server.held["other"].client)
+
+    assert world.marks["client.hold_disowned"] >= 1
 
 
 def test_while_the_server_is_down_nobody_is_granted_anything_and_the_nodes_name_it() -> None:

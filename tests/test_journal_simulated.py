@@ -184,4 +184,4 @@ def without(left_out: type[Message], effect: Effect) -> Effect:
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("mutant", [ForgetsItsCount, ForgetsWhoHolds])
 def test_a_checkpoint_that_leaves_something_out_is_caught(mutant: type[LockServer]) -> None:
-    assert any(run(seed, mutant).violation is not None for seed in range(100))
+    assert any(run(seed, mutant).violation is not None for seed in range(600))

@@ -28,6 +28,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
+from holdfast.actors.lock.session_message import End, Ended
 from holdfast.actors.message import Address, Message, node_of
 from holdfast.cluster.simulation.rehearsal import Rehearsal
 
@@ -227,7 +228,10 @@ def test_closing_releases_cancels_and_answers_when_all_is_confirmed(play: Play) 
     assert len(of(Refused, said)) == 2
     play.hear(A, Cancelled(lock="y", session="c", owner="ben", request=2))
     released = play.hear(A, Released(lock="x", session="c", owner="ann", request=4))
-    assert released == [Send(ANN, Closed(unanswered=0))]
+    end = one(End, released, A)
+    assert end.session == "c"
+    ended = play.hear(A, Ended(session="c", detail="", request=end.request))
+    assert ended == [Send(ANN, Closed(unanswered=0))]
     assert play.hear(BEN, Close()) == [Send(BEN, Closed(unanswered=0))]
 
 
@@ -240,6 +244,20 @@ def test_closing_does_not_wait_for_ever_nor_for_a_gate_that_is_down(play: Play) 
     other.held()
     other.hear(ME, LinkDown(node="a"))
     assert Send(ANN, Closed(unanswered=1)) in other.hear(ANN, Close())
+
+
+def test_closing_ends_the_session_at_another_gate_if_the_one_that_granted_is_down(
+    play: Play,
+) -> None:
+    """Where holds belong to sessions, that frees what cannot be released where it was granted."""
+    play.held()
+    play.hear(ME, LinkDown(node="a"))
+    play.hear(B, Alive(session="c", node="b", request=1))
+    end = one(End, play.hear(ANN, Close()), B)
+    assert end.session == "c"
+    assert Send(ANN, Closed(unanswered=1)) in play.hear(
+        B, Ended(session="c", detail="", request=end.request)
+    )
 
 
 @pytest.mark.parametrize("event", [Acquire(lock="x"), Inspect(lock="x"), Describe(), Survey()])

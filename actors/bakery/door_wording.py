@@ -12,6 +12,7 @@ from holdfast.actors.bakery.event import Readiness
 from holdfast.actors.bakery.ticket import TERM_MS_MAX
 from holdfast.actors.effect import Effect, Send
 from holdfast.actors.error import InvalidRequestError
+from holdfast.actors.lock.checking import no_bounded_reads
 from holdfast.actors.lock.message import (
     Acquire,
     Cancel,
@@ -84,6 +85,8 @@ def problem_of(node: str, terms: Terms, asker: Address, asked: FromClient) -> tu
     if isinstance(asked, Acquire) and asked.limit != 1:
         text = f"limit {asked.limit} asks for a lock that its owner may hold more than once"
         return Reason.UNSUPPORTED, f"{text}; bakery has none, paxos has"
+    if isinstance(asked, Inspect) and asked.age_ms is not None:
+        return Reason.UNSUPPORTED, no_bounded_reads("bakery")
     return Reason.INVALID, ""
 
 

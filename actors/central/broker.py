@@ -5,33 +5,52 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.actors.central.client import LockClient
-from holdfast.actors.central.message import Glance, Grant, Idle, Release
+from holdfast.actors.central.message import (
+    EndSession,
+    Free,
+    FreeReply,
+    Grant,
+    Idle,
+    Peek,
+    Peeked,
+    Release,
+    Revoke,
+    Revoked,
+    SessionEnded,
+    Settled,
+    holder_fits,
+)
+from holdfast.actors.central.ticket import TICKETS_MAX, Ticket, given_by, glance_of
 from holdfast.actors.central.watch import ServerWatch
 from holdfast.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
-from holdfast.actors.lock.backend import Full, Give, Got, Look, Want
-from holdfast.actors.lock.message import Contender
+from holdfast.actors.lock.backend import (
+    Doubt,
+    EndHolds,
+    Full,
+    Give,
+    Got,
+    HoldsEnded,
+    Look,
+    Surrender,
+    Taken,
+    Want,
+)
 from holdfast.actors.message import Address, Instant, address_of, ms_between, node_of
 from holdfast.actors.role import Host, Role
 
 if TYPE_CHECKING:
     from random import Random
 
-TICKETS_MAX = 10_000
-"""Owners of one node that wait or hold: each is under a kilobyte, and asks every 50 ms."""
+DOUBT_MS = 500
+"""How often at most a client is asked about one hold of an earlier life of the node (ms)."""
 
-WAITERS_SHOWN_MAX = 100
-"""Waiters named in one answer to `Look`, so that a status fits its frame."""
+DOUBTS_MAX = 10_000
+"""Holds of earlier lives that are remembered for `DOUBT_MS`; with more, all are forgotten."""
 
-
-class Ticket(NamedTuple):
-    """One acquisition through this node: for whom, since when, and its number once held."""
-
-    lock: str
-    session: str
-    owner: str
-    client: Address
-    since: Instant
-    number: int | None
+FromProxy = Want | Give | Look | Surrender | EndHolds
+FromClient = Got | Full | Taken | Settled | Idle
+FromServer = Grant | FreeReply | SessionEnded | Peeked | Revoke
+Met = FromProxy | FromClient | FromServer | Revoked
 
 
 class Employment(NamedTuple):
@@ -42,16 +61,18 @@ class Employment(NamedTuple):
     wants: int
 
 
-class Broker(Role[Want | Give | Look | Got | Full | Idle | Grant]):
+class Broker(Role[Met]):
     """Spawns a `LockClient` per session and lock, and retires it when nobody needs it.
 
     The backend of the node's proxy. Every `Grant` for a lock client of this node comes
     here first, because a late copy of a request can win a lock for a lock client that is
     gone. Such a grant is given back, which nobody would do otherwise.
 
-    A grant for a lock client of an *earlier life* of this node is not given back: that
-    life may have held the lock when it crashed, and who it let into the critical section
-    may be in there still. So a crashed holder stalls its lock, as the design page says.
+    A grant for a lock client of an *earlier life* of this node is not given back at once: that
+    life may have let a client in, which may be in its critical section still. The hold
+    belongs to that client's session, so the broker has the client asked (`Doubt`), and gives
+    the lock back only if the client says that it does not hold it. A dead client does not
+    answer: its lock stays held, as the design page says, until an operator releases it.
 
     Invariants:
         B1  An address is given to one lock client only: it names the boot and a count.
@@ -91,21 +112,31 @@ class Broker(Role[Want | Give | Look | Got | Full | Idle | Grant]):
         self.client_of: dict[tuple[str, str], Address] = {}
         self.tickets: dict[int, Ticket] = {}
         self.tickets_of: dict[str, dict[int, None]] = {}
+        self.doubts: dict[tuple[str, int], Instant] = {}
+        """By lock and number: when a hold of an earlier life was last asked about."""
         self.watch = address_of(node_of(address), "watch")
         self._random = random
 
     def begin(self, now: Instant) -> Effects:
         """Set a watch on the server."""
         del now
-        return (Spawn(self.watch, ServerWatch, {"proxy": self.proxy, "server": self.server}),)
+        arguments = {"proxy": self.proxy, "server": self.server, "boot": self.boot}
+        return (Spawn(self.watch, ServerWatch, arguments),)
 
-    def handle(
-        self,
-        sender: Address,
-        event: Want | Give | Look | Got | Full | Idle | Grant,
-        now: Instant,
-    ) -> Effects:
-        """Pass on one event. Time is only noted, for status."""
+    def handle(self, sender: Address, event: Met, now: Instant) -> Effects:
+        """Pass on one event."""
+        if isinstance(event, FromProxy):
+            return self._on_proxy(event, now)
+        if isinstance(event, FromServer):
+            if sender != self.server:
+                name = type(event).__name__.lower()
+                return (Observe(f"central.{name}_malformed"),)
+            return self._on_server(event, now)
+        if isinstance(event, Revoked):
+            return (Send(self.server, event),)
+        return self._on_client(sender, event, now)
+
+    def _on_proxy(self, event: FromProxy, now: Instant) -> Effects:
         match event:
             case Want():
                 return self._on_want(event, now)
@@ -113,14 +144,41 @@ class Broker(Role[Want | Give | Look | Got | Full | Idle | Grant]):
                 return self._on_give(event)
             case Look():
                 return self._on_look(event, now)
+            case Surrender(lock=lock, fence=fence, session=session):
+                return (Send(self.server, Free(lock=lock, number=fence, session=session)),)
+            case EndHolds(session=session):
+                return (Send(self.server, EndSession(session=session)),)
+
+    def _on_client(self, client: Address, event: FromClient, now: Instant) -> Effects:
+        match event:
             case Got():
                 return self._on_got(event, now)
-            case Full():
-                return self._on_full(event)
+            case Full() | Taken():
+                if self._forget(event.ticket) is None:
+                    return ()  # It crossed with a `Give`.
+                return (Send(self.proxy, event),)
+            case Settled():
+                return (Send(self.proxy, given_by(event)),)
             case Idle():
-                return self._on_idle(sender, event)
+                return self._on_idle(client, event)
+
+    def _on_server(self, event: FromServer, now: Instant) -> Effects:
+        match event:
             case Grant():
-                return self._on_grant(sender, event)
+                return self._on_grant(event, now)
+            case FreeReply() if holder_fits(event.holder):
+                return (Send(self.proxy, given_by(event)),)
+            case FreeReply():
+                return (Observe("central.freereply_malformed"),)
+            case SessionEnded():
+                return self._on_session_ended(event.session)
+            case Peeked():
+                return self._on_peeked(event)
+            case Revoke():
+                if event.client in self.clients:
+                    return (Send(event.client, event),)
+                done = Revoked(lock=event.lock, client=event.client, number=event.number)
+                return (Send(self.server, done),)
 
     def _on_want(self, want: Want, now: Instant) -> Effects:
         assert want.ticket not in self.tickets
@@ -174,26 +232,8 @@ class Broker(Role[Want | Give | Look | Got | Full | Idle | Grant]):
         return ticket
 
     def _on_look(self, look: Look, now: Instant) -> Effects:
-        tickets = [self.tickets[number] for number in self.tickets_of.get(look.lock, ())]
-        contenders = [self._contender(ticket, now) for ticket in tickets]
-        holders = [contender for contender in contenders if contender.fence is not None]
-        waiters = [contender for contender in contenders if contender.fence is None]
-        glance = Glance(
-            lock=look.lock,
-            query=look.query,
-            holder=holders[0] if holders else None,
-            waiters=tuple(waiters[:WAITERS_SHOWN_MAX]),
-        )
-        return (Send(self.watch, glance),)
-
-    def _contender(self, ticket: Ticket, now: Instant) -> Contender:
-        return Contender(
-            node=node_of(self.address),
-            session=ticket.session,
-            owner=ticket.owner,
-            fence=ticket.number,
-            since_ms=ms_between(ticket.since, now),
-        )
+        tickets = (self.tickets[number] for number in self.tickets_of.get(look.lock, ()))
+        return (Send(self.watch, glance_of(look, node_of(self.address), tickets, now)),)
 
     def _on_got(self, got: Got, now: Instant) -> Effects:
         ticket = self.tickets.get(got.ticket)
@@ -201,11 +241,6 @@ class Broker(Role[Want | Give | Look | Got | Full | Idle | Grant]):
             return ()  # It crossed with a `Give`, which is on its way to the lock client.
         self.tickets[got.ticket] = ticket._replace(number=got.fence, since=now)
         return (Send(self.proxy, got),)
-
-    def _on_full(self, full: Full) -> Effects:
-        if self._forget(full.ticket) is None:
-            return ()  # It crossed with a `Give`.
-        return (Send(self.proxy, full),)
 
     def _on_idle(self, client: Address, idle: Idle) -> Effects:
         employment = self.clients.get(client)
@@ -215,12 +250,43 @@ class Broker(Role[Want | Give | Look | Got | Full | Idle | Grant]):
         del self.client_of[employment.session, employment.lock]
         return (Retire(client),)
 
-    def _on_grant(self, sender: Address, grant: Grant) -> Effects:
-        if sender != self.server:
-            return (Observe("central.grant_malformed"),)
+    def _on_grant(self, grant: Grant, now: Instant) -> Effects:
         if grant.client in self.clients:
             return (Send(grant.client, grant),)
         if not grant.client.startswith(self._of_this_life()):
-            return (Observe("central.granted_to_earlier_life"),)
+            return (Observe("central.granted_to_earlier_life"), *self._doubt(grant, now))
         back = Release(lock=grant.lock, client=grant.client, sequence=grant.number)
         return (Observe("central.given_back"), Send(self.server, back))
+
+    def _doubt(self, grant: Grant, now: Instant) -> Effects:
+        """Find out from the server which session a hold of an earlier life belongs to."""
+        asked_at = self.doubts.get((grant.lock, grant.number))
+        if asked_at is not None and ms_between(asked_at, now) < DOUBT_MS:
+            return ()
+        if len(self.doubts) >= DOUBTS_MAX:
+            self.doubts.clear()
+        self.doubts[grant.lock, grant.number] = now
+        return (Send(self.server, Peek(lock=grant.lock, query=0)),)
+
+    def _on_peeked(self, peeked: Peeked) -> Effects:
+        holder = peeked.holder
+        if holder is None or not holder_fits(holder) or holder.fence is None:
+            return ()
+        if (peeked.lock, holder.fence) not in self.doubts or "/" in holder.session:
+            return ()  # A caller inside the node's process died with it: nobody is left to ask.
+        doubt = Doubt(lock=peeked.lock, fence=holder.fence, session=holder.session)
+        return (Send(self.proxy, doubt),)
+
+    def _on_session_ended(self, session: str) -> Effects:
+        """Tell the proxy, and end what still waits in the session through this node."""
+        effects: list[Effect] = []
+        text = f"session {session[:80]!r} has ended; connect anew, under another name"
+        for number, ticket in list(self.tickets.items()):
+            if ticket.session != session or ticket.number is not None:
+                continue
+            self._forget(number)
+            effects += [
+                Send(ticket.client, Give(lock=ticket.lock, ticket=number)),
+                Send(self.proxy, Full(lock=ticket.lock, ticket=number, detail=text)),
+            ]
+        return (*effects, Send(self.proxy, HoldsEnded(session=session)))

@@ -14,9 +14,12 @@ from holdfast.actors.central.message import (
     Release,
     ReleaseAck,
     Request,
+    Revoke,
+    Revoked,
+    Settled,
 )
 from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.lock.backend import Full, Give, Got, Want
+from holdfast.actors.lock.backend import Full, Give, Got, Taken, Want
 from holdfast.actors.message import Address, Instant
 from holdfast.actors.role import Host, Role
 
@@ -28,7 +31,7 @@ RETRANSMIT_MS = 50
 what a contested lock idles for; a thousand waiting clients are 20,000 messages a second."""
 
 
-class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | ClientRetransmit]):
+class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | Revoke | ClientRetransmit]):
     """One session's dealings with the server about one lock. Lives beside its broker.
 
     | mode | newer `Grant` | its `ReleaseAck` | `ClientRetransmit` | owner is done |
@@ -38,7 +41,8 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | ClientRetrans
     | ``RELEASING`` | ``HELD`` | ``RELEASED`` | send `Release` | |
     | ``RELEASED`` | ``HELD`` | ``RELEASED`` | send `Request` | |
 
-    A `Grant` that is not newer is ignored, and so is a `ReleaseAck` of another number.
+    A `Grant` that is not newer is ignored, and so is a `ReleaseAck` of another number. A `Revoke`
+    of the current number, or a newer one, has the effect of a release and its `ReleaseAck`.
 
     Source: the CSE 452 design page "Distributed mutual exclusion". Where this differs:
 
@@ -104,7 +108,7 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | ClientRetrans
     def handle(
         self,
         sender: Address,
-        event: Want | Give | Grant | ReleaseAck | Crowded | ClientRetransmit,
+        event: Want | Give | Grant | ReleaseAck | Crowded | Revoke | ClientRetransmit,
         now: Instant,
     ) -> Effects:
         """Take one step of the table. Time plays no part here."""
@@ -118,7 +122,7 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | ClientRetrans
     def _step(
         self,
         sender: Address,
-        event: Want | Give | Grant | ReleaseAck | Crowded | ClientRetransmit,
+        event: Want | Give | Grant | ReleaseAck | Crowded | Revoke | ClientRetransmit,
     ) -> Effects:
         match event:
             case Want():
@@ -131,6 +135,8 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | ClientRetrans
                 return self._on_release_ack(sender, event)
             case Crowded():
                 return self._on_crowded(sender, event)
+            case Revoke():
+                return self._on_revoke(sender, event)
             case ClientRetransmit():
                 return self._on_retransmit()
 
@@ -160,13 +166,16 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | ClientRetrans
             # Only a server that lost its memory grants again what is held. It will
             # remind us when we have released, and we give that one back then.
             return (Observe("central.granted_while_held"),)
+        # The server grants anew only what it knows to be released.
+        settled = (self._settled(),) if self.mode is Mode.RELEASING else ()
         self.sequence_num = grant.number  # C1, by `_is_newer`
         self.contested = False
         if not self.tickets:
-            return (Observe("central.granted_unwanted"), *self._release())
+            return (*settled, Observe("central.granted_unwanted"), *self._release())
         self.mode = Mode.HELD
         self.holding = next(iter(self.tickets))
-        return (Send(self.broker, Got(lock=self.lock, ticket=self.holding, fence=grant.number)),)
+        got = Got(lock=self.lock, ticket=self.holding, fence=grant.number)
+        return (*settled, Send(self.broker, got))
 
     def _is_newer(self, grant: Grant) -> bool:
         return self.sequence_num < grant.number <= NUMBER_MAX
@@ -178,10 +187,36 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | ClientRetrans
             return (Observe("central.ack_old"),)
         if self.mode is not Mode.RELEASING:
             return ()
+        return self._released()
+
+    def _released(self) -> Effects:
+        """Note that the server knows of our release, and ask for the next owner."""
         self.mode = Mode.RELEASED
-        if self.tickets:
-            return self._ask_in_turn()
-        return self._rest()
+        further = self._ask_in_turn() if self.tickets else self._rest()
+        return (self._settled(), *further)
+
+    def _settled(self) -> Send:
+        number, session = self.sequence_num, self.session
+        return Send(self.broker, Settled(lock=self.lock, number=number, session=session))
+
+    def _on_revoke(self, sender: Address, revoke: Revoke) -> Effects:
+        """Take note that a hold has ended at the server, and confirm it."""
+        if sender != self.broker or revoke.lock != self.lock:
+            return (Observe("central.revoke_malformed"),)
+        effects: Effects = ()
+        if revoke.number == self.sequence_num and self.mode is Mode.HELD:
+            assert self.holding is not None  # C2
+            detail = "the lock server was told to end this hold"
+            taken = Taken(lock=self.lock, ticket=self.holding, detail=detail)
+            del self.tickets[self.holding]
+            self.holding = None
+            effects = (Send(self.broker, taken), *self._released())
+        elif revoke.number >= self.sequence_num and self.mode is Mode.RELEASING:
+            effects = self._released()
+        if self.mode is not Mode.HELD:
+            self.sequence_num = max(self.sequence_num, revoke.number)
+        done = Revoked(lock=revoke.lock, client=revoke.client, number=revoke.number)
+        return (*effects, Send(self.broker, done))
 
     def _is_mine(self, ack: ReleaseAck) -> bool:
         return ack.sequence == self.sequence_num

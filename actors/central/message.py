@@ -1,4 +1,6 @@
-"""The words of `central`: lock clients, the lock server and the watch. Tags 0x50 to 0x5f.
+"""The messages of `central`: lock clients, the lock server and the watch.
+
+Tags 0x50 to 0x5f, and 0xd2 to 0xd7.
 
 Source: the CSE 452 design page "Distributed mutual exclusion": `Request`, `Grant`,
 `Release`, `ReleaseAck` and the timer `ClientRetransmit` are the page's own. The page
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from holdfast.actors.lock.backend import Freeing
 from holdfast.actors.lock.message import Contender
 from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, is_allowed
 from holdfast.actors.message import Address, Local, Message, Timer, local, message, node_of, timer
@@ -140,6 +143,74 @@ class Numbered(Message):
     number: int
 
 
+@message(0xD2)
+class Free(Message):
+    """End the hold of ``lock`` under ``number``. Answered by `FreeReply`.
+
+    The hold belongs to ``session``, which needs no lock client for this: its node may have
+    been restarted. With an empty ``session`` an operator takes the lock from whoever holds it.
+    """
+
+    lock: str
+    number: int
+    session: str
+
+
+@message(0xD3)
+class FreeReply(Message):
+    """The outcome of a `Free`, the same however often it is sent; ``holder`` held the lock."""
+
+    lock: str
+    number: int
+    session: str
+    outcome: Freeing
+    holder: Contender | None
+
+
+@message(0xD4)
+class EndSession(Message):
+    """``session`` is over: end all its holds, and ignore its late requests."""
+
+    session: str
+
+
+@message(0xD5)
+class SessionEnded(Message):
+    """``session`` holds nothing and is granted nothing any more. Also a journal record."""
+
+    session: str
+
+
+@message(0xD6)
+class Revoke(Message):
+    """To a broker: ``client`` no longer holds ``lock`` under ``number``, without its release.
+
+    Answered by `Revoked`. Also a journal record: the answer is missing.
+    """
+
+    lock: str
+    client: Address
+    number: int
+
+
+@message(0xD7)
+class Revoked(Message):
+    """The node of ``client`` knows of that `Revoke`. Also a journal record."""
+
+    lock: str
+    client: Address
+    number: int
+
+
+@local
+class Settled(Local):
+    """From a lock client to its broker: the server knows of the release of ``number``."""
+
+    lock: str
+    number: int
+    session: str
+
+
 @local
 class Idle(Local):
     """From a lock client to its broker: after ``wants`` wants nobody needs me any more."""
@@ -192,3 +263,11 @@ def client_fits(client: Address, sender: Address) -> bool:
 def words_fit(*words: str) -> bool:
     """Tell whether sessions and owners named by a peer are within their limits."""
     return all(len(word.encode(errors="replace")) <= OWNER_BYTES_MAX for word in words)
+
+
+def holder_fits(holder: Contender | None) -> bool:
+    """Tell whether a holder named by a peer is within its limits."""
+    if holder is None:
+        return True
+    numbers_fit = holder.since_ms >= 0 and 0 < (holder.fence or 0) <= NUMBER_MAX
+    return words_fit(holder.node, holder.session, holder.owner) and numbers_fit

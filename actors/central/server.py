@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from holdfast.actors.central.message import (
     NUMBER_MAX,
     Crowded,
+    EndSession,
+    Free,
     Freed,
     Grant,
     Held,
@@ -18,17 +18,30 @@ from holdfast.actors.central.message import (
     Release,
     ReleaseAck,
     Request,
+    Revoke,
+    Revoked,
+    SessionEnded,
     client_fits,
     lock_fits,
     words_fit,
 )
-from holdfast.actors.effect import Checkpoint, Effects, Observe, Persist, Send
+from holdfast.actors.central.table import (
+    ENDED_MAX,
+    LOCKS_MAX,
+    Ended,
+    Holding,
+    confirms,
+    contender_of,
+    held_record,
+    may_free,
+    records_of,
+    remember,
+    reply_to,
+)
+from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from holdfast.actors.lock.message import Contender
-from holdfast.actors.message import Address, Instant, Message, address_of, ms_between, node_of
+from holdfast.actors.message import Address, Instant, Message, address_of, node_of
 from holdfast.actors.role import Host, Role
-
-LOCKS_MAX = 100_000
-"""Locks held at one time. An entry is under a kilobyte, so the table stays under 100 MB."""
 
 RECORDS_MAX = 1_000
 """Records after which the journal begins anew with the table, or four times as many as locks
@@ -38,17 +51,10 @@ BROKER = "clients"
 """The role of every node to which grants go."""
 
 
-class Holding(NamedTuple):
-    """Who holds one lock, since when, and under which number."""
-
-    client: Address
-    number: int
-    session: str
-    owner: str
-    since: Instant
+FromNode = Request | Release | Peek | Probe | Free | EndSession | Revoked
 
 
-class LockServer(Role[Request | Release | Peek | Probe]):
+class LockServer(Role[FromNode]):
     """Grants each lock to one client at a time. It has no queue and no timer.
 
     | arrives | while | then |
@@ -58,31 +64,31 @@ class LockServer(Role[Request | Release | Peek | Probe]):
     | `Request` | another holds it | not answered; the holder is reminded (see below) |
     | `Release` | it names holder and number | nobody holds it; `ReleaseAck` |
     | `Release` | anything else: it is old | only `ReleaseAck` |
+    | `Free` | its session holds under its number, or an operator asks | nobody holds the lock |
+    | `EndSession` | the session holds locks | nobody holds them; its later requests are ignored |
 
     Source: the CSE 452 design page "Distributed mutual exclusion". Where this differs:
 
-    *The acknowledgement names what it acknowledges.* The page acknowledges every
-    release with the current ``num_granted``, and that can lose a lock for ever. A client
-    releases 5 twice (it retransmits), later holds 9; the second copy of ``Release(5)``
-    arrives and is answered ``ReleaseAck(9)``; the client releases 9, that message is
-    lost, the old acknowledgement arrives and passes for an answer to it. Now the server
-    thinks the client holds 9, answers its every request with ``Grant(9)``, and the client
-    ignores them as not newer. ``tests/test_central_explore.py`` finds this in the page's
-    version and does not find it in this one.
+    *The acknowledgement names what it acknowledges.* The page acknowledges every release with
+    the current ``num_granted``, and that can lose a lock for ever: the README of this folder
+    tells how, ``tests/test_central_explore.py`` finds it.
 
-    *One count for all locks.* ``granted`` counts the grants of all locks together, so
-    that a free lock leaves nothing behind and each lock's numbers still strictly rise.
+    *One count for all locks.* So a free lock leaves nothing behind, and numbers still rise.
 
-    *Reminding the holder.* In the page a client asks for ever, so it hears of whatever
-    a late copy of its request brought it. Here a client asks only while an owner wants
-    the lock: a late request can win a lock for a client that has stopped asking, or is
-    gone. So a request that has to be ignored also repeats the grant to the holder, or
-    to what is left of it: its broker gives back what nobody wants. A holder that does
-    hold learns that somebody waits, and lets others go first (see `LockClient`).
+    *Reminding the holder.* Here a client asks only while an owner wants the lock, so a late
+    request can win a lock for a client that has stopped asking, or is gone. A request that has
+    to be ignored also repeats the grant to the holder: its broker gives back what nobody
+    wants, and a holder that does hold lets others go first (see `LockClient`).
+
+    *A hold belongs to a session.* In the page it belongs to the lock client, which here dies
+    with its node. So `Free` and `EndSession` end holds for a session, whichever node they come
+    through. The node of the lock client must know before the server grants the lock through
+    that node again: it is sent `Revoke` at each such request until it confirms.
 
     Invariants:
         S1  ``granted`` never decreases, and every number in ``held`` is at most ``granted``.
-        S2  A lock's entry goes only by a release with its client and its number.
+        S2  A lock's entry goes only by a release with its client and its number, by its
+            session with its number, by the end of its session, or by an operator.
 
     Args:
         granted: what to count from, 0 to `NUMBER_MAX`. A server without a journal must
@@ -106,6 +112,10 @@ class LockServer(Role[Request | Release | Peek | Probe]):
         super().__init__(address, host)
         self.granted = granted
         self.held: dict[str, Holding] = {}
+        self.freed: dict[int, Ended] = {}  # By number.
+        self.ended: dict[str, None] = {}  # Sessions.
+        self.revoked: dict[tuple[str, str], Revoke] = {}
+        """By lock and node: holds whose lock client may not know that they have ended."""
         self.journal = journal
         self.locks_max = locks_max
         self.refused = 0
@@ -119,9 +129,7 @@ class LockServer(Role[Request | Release | Peek | Probe]):
         self.held = {lock: holding._replace(since=now) for lock, holding in self.held.items()}
         return (Observe("central.holdings_replayed", len(self.held)),) if self.held else ()
 
-    def handle(
-        self, sender: Address, event: Request | Release | Peek | Probe, now: Instant
-    ) -> Effects:
+    def handle(self, sender: Address, event: FromNode, now: Instant) -> Effects:
         """Answer one message. Time is only noted, for status."""
         match event:
             case Request():
@@ -132,13 +140,28 @@ class LockServer(Role[Request | Release | Peek | Probe]):
                 return self._on_peek(sender, event, now)
             case Probe():
                 return (Send(sender, Probed()),)
+            case Free():
+                return self._on_free(sender, event, now)
+            case EndSession():
+                return self._on_end_session(sender, event, now)
+            case Revoked():
+                return self._on_revoked(sender, event)
 
     def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:
         fits = lock_fits(request.lock) and words_fit(request.session, request.owner)
         if not (fits and client_fits(request.client, sender)):
             return (Observe("central.request_malformed"),)
+        if request.session in self.ended:
+            ended = SessionEnded(session=request.session)
+            return (
+                Observe("central.request_of_ended_session"),
+                Send(_broker(request.client), ended),
+            )
         holding = self.held.get(request.lock)
         if holding is None:
+            revoke = self.revoked.get((request.lock, node_of(request.client)))
+            if revoke is not None:
+                return (Observe("central.revoke_repeated"), Send(_broker(revoke.client), revoke))
             if len(self.held) >= self.locks_max:
                 return self._crowd_out(request)
             return self._grant(request, now)
@@ -151,7 +174,7 @@ class LockServer(Role[Request | Release | Peek | Probe]):
         self.granted += 1  # S1
         holding = Holding(request.client, self.granted, request.session, request.owner, now)
         self.held[request.lock] = holding
-        record = _held(request.lock, holding)
+        record = held_record(request.lock, holding)
         return (*self._recorded(record), self._said(request.lock, holding))
 
     def _crowd_out(self, request: Request) -> Effects:
@@ -173,9 +196,55 @@ class LockServer(Role[Request | Release | Peek | Probe]):
         holding = self.held.get(release.lock)
         if holding is None or not self._matches(holding, release):
             return (Observe("central.release_old"), ack)
-        del self.held[release.lock]  # S2
-        record = Freed(lock=release.lock, number=release.sequence)
-        return (*self._recorded(record), ack)
+        return (*self._free(release.lock, holding), ack)
+
+    def _free(self, lock: str, holding: Holding, taken_from: Contender | None = None) -> Effects:
+        """Let nobody hold ``lock``, and remember how its hold ended (S2)."""
+        del self.held[lock]
+        ended = Ended(holding.session, taken_from)
+        remember(self.freed, holding.number, ended, ENDED_MAX)
+        return self._recorded(Freed(lock=lock, number=holding.number))
+
+    def _on_free(self, sender: Address, free: Free, now: Instant) -> Effects:
+        fits = lock_fits(free.lock) and words_fit(free.session)
+        if not (fits and 1 <= free.number <= NUMBER_MAX):
+            return (Observe("central.free_malformed"),)
+        effects: Effects = ()
+        holding = self.held.get(free.lock)
+        if holding is not None and may_free(free, holding):
+            taken_from = None if free.session else contender_of(holding, now)
+            effects = self._free_for_session(free.lock, holding, taken_from)
+        reply = reply_to(free, self.freed.get(free.number))
+        return (*effects, Observe("central.freed"), Send(sender, reply))
+
+    def _free_for_session(
+        self, lock: str, holding: Holding, taken_from: Contender | None
+    ) -> Effects:
+        """End a hold without its lock client, whose node is told until it confirms."""
+        freed = self._free(lock, holding, taken_from)
+        revoke = Revoke(lock=lock, client=holding.client, number=holding.number)
+        remember(self.revoked, (lock, node_of(holding.client)), revoke, LOCKS_MAX)
+        return (*freed, *self._recorded(revoke), Send(_broker(holding.client), revoke))
+
+    def _on_end_session(self, sender: Address, end: EndSession, now: Instant) -> Effects:
+        if not (end.session and words_fit(end.session)):
+            return (Observe("central.end_session_malformed"),)
+        effects: list[Effect] = []
+        if end.session not in self.ended:
+            held = [item for item in self.held.items() if item[1].session == end.session]
+            for lock, holding in held:
+                effects += self._free_for_session(lock, holding, None)
+            remember(self.ended, end.session, None, ENDED_MAX)
+            effects += self._recorded(SessionEnded(session=end.session))
+        return (*effects, Send(sender, SessionEnded(session=end.session)))
+
+    def _on_revoked(self, sender: Address, revoked: Revoked) -> Effects:
+        key = (revoked.lock, node_of(revoked.client))
+        revoke = self.revoked.get(key)
+        if revoke is None or node_of(sender) != key[1] or not confirms(revoked, revoke):
+            return (Observe("central.revoked_old"),)
+        del self.revoked[key]
+        return self._recorded(revoked)
 
     def _matches(self, holding: Holding, release: Release) -> bool:
         return (holding.client, holding.number) == (release.client, release.sequence)
@@ -187,53 +256,45 @@ class LockServer(Role[Request | Release | Peek | Probe]):
         if not lock_fits(peek.lock):
             return (Observe("central.peek_malformed"),)
         holding = self.held.get(peek.lock)
-        holder = None
-        if holding is not None:
-            holder = Contender(
-                node=node_of(holding.client),
-                session=holding.session,
-                owner=holding.owner,
-                fence=holding.number,
-                since_ms=ms_between(holding.since, now),
-            )
+        holder = None if holding is None else contender_of(holding, now)
         return (Send(sender, Peeked(lock=peek.lock, query=peek.query, holder=holder)),)
 
     def _said(self, lock: str, holding: Holding) -> Send:
-        broker = address_of(node_of(holding.client), BROKER)
-        return Send(broker, Grant(lock=lock, client=holding.client, number=holding.number))
+        grant = Grant(lock=lock, client=holding.client, number=holding.number)
+        return Send(_broker(holding.client), grant)
 
     def _recorded(self, record: Message) -> Effects:
         """Return how ``record``, which is in the table already, gets into the journal."""
         if not self.journal:
             return ()
         self.recorded += 1
-        if self.recorded <= max(RECORDS_MAX, 4 * len(self.held)):
+        whole = len(self.held) + len(self.revoked) + len(self.ended)
+        if self.recorded <= max(RECORDS_MAX, 4 * whole):
             return (Persist(record),)
         self.recorded = 0
-        table = tuple(_held(lock, holding) for lock, holding in self.held.items())
-        return (
-            Observe("central.journal_begun_anew"),
-            Checkpoint((Numbered(number=self.granted), *table)),
-        )
+        table = records_of(self.granted, self.held, self.revoked.values(), self.ended)
+        return (Observe("central.journal_begun_anew"), Checkpoint(table))
 
     def _replay(self, record: Message) -> None:
         match record:
             case Held(lock=lock, client=client, number=number, session=session, owner=owner):
                 self.granted = max(self.granted, number)  # S1
                 self.held[lock] = Holding(client, number, session, owner, Instant(0))
-            case Freed(lock=lock):
-                self.held.pop(lock, None)
+            case Freed(lock=lock, number=number):
+                holding = self.held.pop(lock, None)
+                if holding is not None:
+                    remember(self.freed, number, Ended(holding.session), ENDED_MAX)
             case Numbered(number=number):
                 self.granted = max(self.granted, number)  # S1
+            case Revoke(lock=lock, client=client):
+                remember(self.revoked, (lock, node_of(client)), record, LOCKS_MAX)
+            case Revoked(lock=lock, client=client):
+                self.revoked.pop((lock, node_of(client)), None)
+            case SessionEnded(session=session):
+                remember(self.ended, session, None, ENDED_MAX)
             case _:
                 raise AssertionError(f"{record} is none of the server's records")
 
 
-def _held(lock: str, holding: Holding) -> Held:
-    return Held(
-        lock=lock,
-        client=holding.client,
-        number=holding.number,
-        session=holding.session,
-        owner=holding.owner,
-    )
+def _broker(client: Address) -> Address:
+    return address_of(node_of(client), BROKER)

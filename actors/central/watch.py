@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.actors.central.message import (
-    NUMBER_MAX,
     Glance,
     Peek,
     Peeked,
@@ -13,11 +12,11 @@ from holdfast.actors.central.message import (
     Probe,
     Probed,
     ProbeServer,
-    words_fit,
+    holder_fits,
 )
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.lock.backend import Ready, Seen
-from holdfast.actors.lock.message import Absence, Contender
+from holdfast.actors.lock.message import Absence
 from holdfast.actors.message import Address, Instant, ms_between, node_of
 from holdfast.actors.role import Host, Role
 
@@ -39,6 +38,9 @@ PEEKS_MAX = 5
 LOOKS_MAX = 1_000
 """Looks that wait for the server at one time; more are answered at once, without it."""
 
+QUERIES = 1 << 31
+"""Queries of one life of a node, and lives that are told apart."""
+
 
 class Pending(NamedTuple):
     """A look that waits for the server."""
@@ -51,16 +53,24 @@ class Pending(NamedTuple):
 class ServerWatch(Role[Glance | Peeked | Probed | PeekRetry | ProbeServer]):
     """Answers the proxy's looks, and tells it whether the server can be reached.
 
+    What the server answers to a `Peek` is true at one instant between question and answer, so
+    a look is linearizable. The queries of each life of the node differ from those of all
+    others: an answer to an earlier life's question is never taken for an answer to a new one.
+
     Args:
         proxy: hears `Seen` and `Ready`.
         server: where the `LockServer` is.
+        boot: tells this life of the node from earlier ones.
 
     """
 
-    def __init__(self, address: Address, host: Host, *, proxy: Address, server: Address) -> None:
+    def __init__(
+        self, address: Address, host: Host, *, proxy: Address, server: Address, boot: int = 0
+    ) -> None:
         super().__init__(address, host)
         self.proxy = proxy
         self.server = server
+        self.first_query = (boot % QUERIES) * QUERIES
         self.began = Instant(0)
         self.heard: Instant | None = None
         self.ready = False
@@ -92,14 +102,15 @@ class ServerWatch(Role[Glance | Peeked | Probed | PeekRetry | ProbeServer]):
 
     def _on_glance(self, glance: Glance, now: Instant) -> Effects:
         if len(self.looks) >= LOOKS_MAX:
-            return (Observe("central.looks_full"), self._seen(glance, None, ()))
+            why = f"{LOOKS_MAX} questions wait for the lock server, the limit"
+            return (Observe("central.looks_full"), self._unknown(glance, (), why))
         self.looks[glance.query] = Pending(glance, now, 0)
         return self._peek(glance.query)
 
     def _peek(self, query: int) -> Effects:
         pending = self.looks[query]
         self.looks[query] = pending._replace(peeks=pending.peeks + 1)
-        peek = Peek(lock=pending.glance.lock, query=query)
+        peek = Peek(lock=pending.glance.lock, query=self.first_query + query)
         return (Send(self.server, peek), Wake(PEEK_RETRY_MS, PeekRetry(query=query)))
 
     def _on_peek_retry(self, retry: PeekRetry, now: Instant) -> Effects:
@@ -112,25 +123,39 @@ class ServerWatch(Role[Glance | Peeked | Probed | PeekRetry | ProbeServer]):
         silent: tuple[Absence, ...] = ()
         if self.heard is None or self.heard < pending.began:
             silent = (Absence(node_of(self.server), self._silent_ms(now)),)
-        return (Observe("central.looked_in_vain"), self._seen(pending.glance, None, silent))
+        why = f"node {node_of(self.server)}, which runs the lock server, did not answer"
+        return (Observe("central.looked_in_vain"), self._unknown(pending.glance, silent, why))
 
     def _on_peeked(self, sender: Address, peeked: Peeked, now: Instant) -> Effects:
-        if sender != self.server or not _fits(peeked.holder):
+        if sender != self.server or not holder_fits(peeked.holder):
             return (Observe("central.peeked_malformed"),)
         effects = self._hear(now)
-        pending = self.looks.get(peeked.query)
+        query = peeked.query - self.first_query
+        pending = self.looks.get(query)
         if pending is None or pending.glance.lock != peeked.lock:
             return effects  # Answered already.
-        del self.looks[peeked.query]
-        return (*effects, self._seen(pending.glance, peeked.holder, ()))
-
-    def _seen(self, glance: Glance, holder: Contender | None, silent: tuple[Absence, ...]) -> Send:
+        del self.looks[query]
+        glance, holder = pending.glance, peeked.holder
+        if glance.holder is not None and holder is not None and glance.holder.fence == holder.fence:
+            holder = glance.holder  # Of several owners of a session this node knows which.
         seen = Seen(
             lock=glance.lock,
             query=glance.query,
-            holder=glance.holder or holder,
+            holder=holder,
+            waiters=glance.waiters,
+            waits_for=(),
+        )
+        return (*effects, Send(self.proxy, seen))
+
+    def _unknown(self, glance: Glance, silent: tuple[Absence, ...], why: str) -> Send:
+        """Say what this node knows, and that the server did not say who holds the lock."""
+        seen = Seen(
+            lock=glance.lock,
+            query=glance.query,
+            holder=glance.holder,
             waiters=glance.waiters,
             waits_for=silent,
+            unknown=why,
         )
         return Send(self.proxy, seen)
 
@@ -166,10 +191,3 @@ class ServerWatch(Role[Glance | Peeked | Probed | PeekRetry | ProbeServer]):
 
     def _silent_ms(self, now: Instant) -> int:
         return ms_between(self.began if self.heard is None else self.heard, now)
-
-
-def _fits(holder: Contender | None) -> bool:
-    if holder is None:
-        return True
-    numbers_fit = holder.since_ms >= 0 and 0 < (holder.fence or 0) <= NUMBER_MAX
-    return words_fit(holder.node, holder.session, holder.owner) and numbers_fit

@@ -266,8 +266,10 @@ def _on_late(ledger: Ledger, sender: Address, answer: Answer) -> list[Effect]:
         return effects
     claim = Claim(answer.lock, answer.owner)
     hold = ledger.holds.get(claim)
-    # A kept hold may be of this very request, which another leader granted anew.
-    repeated = hold is not None and (kept or hold.fence == answer.fence)
+    # A kept hold may be of this very request, which another leader granted anew. So may any
+    # other, if its gate has restarted: what the gate granted before is over.
+    older = hold is not None and sender == hold.gate and answer.fence < hold.fence
+    repeated = hold is not None and (kept or older or hold.fence == answer.fence)
     debt = Debt(ANY_GATE if kept else sender, claim)
     if repeated or debt in ledger.outstanding.withdrawals:
         return effects

@@ -25,7 +25,9 @@ class Closing:
     """The end of a client, once it begins.
 
     A session that the cluster keeps is ended as a whole, in one step (rule 89): its waits
-    and holds need no word of their own. Else every hold is released where it lives.
+    and holds need no word of their own. Else every hold is released at the gate that granted it;
+    after that the session is ended, too, for a cluster that keeps holds by session: it then
+    also frees what was granted through a gate that is down, or that forgot.
     """
 
     begun: bool = False
@@ -34,6 +36,8 @@ class Closing:
     """When whoever closes is told, at the latest; None when nobody waits."""
     session: str = ""
     """What is being ended, empty if nothing is."""
+    said: bool = False
+    """Whether the end of a session that the cluster does not keep was begun."""
 
     def begin(self, ledger: Ledger, user: Address, now: Instant) -> list[Effect]:
         """End all waits, and give back all holds; ``user`` hears `Closed` in the end."""
@@ -71,6 +75,9 @@ class Closing:
         """Take note that the session is no more: all is released."""
         effects: list[Effect] = []
         ledger.endings.pop(self.session, None)
+        if not ledger.tenure.kept:
+            self.session = ""
+            return effects
         for pending in ledger.claims_pending():
             claim = pending.claim
             assert claim is not None
@@ -90,11 +97,25 @@ class Closing:
         left = ledger.unconfirmed()
         if now < self.due_at and any(ledger.gates.table[gate].usable for gate in left):
             return []
+        if now < self.due_at and ledger.tenure.ready and not ledger.tenure.kept:
+            gate = ledger.gates.choose()
+            if not self.said and gate.heard_at is not None:
+                return self._end_unkept(ledger, now)
+            if self.session and gate.usable:
+                return []
         closers, self.closers, self.due_at = self.closers, (), None
         if ledger.tenure.kept:  # Nobody keeps it alive any more: it ends by its TTL.
             ledger.tenure.drop()
             ledger.holds.clear()
         return [Send(user, Closed(unanswered=len(left))) for user in closers]
+
+    def _end_unkept(self, ledger: Ledger, now: Instant) -> list[Effect]:
+        """End the session at the gate in use, now that no other answer is to be had."""
+        assert self.due_at is not None
+        self.said = True
+        self.session = ledger.tenure.assigned
+        ledger.endings[self.session] = Ending(self.due_at, now)
+        return end_sessions(ledger, now)
 
 
 def _release_all(ledger: Ledger, now: Instant) -> list[Effect]:

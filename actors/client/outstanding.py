@@ -102,7 +102,7 @@ class Outstanding:
         assert debt not in self.withdrawals
         withdrawal = Withdrawal(pending.number, now, paused(self.random, RETRY_MS, now))
         self.withdrawals[debt] = withdrawal
-        return [self._cancel(debt, withdrawal, now)]
+        return [self.cancel(debt, withdrawal, now)]
 
     def go_on(self, claim: Claim, now: Instant, gate: Address = ANY_GATE) -> list[Effect]:
         """Say what had to stay behind something else of ``claim`` that is over (at ``gate``)."""
@@ -144,7 +144,7 @@ class Outstanding:
                 pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
                 effects += self._say(pending, now)
             elif not isinstance(pending.asked, Release):
-                effects += self._again(pending, other, now)
+                effects += self.again(pending, other, now)
             else:
                 continue
             effects.append(Observe("client.request_moved"))
@@ -152,7 +152,7 @@ class Outstanding:
             if debt.gate == ANY_GATE:
                 withdrawal.resend_at = paused(self.random, RETRY_MS, now)
                 withdrawal.step_ms = RETRY_MS
-                effects.append(self._cancel(debt, withdrawal, now))
+                effects.append(self.cancel(debt, withdrawal, now))
         return effects
 
     def renew(self, pending: Pending, now: Instant) -> None:
@@ -184,7 +184,7 @@ class Outstanding:
             if withdrawal.resend_at <= now:
                 withdrawal.step_ms = min(2 * withdrawal.step_ms, WITHDRAWAL_MS_MAX)
                 withdrawal.resend_at = paused(self.random, withdrawal.step_ms, now)
-                effects.append(self._cancel(debt, withdrawal, now))
+                effects.append(self.cancel(debt, withdrawal, now))
         return effects
 
     def hurry(self, gate: Address, now: Instant) -> None:
@@ -241,7 +241,8 @@ class Outstanding:
         # With every link broken nobody else will judge the wait, and nobody can grant it.
         return later(pending.ends_at, MARGIN_MS if self.gates.any_usable() else 0)
 
-    def _again(self, pending: Pending, gate: Address, now: Instant) -> list[Effect]:
+    def again(self, pending: Pending, gate: Address, now: Instant) -> list[Effect]:
+        """Ask ``gate`` under a new number, and withdraw a wait under the old one."""
         effects = self.withdraw(pending, now)
         renewed = self._renumbered(pending, gate, now)
         self._file(renewed)
@@ -271,7 +272,7 @@ class Outstanding:
             if not tenure.ready or self._waits_its_turn(claim, pending.number):
                 return []
             if self.withdrawals and (debt := self._debt(pending.gate, claim)) in self.withdrawals:
-                return [self._cancel(debt, self.withdrawals[debt], now)]
+                return [self.cancel(debt, self.withdrawals[debt], now)]
             session = tenure.assigned
         pending.said += 1
         if pending.said_at is None:
@@ -292,6 +293,8 @@ class Outstanding:
     def _debt(self, gate: Address, claim: Claim) -> Debt:
         return Debt(ANY_GATE if self.tenure.kept else gate, claim)
 
-    def _cancel(self, debt: Debt, withdrawal: Withdrawal, now: Instant) -> Send:
+    def cancel(self, debt: Debt, withdrawal: Withdrawal, now: Instant) -> Send:
+        """Ask for a wait to be undone, once more."""
+        withdrawal.last_said_at = now
         cancel = cancel_of(debt, withdrawal, self.tenure.assigned)
         return self.say(debt.gate or self.gates.current, cancel, now)

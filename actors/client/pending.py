@@ -79,6 +79,8 @@ class Withdrawal:
     said_at: Instant
     resend_at: Instant
     step_ms: int = RETRY_MS
+    last_said_at: Instant | None = None
+    """When it was said last; None until it was said again."""
 
 
 @lru_cache(maxsize=CLAIMS_MAX)

@@ -33,6 +33,7 @@ from holdfast.actors.lock.message import (
     Released,
 )
 from holdfast.actors.lock.session_message import (
+    ConfirmHold,
     Ended,
     Evict,
     HoldLost,
@@ -57,7 +58,7 @@ _TICK_NS = TICK_MS * NS_PER_MS
 
 FromUser = Acquire | Release | Renew | Cancel | Inspect | Describe | ListLocks | Evict
 News = ClusterUp | ClusterDown
-FromGate = Answer | Cancelled | Alive | Opened | Ended | HoldLost | Unlocking | News
+FromGate = Answer | Cancelled | Alive | Opened | Ended | HoldLost | ConfirmHold | Unlocking | News
 FromFace = Abandon | Close | Survey | WatchCluster
 Said = FromUser | FromGate | FromFace | LinkUp | LinkDown | LinkRefused
 
@@ -193,6 +194,8 @@ class ClientSession(Role[Said | Tick]):
                 return unasked.on_ended(self.ledger, sender, event, now)
             case HoldLost():
                 return unasked.on_hold_lost(self.ledger, sender, event, now)
+            case ConfirmHold():
+                return unasked.on_confirm_hold(self.ledger, sender, event, now)
             case Unlocking():
                 return unasked.on_unlocking(self.ledger, sender, event, now)
             case ClusterUp() | ClusterDown():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.undoing import cancel_again
 from holdfast.actors.effect import Effect, Observe
 from holdfast.actors.message import Address, Instant
 
@@ -10,9 +11,12 @@ from holdfast.actors.message import Address, Instant
 def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
     """Note a sign of life of ``gate``; if it was given up, bring it what is stranded."""
     known = ledger.gates.table.get(gate)
-    if known is None or not known.heard(now):
+    if known is None:
         return []
-    return come_back(ledger, now)
+    effects = come_back(ledger, now) if known.heard(now) else []
+    if ledger.outstanding.withdrawals:
+        effects += cancel_again(ledger, gate, now)
+    return effects
 
 
 def come_back(ledger: Ledger, now: Instant) -> list[Effect]:

@@ -7,8 +7,14 @@ from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.loss import lose
 from holdfast.actors.client.pending import Claim
 from holdfast.actors.client.standing import hear
-from holdfast.actors.effect import Effect, Observe
-from holdfast.actors.lock.session_message import Ended, HoldLost, Unlocking
+from holdfast.actors.effect import Effect, Observe, Send
+from holdfast.actors.lock.session_message import (
+    ConfirmHold,
+    DisownHold,
+    Ended,
+    HoldLost,
+    Unlocking,
+)
 from holdfast.actors.message import Address, Instant
 
 
@@ -24,7 +30,7 @@ def on_ended(ledger: Ledger, sender: Address, ended: Ended, now: Instant) -> lis
 
 def on_hold_lost(ledger: Ledger, sender: Address, word: HoldLost, now: Instant) -> list[Effect]:
     """Learn that one hold was taken away, perhaps before it was known to be granted."""
-    if not ledger.tenure.kept or word.session != ledger.tenure.assigned:
+    if not ledger.tenure.ready or word.session != ledger.tenure.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
     effects = hear(ledger, sender, now)
     claim = Claim(word.lock, word.owner)
@@ -37,6 +43,29 @@ def on_hold_lost(ledger: Ledger, sender: Address, word: HoldLost, now: Instant) 
     if hold is None and claim in ledger.outstanding.waits:
         ledger.memory.add(claim, word.fence, 1, word.detail)
     return effects
+
+
+def on_confirm_hold(
+    ledger: Ledger, sender: Address, word: ConfirmHold, now: Instant
+) -> list[Effect]:
+    """Tell a gate that forgot its holds whether one of them is really not ours.
+
+    Whoever disowns a hold must never take a late grant of it. So whatever waits for the lock
+    asks under a new number: a grant is taken only under the number that was asked last.
+    """
+    tenure, outstanding = ledger.tenure, ledger.outstanding
+    known = word.session in (tenure.name, tenure.assigned) and sender in ledger.gates.table
+    if tenure.kept or not known:
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = hear(ledger, sender, now)
+    if any(claim.lock == word.lock and h.fence == word.fence for claim, h in ledger.holds.items()):
+        return effects
+    for number in [n for claim, n in outstanding.waits.items() if claim.lock == word.lock]:
+        waiting = outstanding.pending[number]
+        if waiting.said_at is not None:
+            effects += outstanding.again(waiting, waiting.gate, now)
+    disown = DisownHold(lock=word.lock, fence=word.fence, session=word.session)
+    return [*effects, Send(sender, disown), Observe("client.hold_disowned")]
 
 
 def on_unlocking(ledger: Ledger, sender: Address, word: Unlocking, now: Instant) -> list[Effect]:

@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.pending import Claim
+from holdfast.actors.client.pending import ANY_GATE, Claim
 from holdfast.actors.client.wording import No
 from holdfast.actors.effect import Effect, Send
 from holdfast.actors.lock.message import Cancel, Cancelled, Reason, Release
-from holdfast.actors.message import Address, Instant
+from holdfast.actors.message import Address, Instant, ms_between
+
+LOST_MS = 500
+"""A cancel that is unanswered for so long (ms) may have been lost: its gate was silent."""
+
+CANCELS_MAX = 100
+"""Cancels that one sign of life sets off; the rest wait for the next."""
+
+
+def cancel_again(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
+    """Repeat, now that ``gate`` is heard, the cancels that may have been lost before.
+
+    Somebody may be waiting behind a wait that is to be cancelled. So a cancel does not keep
+    its pause, which grows while nobody answers, once a gate gives a sign of life.
+    """
+    outstanding = ledger.outstanding
+    effects: list[Effect] = []
+    for debt, withdrawal in outstanding.withdrawals.items():
+        last = withdrawal.last_said_at or withdrawal.said_at
+        if debt.gate in (ANY_GATE, gate) and ms_between(last, now) >= LOST_MS:
+            effects.append(outstanding.cancel(debt, withdrawal, now))
+            if len(effects) >= CANCELS_MAX:
+                break
+    return effects
 
 
 def on_cancel(ledger: Ledger, user: Address, cancel: Cancel, now: Instant) -> list[Effect]:

@@ -32,10 +32,10 @@ def keep_up(ledger: Ledger, now: Instant) -> list[Effect]:
     _forgive_idle(ledger, busy)
     if ledger.tenure.kept:
         effects += ledger.tell_watcher(now)
-    elif not busy:
+    elif not (greeted := _greeted(ledger, busy)):
         ledger.greet_at = None
     elif ledger.greet_at is None or ledger.greet_at <= now:
-        effects += greet(ledger, busy, now)
+        effects += greet(ledger, greeted, now)
         ledger.greet_at = later(now, KEEPALIVE_MS)
     for gate in ledger.gates.fall_silent(busy, now):
         effects.append(Observe("client.gate_silent"))
@@ -116,6 +116,12 @@ def _busy(ledger: Ledger, now: Instant) -> list[Address]:
     if outstanding.pending and not gates.any_usable():
         return list(gates.table)
     return [gate for gate in gates.table if gate in used]
+
+
+def _greeted(ledger: Ledger, busy: list[Address]) -> list[Address]:
+    """Return the gates that are greeted: the busy ones, and those that owe a `Cancelled`."""
+    owing = {debt.gate or ledger.gates.current for debt in ledger.outstanding.withdrawals}
+    return [gate for gate in ledger.gates.table if gate in owing or gate in busy]
 
 
 def _forgive_idle(ledger: Ledger, busy: list[Address]) -> None:

@@ -57,7 +57,7 @@ def keep_session(ledger: Ledger, now: Instant) -> list[Effect]:
     tenure = ledger.tenure
     if not tenure.kept or tenure.due_at > now or not ledger.session_used(now):
         return []
-    lost = not ledger.gates.any_usable() or tenure.suspected
+    lost = not ledger.gates.any_usable() or tenure.suspected or ledger.outstanding.withdrawals
     tenure.due_at = later(now, min(tenure.keep_ms, PROBE_MS) if lost else tenure.keep_ms)
     return greet(ledger, _targets(ledger), now)
 

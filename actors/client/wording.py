@@ -103,8 +103,14 @@ def silence(pending: Pending, gates: Gates, now: Instant) -> No:
     """Return why ``pending`` ends unanswered, naming every gate and how it is."""
     asked = f"{ms_between(pending.asked_at, now) / 1000:.1f} s"
     match pending.asked:
+        case Acquire(lock=lock) if pending.said_at is None:
+            text = f"lock {lock!r}: no node could be asked for it within {asked}"
         case Acquire(lock=lock):
-            text = f"lock {lock!r}: no node decided within {asked}"
+            text = (
+                f"lock {lock!r}: no node decided within {asked}, and the outcome is unknown; the "
+                "client cancels the request as soon as it is connected again, and releases "
+                "the lock if it was granted meanwhile"
+            )
         case Release(lock=lock):
             text = (
                 f"lock {lock!r}: its release was not confirmed by "

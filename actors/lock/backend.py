@@ -2,9 +2,14 @@
 
 A *ticket* numbers one acquisition through this node, from the proxy's counter.
 A protocol that speaks these words is a backend of `holdfast.actors.lock.proxy.Proxy`.
+
+A backend that keeps holds by session, so that they outlive the node they came through, also
+receives `Surrender` and `EndHolds` and confirms every release with `Given`.
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 from holdfast.actors.lock.message import Absence, Contender
 from holdfast.actors.lock.self_report import Counted
@@ -53,6 +58,69 @@ class Taken(Local):
 
     lock: str
     ticket: int
+    detail: str = "the protocol took it away"
+
+
+class Freeing(IntEnum):
+    """The outcome of a release. Numbers are on the wire and never reused."""
+
+    FREED = 1
+    """The hold has ended as its session wanted, now or before."""
+    NOT_HELD = 2
+    """There is no such hold."""
+    TAKEN = 3
+    """An operator ended the hold, now or before."""
+
+
+@local
+class Surrender(Local):
+    """End the hold of ``lock`` under ``fence``, which no ticket of this node stands for.
+
+    Args:
+        session: the session that gives it back; empty for an operator, who takes it from any.
+
+    """
+
+    lock: str
+    fence: int
+    session: str
+
+
+@local
+class Given(Local):
+    """A `Give` of a hold of ``session``, or a `Surrender`, is confirmed.
+
+    ``holder`` is from whom an operator took the lock.
+    """
+
+    lock: str
+    fence: int
+    session: str
+    outcome: Freeing
+    holder: Contender | None = None
+
+
+@local
+class EndHolds(Local):
+    """End everything that ``session`` holds, through whichever node. Answered by `HoldsEnded`."""
+
+    session: str
+
+
+@local
+class HoldsEnded(Local):
+    """``session`` holds nothing any more."""
+
+    session: str
+
+
+@local
+class Doubt(Local):
+    """Ask the client ``session`` whether it holds ``lock`` under ``fence``."""
+
+    lock: str
+    fence: int
+    session: str
 
 
 @local
@@ -75,6 +143,8 @@ class Seen(Local):
     holder: Contender | None
     waiters: tuple[Contender, ...]
     waits_for: tuple[Absence, ...]
+    unknown: str = ""
+    """Why it is not known who holds the lock; empty if it is known."""
 
 
 @local
@@ -86,7 +156,7 @@ class Ready(Local):
 
 
 Backend = Want | Give | Look
-"""What a backend hears from its proxy."""
+"""What every backend receives from its proxy."""
 
 
 @local

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.lock.backend import Full, Give, Got, Look, Seen, Taken, Want
+from holdfast.actors.lock.backend import Full, Give, Given, Got, Look, Seen, Taken, Want
 from holdfast.actors.lock.claim import Claim, Claims, Key, Phase
+from holdfast.actors.lock.confirming import Confirming, HoldKey
 from holdfast.actors.lock.message import (
     Acquire,
     Cancel,
-    Cancelled,
     Reason,
-    Refused,
     Release,
-    Released,
 )
 from holdfast.actors.lock.timer import TryLook, WaitOver, nap
-from holdfast.actors.lock.wording import granted, refuse, why_it_ended
+from holdfast.actors.lock.wording import (
+    cancelled,
+    granted,
+    lost,
+    refuse,
+    refused,
+    released,
+    why_it_ended,
+)
 from holdfast.actors.message import Address, Instant, ms_between
 
 CLAIMS_MAX = 100_000
@@ -41,11 +47,21 @@ class Desk:
         node: this node.
         protocol: the name of what runs behind, for texts.
         backend: who gets locks; it speaks `holdfast.actors.lock.backend`.
+        confirming: what waits for a backend that keeps holds by session; None if the
+            backend does not, so that a hold lives and dies with this node.
 
     """
 
-    def __init__(self, *, node: str, protocol: str, backend: Address) -> None:
+    def __init__(
+        self,
+        *,
+        node: str,
+        protocol: str,
+        backend: Address,
+        confirming: Confirming | None = None,
+    ) -> None:
         self.node = node
+        self.confirming = confirming
         self.protocol = protocol
         self.backend = backend
         self.claims = Claims()
@@ -128,12 +144,13 @@ class Desk:
         return [Send(claim.asker, granted(claim)), Observe("proxy.granted")]
 
     def taken(self, taken: Taken) -> Effects:
-        """Forget a hold that the protocol took away; its owner hears when it releases."""
+        """Forget a hold that the protocol took away, and tell its client."""
         claim = self.claims.by_ticket.get(taken.ticket)
         if claim is None or claim.phase is not Phase.HELD:
             return ()
         self.claims.drop(claim)
-        return [Observe("proxy.hold_taken")]
+        told = (Send(claim.asker, lost(claim, taken.detail)),) if claim.named else ()
+        return [*told, Observe("proxy.hold_taken")]
 
     def full(self, full: Full) -> Effects:
         """Tell the asker that the backend cannot queue it."""
@@ -154,20 +171,36 @@ class Desk:
             if claim is not None and claim.key != key:
                 claim = None
         if claim is None or claim.fence != release.fence:
+            if self.confirming is not None and release.session:
+                hold = HoldKey(release.lock, release.fence, release.session)
+                return self.confirming.surrender(hold, asker, release)
             text = (
                 f"lock {release.lock!r}: fence {release.fence} was shown, which does not hold "
                 f"it through node {self.node}"
             )
             return [refuse(asker, release, Reason.NOT_HELD, text)]
-        released = Released(
-            lock=release.lock,
-            session=release.session,
-            owner=release.owner,
-            request=release.request,
-        )
+        if self.confirming is not None:
+            hold = HoldKey(release.lock, release.fence, claim.key.session)
+            self.confirming.release(hold, asker, release)
+            return self._give(claim)
+        done = released(release)
         if release.session:
-            self.claims.record(claim.key, release.request, released)
-        return [*self._give(claim), Send(asker, released), Observe("proxy.released")]
+            self.claims.record(claim.key, release.request, done)
+        return [*self._give(claim), Send(asker, done), Observe("proxy.released")]
+
+    def given(self, given: Given) -> Effects:
+        """Answer a release that the backend has confirmed."""
+        assert self.confirming is not None
+        if not given.session:
+            return self.confirming.evicted(given)
+        confirmed = self.confirming.confirmed(given)
+        if confirmed is None:
+            return ()
+        release, done, effects = confirmed
+        if done is not None and release.session:
+            key = Key(release.session, release.owner, release.lock)
+            self.claims.record(key, release.request, done)
+        return effects
 
     def cancel(self, asker: Address, cancel: Cancel) -> Effects:
         """End a wait or a hold, whatever became of it; repeatable."""
@@ -175,18 +208,18 @@ class Desk:
         effects: list[Effect] = []
         claim = self.claims.by_key.get(key)
         if claim is not None and claim.request == cancel.request:
-            effects += self._undo(claim)
-        cancelled = _cancelled(key, cancel.request)
+            effects += self._give(claim)
+        done = cancelled(key, cancel.request)
         if cancel.request >= self.claims.answers.get(key, (0, None))[0]:
-            self.claims.record(key, cancel.request, cancelled)
-        return [*effects, Send(asker, cancelled)]
+            self.claims.record(key, cancel.request, done)
+        return [*effects, Send(asker, done)]
 
     def end(self, session: str) -> Effects:
         """Undo what ``session`` waits for and what it holds; its asker hears nothing of each."""
         effects: list[Effect] = []
         for claim in [c for c in self.claims.by_key.values() if c.named == session]:
-            effects += self._undo(claim)
-            self.claims.record(claim.key, claim.request, _cancelled(claim.key, claim.request))
+            effects += self._give(claim)
+            self.claims.record(claim.key, claim.request, cancelled(claim.key, claim.request))
         return effects
 
     def abandon(self, asker: Address) -> Effects:
@@ -194,7 +227,7 @@ class Desk:
         claim = self.claims.by_asker.get(asker)
         if claim is None:
             return ()
-        return [*self._undo(claim), Observe("proxy.abandoned")]
+        return [*self._give(claim), Observe("proxy.abandoned")]
 
     def wait_over(self, over: WaitOver, now: Instant) -> Effects:
         """End a wait whose time is up, after a look at whom it waited for."""
@@ -233,7 +266,6 @@ class Desk:
 
     def withdraw(self, claim: Claim) -> list[Effect]:
         """End a wait and say so to its asker."""
-        self._forget_query(claim)
         text = f"lock {claim.key.lock!r}: the wait was given up"
         return [*self._give(claim), self._answer_refusal(claim, Reason.CANCELLED, text)]
 
@@ -248,12 +280,9 @@ class Desk:
             self.endings.pop(claim.query, None)
             claim.query = None
 
-    def _undo(self, claim: Claim) -> list[Effect]:
-        self._forget_query(claim)
-        return self._give(claim)
-
     def _give(self, claim: Claim) -> list[Effect]:
         """Drop ``claim`` and tell the backend, unless it was told before (D2)."""
+        self._forget_query(claim)
         self.claims.drop(claim)
         if claim.phase is Phase.ENDING:
             return []
@@ -264,18 +293,7 @@ class Desk:
         return [self._answer_refusal(claim, reason, detail), Observe("proxy.refused")]
 
     def _answer_refusal(self, claim: Claim, reason: Reason, detail: str) -> Send:
-        refused = Refused(
-            lock=claim.key.lock,
-            reason=reason,
-            detail=detail,
-            session=claim.named,
-            owner=claim.key.owner,
-            request=claim.request,
-        )
+        no = refused(claim, reason, detail)
         if claim.named:
-            self.claims.record(claim.key, claim.request, refused)
-        return Send(claim.asker, refused)
-
-
-def _cancelled(key: Key, request: int) -> Cancelled:
-    return Cancelled(lock=key.lock, session=key.session, owner=key.owner, request=request)
+            self.claims.record(claim.key, claim.request, no)
+        return Send(claim.asker, no)

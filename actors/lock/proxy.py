@@ -5,9 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.backend import Full, Got, Look, Ready, Reported, Seen, Taken
+from holdfast.actors.lock.backend import (
+    Doubt,
+    Full,
+    Given,
+    Got,
+    HoldsEnded,
+    Look,
+    Ready,
+    Reported,
+    Seen,
+    Surrender,
+    Taken,
+)
+from holdfast.actors.lock.checking import problem_of
 from holdfast.actors.lock.claim import Phase
+from holdfast.actors.lock.confirming import Confirming
 from holdfast.actors.lock.description import Description
 from holdfast.actors.lock.desk import Desk
 from holdfast.actors.lock.message import (
@@ -18,22 +31,23 @@ from holdfast.actors.lock.message import (
     Describe,
     Inspect,
     KeepAlive,
-    LockStatus,
     NodeStatus,
     Reason,
     Release,
 )
-from holdfast.actors.lock.name import (
-    OWNER_BYTES_MAX,
-    check_lock_name,
-    check_new_lock_name,
-    check_owner,
-    check_wait,
+from holdfast.actors.lock.name import OWNER_BYTES_MAX
+from holdfast.actors.lock.session_message import (
+    ConfirmHold,
+    DisownHold,
+    End,
+    Ended,
+    Evict,
+    ListLocks,
+    Open,
 )
-from holdfast.actors.lock.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from holdfast.actors.lock.timer import Sweep, TryLook, WaitOver
-from holdfast.actors.lock.wording import WAITERS_SHOWN_MAX, locks_of, refuse
-from holdfast.actors.message import Address, Instant, ms_between, node_of
+from holdfast.actors.lock.wording import locks_of, opened, refuse, status_of
+from holdfast.actors.message import Address, Instant, address_of, ms_between, node_of
 from holdfast.actors.role import Host, Role
 
 QUESTIONS_MAX = 10_000
@@ -45,45 +59,30 @@ CLIENT_SILENCE_MS = 15_000
 SWEEP_MS = 1_000
 """How often silent clients are looked for, while any client is known."""
 
-AboutLocks = Acquire | Release | Cancel | Inspect
+ASKERS_MAX = 10_000
+"""Clients whose addresses are remembered, to ask them about a hold; the oldest goes first."""
+
+AboutLocks = Acquire | Release | Cancel | Inspect | DisownHold
 AboutTable = Open | End | ListLocks | Evict
 FromClient = AboutLocks | AboutTable | Describe | KeepAlive
-FromNode = Abandon | Got | Full | Taken | Seen | Ready | Reported | WaitOver | TryLook | Sweep
-Heard = (
-    Acquire
-    | Release
-    | Cancel
-    | Inspect
-    | Describe
-    | KeepAlive
-    | Open
-    | End
-    | ListLocks
-    | Evict
-    | Abandon
-    | Got
-    | Full
-    | Taken
-    | Seen
-    | Ready
-    | Reported
-    | WaitOver
-    | TryLook
-    | Sweep
-)
+FromBackend = Got | Full | Taken | Given | HoldsEnded | Doubt | Seen | Ready
+FromNode = Abandon | FromBackend | Reported | WaitOver | TryLook | Sweep
+Heard = FromClient | FromNode
 
 
 class Proxy(Role[Heard]):
     """Serves clients: checks what they ask and passes it to the desk, which remembers.
 
-    It keeps no sessions in the cluster: a hold lives here, where it was granted, and however
-    silent its client may be. So there is nothing that an operator could take, or list.
+    It keeps no sessions in the cluster: a hold lasts however silent its client may be. Either it
+    lives here, where it was granted, and there is nothing that an operator could take. Or the
+    backend keeps it by the client's session (``holds_by_session``): then it outlives this node.
 
     Args:
         node: this node.
         nodes: all members, for status.
         protocol: the name of what runs behind, for texts.
         backend: who gets locks; it speaks `holdfast.actors.lock.backend`.
+        holds_by_session: whether the backend keeps holds by session.
 
     """
 
@@ -96,16 +95,20 @@ class Proxy(Role[Heard]):
         nodes: tuple[str, ...],
         protocol: str,
         backend: Address,
+        holds_by_session: bool = False,
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.nodes = nodes
         self.protocol = protocol
         self.backend = backend
-        self.desk = Desk(node=node, protocol=protocol, backend=backend)
+        self.confirming = Confirming(backend) if holds_by_session else None
+        self.desk = Desk(node=node, protocol=protocol, backend=backend, confirming=self.confirming)
         self.inspections: dict[int, tuple[Address, Inspect]] = {}
         self.description = Description()
         self.heard_at: dict[str, Instant] = {}
+        self.askers: dict[str, Address] = {}
+        """By session: where its client is reached, where the backend may doubt a hold."""
         self.sweeping = False
         self.ready = False
         self.detail = "starting"
@@ -118,7 +121,7 @@ class Proxy(Role[Heard]):
 
     def _on_client(self, asker: Address, event: FromClient, now: Instant) -> Effects:
         if not isinstance(event, Describe | KeepAlive):
-            reason, problem = self._problem(asker, event)
+            reason, problem = problem_of(self.node, self.protocol, asker, event)
             if problem:
                 return [refuse(asker, event, reason, problem)]
         elif len(event.session) > OWNER_BYTES_MAX:  # It would be kept until the answer.
@@ -141,30 +144,36 @@ class Proxy(Role[Heard]):
                 alive = Alive(session=event.session, node=self.node, request=event.request)
                 return [Send(asker, alive)]
             case Open():
-                return [Send(asker, self._opened(asker, event))]
+                return [Send(asker, opened(self.node, asker, event))]
+            case DisownHold():
+                return self._on_disown(event)
             case End():
-                text = "what it held here was given back"
-                ended = Ended(session=event.session, detail=text, request=event.request)
-                return [*self.desk.end(event.session), Send(asker, ended)]
+                return self._on_end(asker, event)
+            case Evict() if self.confirming is not None:
+                return self.confirming.evict(asker, event)
             case ListLocks() | Evict():
                 text = f"{self.protocol} keeps no table of locks to list, or to take one from"
                 return [refuse(asker, event, Reason.UNSUPPORTED, f"{text}; paxos does")]
+
+    def _on_disown(self, disown: DisownHold) -> Effects:
+        """Pass on that a session does not hold what the backend thinks it holds."""
+        if self.confirming is None:
+            return [Observe("proxy.disowned_unasked")]
+        given = Surrender(lock=disown.lock, fence=disown.fence, session=disown.session)
+        return [Send(self.backend, given), Observe("proxy.hold_disowned")]
+
+    def _on_end(self, asker: Address, end: End) -> Effects:
+        effects = self.desk.end(end.session)
+        if self.confirming is not None:
+            return [*effects, *self.confirming.end(asker, end)]
+        text = "what it held here was given back"
+        ended = Ended(session=end.session, detail=text, request=end.request)
+        return [*effects, Send(asker, ended)]
 
     def _on_node(self, sender: Address, event: FromNode, now: Instant) -> Effects:
         match event:
             case Abandon():
                 return self.desk.abandon(sender)
-            case Got():
-                return self.desk.got(event, now)
-            case Full():
-                return self.desk.full(event)
-            case Taken():
-                return self.desk.taken(event)
-            case Seen():
-                return self._on_seen(event, now)
-            case Ready():
-                self.ready, self.detail = event.ready, event.detail
-                return ()
             case Reported():
                 return self._on_reported(event, now)
             case WaitOver():
@@ -173,6 +182,30 @@ class Proxy(Role[Heard]):
                 return self.desk.try_look(event)
             case Sweep():
                 return self._on_sweep(now)
+            case _:
+                return self._on_backend(event, now)
+
+    def _on_backend(self, event: FromBackend, now: Instant) -> Effects:
+        match event:
+            case Got():
+                return self.desk.got(event, now)
+            case Full():
+                return self.desk.full(event)
+            case Taken():
+                return self.desk.taken(event)
+            case Given():
+                return self.desk.given(event)
+            case HoldsEnded():
+                return self.confirming.ended(event) if self.confirming is not None else ()
+            case Doubt():
+                asker = self.askers.get(event.session, address_of(event.session, "session"))
+                confirm = ConfirmHold(lock=event.lock, fence=event.fence, session=event.session)
+                return [Send(asker, confirm)]
+            case Seen():
+                return self._on_seen(event, now)
+            case Ready():
+                self.ready, self.detail = event.ready, event.detail
+                return ()
 
     def _on_inspect(self, asker: Address, inspect: Inspect) -> Effects:
         if len(self.inspections) >= QUESTIONS_MAX:
@@ -189,7 +222,11 @@ class Proxy(Role[Heard]):
         if self.description.see(seen):
             return self._describe(now)
         asked = self.inspections.pop(seen.query, None)
-        return [_status(*asked, seen)] if asked is not None else ()
+        return (
+            [status_of(*asked, seen, linearizable=self.confirming is not None)]
+            if asked is not None
+            else ()
+        )
 
     def _on_describe(self, asker: Address, describe: Describe) -> Effects:
         asked = self.description.asked
@@ -243,58 +280,12 @@ class Proxy(Role[Heard]):
         if node_of(asker) == self.node or session != node_of(asker):
             return ()
         self.heard_at[session] = now
+        if self.confirming is not None:
+            self.askers.pop(session, None)
+            self.askers[session] = asker
+            if len(self.askers) > ASKERS_MAX:
+                del self.askers[next(iter(self.askers))]
         if self.sweeping:
             return ()
         self.sweeping = True
         return (Wake(SWEEP_MS, Sweep()),)
-
-    def _opened(self, asker: Address, opening: Open) -> Opened:
-        """Let a client of another process speak as itself, under whichever later name it came.
-
-        A client counts the sessions it began, those among them that nobody opened.
-        """
-        client = node_of(asker)
-        return Opened(
-            session=opening.session,
-            assigned=opening.session if client == self.node else client,
-            ttl_ms=0,
-            node=self.node,
-            request=opening.request,
-        )
-
-    def _problem(self, asker: Address, request: AboutLocks | AboutTable) -> tuple[Reason, str]:
-        """Return what is wrong with ``request``; the empty string if nothing is."""
-        client = node_of(asker)
-        later = isinstance(request, Open) and request.session.startswith(f"{client}~")
-        if client not in (self.node, request.session) and not later:
-            text = f"session {request.session[:80]!r} is not the client {client!r} itself"
-            return Reason.INVALID, text
-        if isinstance(request, Open | End) and not request.session:
-            return Reason.INVALID, "session is empty; there is none to open or to end"
-        try:
-            check_owner(request.session)
-            if isinstance(request, AboutLocks):
-                check_lock_name(request.lock)
-                if not isinstance(request, Inspect):
-                    check_owner(request.owner)
-            if isinstance(request, Acquire):
-                check_new_lock_name(request.lock)
-                check_wait(request.wait_ms)
-        except InvalidRequestError as problem:
-            return Reason.INVALID, str(problem)
-        if isinstance(request, Acquire) and request.limit != 1:
-            text = f"limit {request.limit} asks for a lock that its owner may hold more than once"
-            return Reason.UNSUPPORTED, f"{text}; {self.protocol} has none, paxos has"
-        return Reason.INVALID, ""
-
-
-def _status(asker: Address, inspect: Inspect, seen: Seen) -> Send:
-    status = LockStatus(
-        lock=seen.lock,
-        holder=seen.holder,
-        waiters=seen.waiters[:WAITERS_SHOWN_MAX],
-        waits_for=seen.waits_for,
-        session=inspect.session,
-        request=inspect.request,
-    )
-    return Send(asker, status)

@@ -1,4 +1,6 @@
-"""The words of sessions and of operators between a client and a proxy. Tags 0x60 to 0x6f.
+"""The words of sessions and of operators between a client and a proxy.
+
+Tags 0x60 to 0x6f, and 0xd0 and 0xd1.
 
 A client names itself after its node: ``me``, or ``me~2`` after its first session was lost
 or given up. Where the cluster keeps sessions, the name it is to use in every further
@@ -176,6 +178,29 @@ class Unlocking(Message):
     grace_ms: int
     session: str = ""
     owner: str = ""
+
+
+@message(0xD0)
+class ConfirmHold(Message):
+    """Unasked: tell me if ``session`` does not hold ``lock`` under ``fence``.
+
+    The node it was granted through has restarted and does not know. Who holds it does not
+    answer; who does not hold it answers `DisownHold`.
+    """
+
+    lock: str
+    fence: int
+    session: str
+
+
+@message(0xD1)
+class DisownHold(Message):
+    """I do not hold ``lock`` under ``fence``, and take no grant of it from now on."""
+
+    lock: str
+    fence: int
+    session: str
+    request: int = 0
 
 
 SessionRequest = Open | End | Renew | Watch

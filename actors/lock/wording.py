@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from holdfast.actors.effect import Send
 from holdfast.actors.lock.backend import Seen
-from holdfast.actors.lock.claim import Claim, Claims, Phase
+from holdfast.actors.lock.claim import Claim, Claims, Key, Phase
 from holdfast.actors.lock.message import (
     Acquire,
     Cancel,
+    Cancelled,
     Contender,
     Granted,
     Inspect,
@@ -17,9 +18,18 @@ from holdfast.actors.lock.message import (
     Reason,
     Refused,
     Release,
+    Released,
 )
-from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
-from holdfast.actors.message import Address, Instant, ms_between
+from holdfast.actors.lock.session_message import (
+    DisownHold,
+    End,
+    Evict,
+    HoldLost,
+    ListLocks,
+    Open,
+    Opened,
+)
+from holdfast.actors.message import Address, Instant, ms_between, node_of
 
 LOCKS_SHOWN_MAX = 1_000
 """How many locks one `NodeStatus` tells of."""
@@ -32,7 +42,7 @@ LOCKS_BYTES_MAX = 1 << 19
 wait at would otherwise have no status at all."""
 
 
-Asked = Acquire | Release | Cancel | Inspect | Open | End | ListLocks | Evict
+Asked = Acquire | Release | Cancel | Inspect | DisownHold | Open | End | ListLocks | Evict
 """What may be refused."""
 
 
@@ -47,9 +57,47 @@ def granted(claim: Claim) -> Granted:
     )
 
 
+def released(release: Release) -> Released:
+    """Return the answer to a release that is done."""
+    return Released(
+        lock=release.lock,
+        session=release.session,
+        owner=release.owner,
+        request=release.request,
+    )
+
+
+def cancelled(key: Key, request: int) -> Cancelled:
+    """Return the answer to a request to forget the acquire numbered ``request``."""
+    return Cancelled(lock=key.lock, session=key.session, owner=key.owner, request=request)
+
+
+def refused(claim: Claim, reason: Reason, detail: str) -> Refused:
+    """Return the refusal of the acquire behind ``claim``."""
+    return Refused(
+        lock=claim.key.lock,
+        reason=reason,
+        detail=detail,
+        session=claim.named,
+        owner=claim.key.owner,
+        request=claim.request,
+    )
+
+
+def lost(claim: Claim, detail: str) -> HoldLost:
+    """Return what the holder of ``claim`` is told when it is taken away."""
+    return HoldLost(
+        lock=claim.key.lock,
+        fence=claim.fence,
+        session=claim.named,
+        owner=claim.key.owner,
+        detail=detail,
+    )
+
+
 def refuse(asker: Address, asked: Asked, reason: Reason, detail: str) -> Send:
     """Return the refusal of ``asked``, addressed to its asker."""
-    refused = Refused(
+    no = Refused(
         lock=getattr(asked, "lock", ""),
         reason=reason,
         detail=detail,
@@ -57,7 +105,39 @@ def refuse(asker: Address, asked: Asked, reason: Reason, detail: str) -> Send:
         owner=getattr(asked, "owner", ""),
         request=asked.request,
     )
-    return Send(asker, refused)
+    return Send(asker, no)
+
+
+def opened(node: str, asker: Address, opening: Open) -> Opened:
+    """Let a client of another process speak as itself, under whichever later name it came.
+
+    A client counts the sessions it began, those among them that nobody opened.
+    """
+    client = node_of(asker)
+    return Opened(
+        session=opening.session,
+        assigned=opening.session if client == node else client,
+        ttl_ms=0,
+        node=node,
+        request=opening.request,
+    )
+
+
+def status_of(asker: Address, inspect: Inspect, seen: Seen, *, linearizable: bool) -> Send:
+    """Return the answer to ``inspect``; a refusal if it is not known who holds the lock."""
+    if seen.unknown:
+        text = f"lock {seen.lock!r}: it is not known who holds it: {seen.unknown}"
+        return refuse(asker, inspect, Reason.UNAVAILABLE, text)
+    status = LockStatus(
+        lock=seen.lock,
+        holder=seen.holder,
+        waiters=seen.waiters[:WAITERS_SHOWN_MAX],
+        waits_for=seen.waits_for,
+        session=inspect.session,
+        request=inspect.request,
+        age_ms=0 if linearizable else None,
+    )
+    return Send(asker, status)
 
 
 def name_contender(contender: Contender) -> str:
@@ -76,6 +156,8 @@ def why_it_ended(protocol: str, claim: Claim, seen: Seen, now: Instant) -> tuple
             Reason.UNAVAILABLE,
             f"{waited} for {absent}; {protocol} grants nothing without it",
         )
+    if seen.unknown:
+        return Reason.UNAVAILABLE, f"{waited}; it is not known who holds it: {seen.unknown}"
     if seen.holder is None:
         return Reason.TIMED_OUT, f"{waited}, and it was about to be granted or changed hands"
     return Reason.TIMED_OUT, f"{waited}; it is held by {name_contender(seen.holder)}"

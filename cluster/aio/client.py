@@ -14,7 +14,7 @@ from holdfast.cluster.aio.lock import Lock
 from holdfast.cluster.aio.loop import LoopHerald, drive
 from holdfast.cluster.connection import Connection
 from holdfast.cluster.face import Face
-from holdfast.cluster.settings import Read, Settings, age_ms_of
+from holdfast.cluster.settings import Read, Settings
 
 
 class Client(Face):
@@ -51,7 +51,9 @@ class Client(Face):
         self, name: str, read: Read = "linearizable", max_age: float = 1.0
     ) -> LockStatus:
         """Return who holds ``name`` and who waits; see `holdfast.Client.status`."""
-        return await drive(self._connection.line.inspecting(name, age_ms_of(read, max_age)))
+        return await drive(
+            self._connection.line.inspecting(name, self._connection.age_ms(read, max_age))
+        )
 
     async def locks(
         self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0

@@ -53,9 +53,10 @@ def release(
 ) -> None:
     """Take a lock [bold]by force[/bold] from whoever holds it, and give it to who is next.
 
-    A lock whose holder died is freed by itself, when the holder's session
-    ends. This is for a holder that lives and does not let go. The cluster's
-    log says who did it.
+    On paxos a lock whose holder died is freed by itself, when the holder's
+    session ends; this is for a holder that lives and does not let go, and the
+    cluster's log says who did it. On central a dead client's lock stays held
+    until somebody does this.
 
     For example:
 

@@ -116,15 +116,19 @@ class LockJudge:
 
     def crashed(self, node: str, boot: int) -> None:
         """End the holds of ``node``; also those granted through it, if the protocol says so."""
-        for user in [user for user in self.wants if node_of(user) == node]:
-            del self.wants[user]
-        for hold in [hold for hold in self.inside.values() if node_of(hold.contender) == node]:
-            del self.inside[hold.lock]
+        self.left(node)
         if self.holds_end_with_gate:
             self._dead.add((node, boot))
             gone = [hold for hold in self.inside.values() if (hold.gate, hold.boot) == (node, boot)]
             for hold in gone:
                 del self.inside[hold.lock]
+
+    def left(self, client: str) -> None:
+        """End what the users of ``client`` want and hold: the client died, or closes."""
+        for user in [user for user in self.wants if node_of(user) == client]:
+            del self.wants[user]
+        for hold in [hold for hold in self.inside.values() if node_of(hold.contender) == client]:
+            del self.inside[hold.lock]
 
     def _enter(self, delivered: Delivered, granted: Granted) -> None:
         contender = delivered.to
@@ -220,3 +224,15 @@ def judge_drain(left: Mapping[str, str], bound_ms: int) -> None:
     if left:
         told = "; ".join(f"{gate}: {what}" for gate, what in left.items())
         raise ViolationError(f"drain: {bound_ms} ms after everybody was done, {told}")
+
+
+def judge_freed(left: Mapping[str, object], bound_ms: int) -> None:
+    """Demand that no lock is held when all sessions have ended.
+
+    Raises:
+        ViolationError: one is, ``bound_ms`` after the last session ended.
+
+    """
+    if left:
+        told = "; ".join(f"{lock!r}: {hold}" for lock, hold in left.items())
+        raise ViolationError(f"sessions: {bound_ms} ms after all sessions ended, {told}")

@@ -43,6 +43,8 @@ class Plan:
     """How long a session outlives the last word of its client, where there are such."""
     deaths_ms: tuple[int, ...] = ()
     """When clients die, the first, the second and so on; others come in their place."""
+    closings_ms: tuple[int, ...] = ()
+    """When clients close, whatever they wait for or hold; others come in their place."""
     strikes_every_ms: int = 0
     """Mean interval at which a client that holds a lock is cut off or paused (ms), 0 for never."""
     hunts_every_ms: int = 0
@@ -55,8 +57,7 @@ class Plan:
 def draw_plan(seed: int, promise: Promise) -> Plan:
     """Return the plan of ``seed`` for a protocol that promises ``promise``."""
     random = Random(f"{seed}/plan")
-    fewest = 2 if promise.only_server_crashes else 1
-    nodes = max(fewest, random.choice((1, 2, 3, 3, 3, 4, 5)))
+    nodes = random.choice((1, 2, 3, 3, 3, 4, 5))
     plan = Plan(
         nodes=nodes,
         dated=random.choice((True, False)) or nodes == 1,
@@ -67,10 +68,18 @@ def draw_plan(seed: int, promise: Promise) -> Plan:
         chaos_ms=random.choice((2_000, 4_000, 8_000)),
         misfortune=draw_misfortune(random, promise.survives),
     )
+    if promise.holds_by_session:
+        plan = replace(plan, closings_ms=_closings(plan, Random(f"{seed}/closings")))
     if promise.sessions:
         plan = _with_sessions(plan, random, promise, seed)
     disks = with_disk_faults(plan.misfortune, Random(f"{seed}/disks"), promise.survives)
     return replace(plan, misfortune=disks)
+
+
+def _closings(plan: Plan, random: Random) -> tuple[int, ...]:
+    """Let some clients close, more often than not none."""
+    closings = random.randint(0, plan.clients) if random.random() < DEATH_SHARE else 0
+    return tuple(random.randrange(plan.chaos_ms) for _ in range(closings))
 
 
 HUNTS_EVERY_MS = (0, 0, 1_500, 4_000)

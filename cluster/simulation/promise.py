@@ -16,9 +16,11 @@ class Promise:
     """What a protocol survives, and what a crash does to its holders."""
 
     survives: frozenset[Kind]
-    only_server_crashes: bool = False
-    """Whether only the first node by name, or the configured server, may crash. Clients then
-    use the other nodes as gates."""
+    spares_server: bool = False
+    """Whether the first node by name, or the configured server, never crashes: it forgets."""
+    holds_by_session: bool = False
+    """Whether a hold belongs to its client's session, whichever nodes restart meanwhile, and
+    lasts until that client releases it or ends its session, however long it is silent."""
     hold_ends_with_gate: bool = False
     """Whether a lock granted through a node is free again when that node crashes. Its holder
     does not know yet; its fence is lower than any later one, which is what stops it."""
@@ -52,10 +54,11 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
 
     `bakery` survives everything, two leaders lost at once only after a while. A hold ends with
     its lease, which its client counts by its own clock. `lamport` survives everything, as
-    long as every node comes back. `central` survives everything but crashes; with a journal,
-    also crashes of the server's node. `paxos` survives everything; a hold belongs to its
-    client's session, and ends when that does. That its holder knows of it first is judged
-    while no clock is further from true than declared.
+    long as every node comes back. `central` survives everything but crashes of the server's
+    node, and with a journal these, too; a hold lasts until its client's session ends it.
+    `paxos` survives everything; a hold belongs to its client's session, and ends when that
+    does. That its holder knows of it first is judged while no clock is further from true than
+    declared.
 
     Raises:
         ConfigError: there is no such protocol.
@@ -69,9 +72,11 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
         case "paxos":
             return Promise(survives=EVERYTHING, sessions=True, drift_ppm=DRIFT_PPM)
         case "central":
-            if settings.central_journal:
-                return Promise(survives=KEEPS_DISKS, only_server_crashes=True)
-            return Promise(survives=NO_CRASH)
+            return Promise(
+                survives=KEEPS_DISKS,
+                spares_server=not settings.central_journal,
+                holds_by_session=True,
+            )
         case _:
             raise ConfigError(
                 f"protocol is {protocol!r}, one of bakery, central, lamport, paxos is allowed"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from holdfast.actors.client.message import Close
 from holdfast.actors.effect import Spawn
 from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
 from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings
@@ -15,7 +16,12 @@ from holdfast.cluster.simulation.audit import Auditor
 from holdfast.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from holdfast.cluster.simulation.bakery_terms import with_terms
 from holdfast.cluster.simulation.ground import Judge
-from holdfast.cluster.simulation.judge import LockJudge, judge_drain, judge_progress
+from holdfast.cluster.simulation.judge import (
+    LockJudge,
+    judge_drain,
+    judge_freed,
+    judge_progress,
+)
 from holdfast.cluster.simulation.nemesis import Nemesis
 from holdfast.cluster.simulation.plan import Plan, draw_plan
 from holdfast.cluster.simulation.promise import NO_CRASH, Promise, promise_of
@@ -129,17 +135,14 @@ class _Run:
             node = self.world.add(name, recipe, member=True, settings=settings)
             node.dated = plan.dated
         server = settings.central_server or members[0]
-        crashing = members if plan.dated else members[-1:]
-        if promise.only_server_crashes:
-            crashing = (server,)
-        self.gates = tuple(
-            address_of(name, "proxy")
-            for name in members
-            if name != server or not promise.only_server_crashes
-        )
+        crashing = members if plan.dated or promise.holds_by_session else members[-1:]
+        if promise.spares_server:
+            crashing = tuple(name for name in crashing if name != server)
+        self.server = address_of(server, "server")
+        self.gates = tuple(address_of(name, "proxy") for name in members)
         self.promise = promise
         self.dying: list[str] = []
-        """The clients that die, in order."""
+        """The clients that die, or close, in order."""
         self.users = self._add_clients(door)
         self.judge = LockJudge(
             members,
@@ -164,7 +167,7 @@ class _Run:
         locks = tuple(f"lock-{number}" for number in range(1, self.plan.locks + 1))
         owners = tuple(f"owner-{number}" for number in range(1, self.plan.owners + 1))
         names = [f"c{number + 1}" for number in range(self.plan.clients)]
-        self.dying = names[: len(self.plan.deaths_ms)]
+        self.dying = names[: len(self.plan.deaths_ms + self.plan.closings_ms)]
         for number, name in enumerate([*names, *(f"{name}r" for name in self.dying)]):
             turned = number % len(self.gates)
             gates = self.gates[turned:] + self.gates[:turned]
@@ -184,6 +187,14 @@ class _Run:
         self.world.crash(name)
         self.world.power_on(f"{name}r")
 
+    def _close(self, name: str) -> None:
+        """Let a client close, and another one begin in its place."""
+        self.world.faults["close of a client"] += 1
+        node = self.world.nodes[name]
+        self.judge.left(name)
+        node.tell(address_of(name, "session"), Close())
+        self.world.power_on(f"{name}r")
+
     def play(self) -> None:
         """Go through the phases.
 
@@ -197,8 +208,10 @@ class _Run:
             start = self.world.streams.nodes.randint(0, late)
             if name not in late_comers:
                 self.world.at(start, self.world.power_on, name)
-        for name, at_ms in zip(self.dying, self.plan.deaths_ms, strict=True):
+        for name, at_ms in zip(self.dying, self.plan.deaths_ms, strict=False):
             self.world.at(max(late, at_ms * NS_PER_MS), self._die, name)
+        for name, at_ms in zip(self.dying, self.plan.closings_ms, strict=False):
+            self.world.at(max(late, at_ms * NS_PER_MS), self._close, name)
         self.nemesis.begin()
         self.adversary.begin()
         if self.plan.hunts_every_ms:
@@ -214,6 +227,8 @@ class _Run:
         judge_progress(self.contenders(), self.plan.served_ms)
         if self.plan.audit:
             self._audit()
+        if self.promise.holds_by_session:
+            self._end_sessions()
         self._demand_grants()
 
     def contenders(self) -> dict[Address, Contender]:
@@ -242,6 +257,18 @@ class _Run:
         auditor: Any = self.world.role_at(address)
         self._wait(self.plan.drained_ms, lambda: not auditor.left)
         judge_drain(auditor.left, self.plan.drained_ms)
+
+    def _end_sessions(self) -> None:
+        """Close every client, and demand that nothing is held in an ended session."""
+        for name in sorted({node_of(user) for user in self.contenders()}):
+            self.world.nodes[name].tell(address_of(name, "session"), Close())
+
+        def held() -> dict[str, Any]:
+            server: Any = self.world.role_at(self.server)
+            return dict(server.held)
+
+        self._wait(self.plan.drained_ms, lambda: not held())
+        judge_freed(held(), self.plan.drained_ms)
 
     def _demand_single_grants(self) -> None:
         twice = self.world.marks["proxy.granted_twice"]

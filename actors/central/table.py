@@ -1,0 +1,122 @@
+"""The lock server's table: holds, ended holds, ended sessions, and how they are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from holdfast.actors.central.message import (
+    Free,
+    FreeReply,
+    Held,
+    Numbered,
+    Revoke,
+    Revoked,
+    SessionEnded,
+)
+from holdfast.actors.lock.backend import Freeing
+from holdfast.actors.lock.message import Contender
+from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
+
+LOCKS_MAX = 100_000
+"""Locks held at one time. An entry is under a kilobyte, so the table stays under 100 MB."""
+
+ENDED_MAX = 10_000
+"""Ended holds, and ended sessions, that are remembered: for requests that arrive again, or very
+late. The oldest is forgotten first; a release repeated after that is told that it is not held."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Holding(NamedTuple):
+    """Who holds one lock, since when, and under which number."""
+
+    client: Address
+    number: int
+    session: str
+    owner: str
+    since: Instant
+
+
+class Ended(NamedTuple):
+    """A hold that has ended: whose it was, and who held it if an operator took it."""
+
+    session: str
+    taken_from: Contender | None = None
+
+
+def contender_of(holding: Holding, now: Instant) -> Contender:
+    """Return the holder as others may see it."""
+    return Contender(
+        node=node_of(holding.client),
+        session=holding.session,
+        owner=holding.owner,
+        fence=holding.number,
+        since_ms=ms_between(holding.since, now),
+    )
+
+
+def may_free(free: Free, holding: Holding) -> bool:
+    """Tell whether ``free`` ends this hold: its session asks, or an operator does."""
+    return holding.number == free.number and free.session in ("", holding.session)
+
+
+def reply_to(free: Free, ended: Ended | None) -> FreeReply:
+    """Return the answer to ``free``, the same for each repetition of it.
+
+    Args:
+        free: the request, which has been carried out if it could be.
+        ended: how the hold has ended; None if there is none of that number, or none any more.
+
+    """
+    outcome, holder = Freeing.NOT_HELD, None
+    if ended is not None and free.session == ended.session:
+        outcome = Freeing.FREED if ended.taken_from is None else Freeing.TAKEN
+    elif ended is not None and not free.session and ended.taken_from is not None:
+        outcome, holder = Freeing.FREED, ended.taken_from
+    return FreeReply(
+        lock=free.lock,
+        number=free.number,
+        session=free.session,
+        outcome=outcome,
+        holder=holder,
+    )
+
+
+def confirms(revoked: Revoked, revoke: Revoke) -> bool:
+    """Tell whether ``revoked`` answers ``revoke``."""
+    return (revoked.client, revoked.number) == (revoke.client, revoke.number)
+
+
+def remember(memory: dict[K, V], key: K, value: V, most: int) -> None:
+    """Add an entry to a bounded memory, which forgets its oldest."""
+    memory[key] = value
+    if len(memory) > most:
+        del memory[next(iter(memory))]
+
+
+def held_record(lock: str, holding: Holding) -> Held:
+    """Return the journal's record of a hold."""
+    return Held(
+        lock=lock,
+        client=holding.client,
+        number=holding.number,
+        session=holding.session,
+        owner=holding.owner,
+    )
+
+
+def records_of(
+    granted: int,
+    held: Mapping[str, Holding],
+    revoked: Iterable[Revoke],
+    sessions: Iterable[str],
+) -> tuple[Message, ...]:
+    """Return the records of a whole table, with which a journal begins anew."""
+    return (
+        Numbered(number=granted),
+        *(held_record(lock, holding) for lock, holding in held.items()),
+        *revoked,
+        *(SessionEnded(session=session) for session in sessions),
+    )

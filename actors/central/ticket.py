@@ -1,0 +1,64 @@
+"""The tickets of one node, and what its broker tells the proxy of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from holdfast.actors.central.message import FreeReply, Glance, Settled
+from holdfast.actors.lock.backend import Freeing, Given, Look
+from holdfast.actors.lock.message import Contender
+from holdfast.actors.message import Address, Instant, ms_between
+
+TICKETS_MAX = 10_000
+"""Owners of one node that wait or hold: each is under a kilobyte, and asks every 50 ms."""
+
+WAITERS_SHOWN_MAX = 100
+"""Waiters named in one answer to `Look`, so that a status fits its frame."""
+
+
+class Ticket(NamedTuple):
+    """One acquisition through this node: for whom, since when, and its number once held."""
+
+    lock: str
+    session: str
+    owner: str
+    client: Address
+    since: Instant
+    number: int | None
+
+
+def glance_of(look: Look, node: str, tickets: Iterable[Ticket], now: Instant) -> Glance:
+    """Return what ``node`` knows of a lock from its ``tickets`` for it."""
+    contenders = [
+        Contender(
+            node=node,
+            session=ticket.session,
+            owner=ticket.owner,
+            fence=ticket.number,
+            since_ms=ms_between(ticket.since, now),
+        )
+        for ticket in tickets
+    ]
+    holders = [contender for contender in contenders if contender.fence is not None]
+    waiters = [contender for contender in contenders if contender.fence is None]
+    return Glance(
+        lock=look.lock,
+        query=look.query,
+        holder=holders[0] if holders else None,
+        waiters=tuple(waiters[:WAITERS_SHOWN_MAX]),
+    )
+
+
+def given_by(event: Settled | FreeReply) -> Given:
+    """Return the confirmation of a release in the proxy's words."""
+    outcome, holder = Freeing.FREED, None
+    if isinstance(event, FreeReply):
+        outcome, holder = event.outcome, event.holder
+    return Given(
+        lock=event.lock,
+        fence=event.number,
+        session=event.session,
+        outcome=outcome,
+        holder=holder,
+    )

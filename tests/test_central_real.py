@@ -1,0 +1,190 @@
+"""`central` with real processes: nodes are killed and come back while their clients live."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.actors.error import UnavailableError
+from holdfast.cluster.config import starting_config
+from holdfast.cluster.ports import free_ports
+
+LONG_S = 60.0
+FREE_S = 20.0
+"""How long a lock that must be free may take to be granted (s)."""
+NODES = ("n1", "n2", "n3")
+SERVER, GATE = "n1", "n2"
+
+
+class Members:
+    """Three `holdfast serve` processes of `central`; the first one runs the lock server."""
+
+    def __init__(self, folder: Path, *, journal: bool) -> None:
+        self.at = {
+            node: f"tcp://127.0.0.1:{port}"
+            for node, port in zip(NODES, free_ports(len(NODES)), strict=True)
+        }
+        text = starting_config(self.at, protocol="central")
+        if journal:
+            text = text.replace("journal = false", "journal = true")
+        self.config = folder / "cluster.toml"
+        self.config.write_text(text, encoding="utf-8")
+        self.folder = folder
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, *nodes: str) -> None:
+        for node in nodes:
+            command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
+            with (self.folder / f"{node}.log").open("ab") as log:
+                self.processes[node] = subprocess.Popen(
+                    [*command, "--config", str(self.config)], stdout=log, stderr=log
+                )
+
+    def restart(self, *nodes: str) -> None:
+        for node in nodes:
+            self.processes[node].kill()
+        for node in nodes:
+            self.processes[node].wait(LONG_S)
+        self.start(*nodes)
+
+    def connect(self, *nodes: str) -> holdfast.Client:
+        addresses = ",".join(self.at[node] for node in nodes)
+        return holdfast.connect(addresses, timeout=LONG_S)
+
+
+@pytest.fixture
+def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Members]:
+    members = Members(tmp_path, journal=request.param)
+    members.start(*NODES)
+    yield members
+    for node, process in members.processes.items():
+        assert process.poll() is None, (members.folder / f"{node}.log").read_text()
+        process.kill()
+        process.wait(LONG_S)
+
+
+RESTARTS = [
+    pytest.param(False, (GATE,), id="the node it came through"),
+    pytest.param(True, (SERVER,), id="the server, with a journal"),
+    pytest.param(True, NODES, id="all nodes, with a journal"),
+]
+
+
+def wait_until_ready(client: holdfast.Client, node: str) -> None:
+    ends = time.monotonic() + LONG_S
+    ready: set[str] = set()
+    while node not in ready:
+        assert time.monotonic() < ends, f"{node} is not ready"
+        with suppress(UnavailableError):
+            ready = {status.node for status in client.describe() if status.ready}
+
+
+def granted_in_time(client: holdfast.Client) -> int:
+    """Acquire the lock within `FREE_S`, whether or not the server answers at first."""
+    ends = time.monotonic() + FREE_S
+    while time.monotonic() < ends:
+        with suppress(UnavailableError):
+            fence = client.lock("a").acquire(timeout=ends - time.monotonic())
+            if fence is not None:
+                return fence
+    pytest.fail(f"nobody was granted the lock within {FREE_S:g} s")
+
+
+def fence_shown(client: holdfast.Client) -> int | None:
+    """Read under which fence the lock is held, once the server answers; None if nobody holds it."""
+    ends = time.monotonic() + LONG_S
+    while time.monotonic() < ends:
+        with suppress(UnavailableError):
+            holder = client.status("a").holder
+            return None if holder is None else holder.fence
+    pytest.fail(f"the server did not answer within {LONG_S:g} s")
+
+
+def is_granted_at_once(client: holdfast.Client) -> bool:
+    with suppress(UnavailableError):
+        return client.lock("a").acquire(timeout=1.0) is not None
+    return False
+
+
+@pytest.mark.parametrize(("members", "restarted"), RESTARTS, indirect=["members"])
+def test_a_living_clients_lock_outlives_restarts_and_can_be_released(
+    members: Members, restarted: tuple[str, ...]
+) -> None:
+    with members.connect(GATE) as holder, members.connect("n3") as other:
+        lock = holder.lock("a")
+        fence = lock.acquire(timeout=LONG_S)
+        assert fence is not None
+
+        members.restart(*restarted)
+        wait_until_ready(holder, GATE)
+
+        wait_until_ready(other, "n3")
+        assert lock.held
+        assert not is_granted_at_once(other)
+        assert fence_shown(other) == fence
+        lock.release()
+        assert granted_in_time(other) > fence
+
+
+@pytest.mark.parametrize(("members", "restarted"), RESTARTS, indirect=["members"])
+def test_a_lock_is_free_once_its_client_is_closed_after_restarts(
+    members: Members, restarted: tuple[str, ...]
+) -> None:
+    with members.connect("n3") as other:
+        with members.connect(GATE) as holder:
+            fence = holder.lock("a").acquire(timeout=LONG_S)
+            assert fence is not None
+            members.restart(*restarted)
+            wait_until_ready(holder, GATE)
+        wait_until_ready(other, "n3")
+        assert granted_in_time(other) > fence
+
+
+@pytest.mark.parametrize("members", [False], indirect=True)
+def test_a_client_that_closes_while_its_node_is_down_leaves_nothing_held(members: Members) -> None:
+    with members.connect("n3") as other:
+        gate = ""
+        while gate != GATE:  # A client begins at any of its nodes.
+            holder = members.connect(GATE, "n3")
+            fence = holder.lock("a").acquire(timeout=LONG_S)
+            status = other.status("a")
+            assert status.holder is not None
+            gate = status.holder.node
+            if gate != GATE:
+                holder.close()
+        members.processes[GATE].kill()
+        members.processes[GATE].wait(LONG_S)
+        holder.close()
+        assert fence is not None
+        assert granted_in_time(other) > fence
+        members.start(GATE)
+
+
+@pytest.mark.parametrize("members", [False], indirect=True)
+def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
+    members: Members,
+) -> None:
+    code = (
+        "import os, sys, holdfast\n"
+        f"client = holdfast.connect({members.at[GATE]!r}, timeout=60)\n"
+        "print(client.lock('a').acquire(timeout=60), flush=True)\n"
+        "os._exit(0)\n"
+    )
+    command = [sys.executable, "-c", code]
+    dead = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=True)
+    members.restart(GATE)
+
+    with members.connect("n3") as other:
+        assert not is_granted_at_once(other)
+        operate = [sys.executable, "-m", "holdfast", "release", "a", "--fence", dead.stdout.strip()]
+        operate += ["--yes", "--connect", members.at["n3"]]
+        done = subprocess.run(operate, capture_output=True, text=True, timeout=LONG_S, check=False)
+        assert done.returncode == 0, done.stderr
+        assert granted_in_time(other) > int(dead.stdout)

@@ -1,0 +1,233 @@
+"""A hold of `central` belongs to a session: how it ends without its lock client."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from holdfast.actors.central.client import LockClient
+from holdfast.actors.central.message import (
+    ClientRetransmit,
+    EndSession,
+    Free,
+    FreeReply,
+    Grant,
+    Idle,
+    Mode,
+    Release,
+    Request,
+    Revoke,
+    Revoked,
+    SessionEnded,
+    Settled,
+)
+from holdfast.actors.central.server import LockServer
+from holdfast.actors.effect import Effect, Effects, Observe, Persist, Send, Wake
+from holdfast.actors.lock.backend import Freeing, Give, Got, Taken, Want
+from holdfast.actors.lock.message import Contender
+from holdfast.actors.message import Address, Instant
+from holdfast.cluster.simulation.machine import HOST
+
+SERVER = Address("s/server")
+A = Address("a/clients-1-1")
+B = Address("b/clients-1-1")
+BROKER_A = Address("a/clients")
+BROKER_C = Address("c/clients")
+T0 = Instant(0)
+REVOKE = Revoke(lock="l", client=A, number=1)
+
+
+@pytest.fixture
+def server() -> LockServer:
+    return LockServer(SERVER, HOST)
+
+
+def request(client: Address, lock: str = "l") -> Request:
+    return Request(lock=lock, client=client, session="s", owner="o")
+
+
+def release(client: Address, sequence: int, lock: str = "l") -> Release:
+    return Release(lock=lock, client=client, sequence=sequence)
+
+
+def done(effects: Effects) -> list[Effect]:
+    return [effect for effect in effects if not isinstance(effect, Observe)]
+
+
+def granted(client: Address, number: int, lock: str = "l") -> Send:
+    broker = Address(client.partition("/")[0] + "/clients")
+    return Send(broker, Grant(lock=lock, client=client, number=number))
+
+
+def free(number: int, session: str = "s") -> Free:
+    return Free(lock="l", number=number, session=session)
+
+
+def replied(outcome: Freeing, session: str = "s", holder: Contender | None = None) -> Send:
+    reply = FreeReply(lock="l", number=1, session=session, outcome=outcome, holder=holder)
+    return Send(BROKER_C, reply)
+
+
+def test_a_session_frees_its_hold_through_any_node_and_hears_the_same_again(
+    server: LockServer,
+) -> None:
+    server.handle(A, request(A), T0)
+
+    effects = done(server.handle(BROKER_C, free(1), T0))
+    assert effects == [Send(BROKER_A, REVOKE), replied(Freeing.FREED)]
+    assert server.held == {}
+    assert done(server.handle(BROKER_C, free(1), T0)) == [replied(Freeing.FREED)]
+
+
+@pytest.mark.parametrize("asked", [free(1, "t"), free(2)], ids=["session", "number"])
+def test_what_is_not_held_so_is_not_freed(server: LockServer, asked: Free) -> None:
+    server.handle(A, request(A), T0)
+
+    (reply,) = done(server.handle(BROKER_C, asked, T0))
+
+    assert isinstance(reply, Send)
+    assert isinstance(reply.message, FreeReply)
+    assert reply.message.outcome is Freeing.NOT_HELD
+    assert "l" in server.held
+
+
+def test_an_operator_frees_whatever_is_held_and_its_session_is_told_so(server: LockServer) -> None:
+    server.handle(A, request(A), T0)
+    holder = Contender(node="a", session="s", owner="o", fence=1, since_ms=0)
+
+    revoke, reply = done(server.handle(BROKER_C, free(1, ""), T0))
+    assert revoke == Send(BROKER_A, REVOKE)
+    assert reply == replied(Freeing.FREED, "", holder)
+    assert done(server.handle(BROKER_C, free(1, ""), T0)) == [reply]
+    assert done(server.handle(BROKER_C, free(1), T0)) == [replied(Freeing.TAKEN)]
+
+
+def test_nothing_is_granted_through_a_node_that_does_not_know_of_a_revoke(
+    server: LockServer,
+) -> None:
+    server.handle(A, request(A), T0)
+    server.handle(BROKER_C, free(1), T0)
+    other = Address("a/clients-1-2")
+
+    assert done(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
+    server.handle(BROKER_C, Revoked(lock="l", client=A, number=1), T0)
+    assert done(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
+    server.handle(BROKER_A, Revoked(lock="l", client=A, number=1), T0)
+    assert done(server.handle(other, request(other), T0)) == [granted(other, 2)]
+
+
+def test_an_ended_session_holds_nothing_and_is_granted_nothing(server: LockServer) -> None:
+    server.handle(A, request(A), T0)
+    server.handle(B, request(B, "m"), T0)
+    ended = Send(BROKER_C, SessionEnded(session="s"))
+
+    effects = done(server.handle(BROKER_C, EndSession(session="s"), T0))
+
+    assert effects[-1] == ended
+    assert server.held == {}
+    assert done(server.handle(BROKER_C, EndSession(session="s"), T0)) == [ended]
+    late = done(server.handle(A, request(A), T0))
+    assert late == [Send(BROKER_A, SessionEnded(session="s"))]
+
+
+def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
+    server.journal = True
+    effects = [
+        *server.handle(A, request(A), T0),
+        *server.handle(BROKER_C, free(1), T0),
+        *server.handle(BROKER_C, EndSession(session="s"), T0),
+    ]
+    records = tuple(effect.record for effect in effects if isinstance(effect, Persist))
+
+    again = LockServer(SERVER, HOST, journal=True, records=records)
+
+    assert (again.held, again.freed) == (server.held, server.freed)
+    assert (again.revoked, again.ended) == (server.revoked, server.ended)
+
+
+class Bench:
+    """Drives one lock client, which holds under 5; effects less counters and lengths of waits."""
+
+    def __init__(self) -> None:
+        self.client = LockClient(
+            A, HOST, lock="l", session="s", broker=BROKER_A, server=SERVER, random=Random(1)
+        )
+
+    def hears(
+        self, sender: Address, event: Want | Give | Grant | Revoke | ClientRetransmit
+    ) -> list[Effect | type[Wake]]:
+        return [
+            Wake if isinstance(effect, Wake) else effect
+            for effect in self.client.handle(sender, event, T0)
+            if not isinstance(effect, Observe)
+        ]
+
+    def wants(self, ticket: int) -> None:
+        self.hears(BROKER_A, Want(lock="l", ticket=ticket, session="s", owner="o"))
+
+    def granted(self, number: int) -> list[Effect | type[Wake]]:
+        return self.hears(BROKER_A, Grant(lock="l", client=A, number=number))
+
+    def revoked(self, number: int) -> list[Effect | type[Wake]]:
+        return self.hears(BROKER_A, Revoke(lock="l", client=A, number=number))
+
+    def is_in(self, mode: Mode, sequence: int) -> None:
+        assert (self.client.mode, self.client.sequence_num) == (mode, sequence)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def held(bench: Bench) -> Bench:
+    bench.wants(1)
+    bench.granted(5)
+    bench.hears(A, ClientRetransmit())
+    return bench
+
+
+def got(ticket: int, fence: int) -> Send:
+    return Send(BROKER_A, Got(lock="l", ticket=ticket, fence=fence))
+
+
+def settled(number: int) -> Send:
+    return Send(BROKER_A, Settled(lock="l", number=number, session="s"))
+
+
+def confirmed(number: int) -> Send:
+    return Send(BROKER_A, Revoked(lock="l", client=A, number=number))
+
+
+def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: Bench) -> None:
+    held.wants(2)
+
+    taken, *rest = held.revoked(5)
+
+    assert isinstance(taken, Send)
+    assert isinstance(taken.message, Taken)
+    assert taken.message.ticket == 1
+    assert rest == [settled(5), Send(SERVER, request(A)), Wake, confirmed(5)]
+    held.is_in(Mode.RELEASED, 5)
+
+
+def test_releasing_is_released_by_a_revoke(held: Bench) -> None:
+    held.hears(BROKER_A, Give(lock="l", ticket=1))
+
+    assert held.revoked(5) == [settled(5), Send(BROKER_A, Idle(wants=1)), confirmed(5)]
+    held.is_in(Mode.RELEASED, 5)
+
+
+def test_a_late_revoke_changes_nothing(held: Bench) -> None:
+    assert held.revoked(4) == [confirmed(4)]
+    held.is_in(Mode.HELD, 5)
+
+
+def test_a_grant_that_comes_after_its_revoke_is_ignored(bench: Bench) -> None:
+    bench.wants(1)
+    assert bench.revoked(5) == [confirmed(5)]
+
+    assert bench.granted(5) == []
+    assert bench.granted(6) == [got(1, 6)]

@@ -1,0 +1,95 @@
+"""Reads of a proven age: refused where no node can prove it, and no held lock is called free."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import aio
+from holdfast.actors.error import UnavailableError, UnsupportedError
+from holdfast.actors.lock.message import Inspect
+from holdfast.cluster.config import Config
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+
+PATIENCE_S = 60
+WITHOUT = ["bakery", "central", "lamport"]
+
+
+class Pair:
+    """Two nodes in this process, of which the first runs the server of `central`."""
+
+    def __init__(self, protocol: str, data: Path) -> None:
+        at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(2), 1)}
+        config = Config(cluster="reads", protocol=protocol, nodes=at, data=data)
+        self.nodes = [Node.start(config, node) for node in at]
+        self.second = at["n2"]
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop(PATIENCE_S)
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(request.param, tmp_path)
+    yield pair
+    pair.stop()
+
+
+@pytest.mark.parametrize("pair", WITHOUT, indirect=True)
+def test_a_local_read_is_refused_by_client_and_node_and_names_who_has_it(pair: Pair) -> None:
+    with holdfast.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client:
+        with pytest.raises(UnsupportedError, match="paxos has"):
+            client.status("a", read="local", max_age=1.0)
+        with pytest.raises(UnsupportedError, match="paxos has"):
+            client.locks(read="local", max_age=1.0)
+    with pytest.raises(UnsupportedError, match="paxos has"):
+        pair.nodes[1].proxy.ask(Inspect(lock="a", age_ms=1_000), timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("pair", WITHOUT, indirect=True)
+def test_a_local_read_of_a_task_is_refused_too(pair: Pair) -> None:
+    async def reads() -> None:
+        async with aio.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client:
+            await client.status("a", read="local", max_age=1.0)
+
+    with pytest.raises(UnsupportedError, match="paxos has"):
+        asyncio.run(reads())
+
+
+@pytest.mark.parametrize("pair", ["central"], indirect=True)
+def test_a_held_lock_is_never_called_free_when_the_server_is_silent(pair: Pair) -> None:
+    with holdfast.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client:
+        lock = client.lock("a")
+        fence = lock.acquire(timeout=PATIENCE_S)
+        holder = client.status("a").holder
+        assert holder is not None
+        assert holder.fence == fence
+        pair.nodes[0].stop(PATIENCE_S)
+        with pytest.raises(UnavailableError, match="not known who holds it"):
+            client.status("a")
+        with (
+            holdfast.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as other,
+            pytest.raises(UnavailableError, match="not known who holds it"),
+        ):
+            other.status("a")
+
+
+@pytest.mark.parametrize("pair", ["central"], indirect=True)
+def test_a_read_after_a_release_shows_no_holder_through_any_node(pair: Pair) -> None:
+    """A release is confirmed only when the server knows of it."""
+    first = pair.nodes[0].address
+    with (
+        holdfast.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client,
+        holdfast.connect(first, cluster="reads", timeout=PATIENCE_S) as other,
+    ):
+        for _ in range(200):
+            with client.lock("a", timeout=PATIENCE_S):
+                assert other.status("a").holder is not None
+            status = other.status("a")
+            assert (status.holder, status.age_ms) == (None, 0)

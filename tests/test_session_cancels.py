@@ -1,0 +1,91 @@
+"""A wait that its user gave up on while the client was cut off is cancelled once it is back."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.actors.effect import Send
+from holdfast.actors.lock.message import Acquire, Alive, Cancel, Cancelled, KeepAlive, Refused
+from holdfast.actors.message import node_of
+from holdfast.cluster.simulation.parley import ANN, Parley, of, one
+
+TTL_MS = 3_600_000
+"""So long that the session does not end meanwhile, which would free everything."""
+
+CUT_MS = 60_000
+
+
+def cut_off(ms: int) -> tuple[Parley, list[Send]]:
+    """Return a session ``ms`` after all nodes fell silent, and what it said.
+
+    Its user waited for a second, and was told 4.5 s later that nobody decided.
+    """
+    parley = Parley(TTL_MS)
+    parley.open(parley.acquire(wait_ms=1_000))
+    return parley, parley.run(ms)
+
+
+@pytest.fixture
+def parley() -> Parley:
+    return cut_off(CUT_MS)[0]
+
+
+def alive(parley: Parley, said: list[Send]) -> list[Send]:
+    """Answer the last greeting in ``said``; return what follows."""
+    greeting = [send for send in said if isinstance(send.message, KeepAlive)][-1]
+    assert isinstance(greeting.message, KeepAlive)
+    word = Alive(
+        session=parley.assigned, node=node_of(greeting.to), request=greeting.message.request
+    )
+    return parley.hear(greeting.to, word)
+
+
+@pytest.mark.parametrize("ms", range(6_000, 26_000, 500))
+def test_a_wait_is_cancelled_with_the_first_sign_of_life_of_a_node(ms: int) -> None:
+    """However long the cut was: whichever nodes were given up, and whatever pauses had grown."""
+    parley, said = cut_off(ms)
+    earlier = cut_off(max(0, ms - 700))[1]  # What was said since may arrive still.
+    recent = of(Cancel, said)[len(of(Cancel, earlier)) :]
+
+    cancels = [*recent, *of(Cancel, alive(parley, said)), *of(Cancel, parley.run(100))]
+
+    assert cancels != []
+
+
+def test_signs_of_life_are_asked_for_each_second_while_a_cancel_is_owed(parley: Parley) -> None:
+    assert len(of(KeepAlive, parley.run(10_000))) >= 8
+
+
+def test_cancels_are_not_repeated_with_every_sign_of_life(parley: Parley) -> None:
+    said = parley.run(2_000)
+    first = of(Cancel, alive(parley, said))
+
+    more = [cancel for _ in range(20) for cancel in of(Cancel, alive(parley, said))]
+
+    assert len(first) <= 2  # The gate was given up, which is one reason, and is back.
+    assert more == []
+
+
+def test_a_confirmed_cancel_is_not_repeated(parley: Parley) -> None:
+    cancel = of(Cancel, alive(parley, parley.run(2_000)))[-1]
+    cancelled = Cancelled(lock="x", session=parley.assigned, owner="ann", request=cancel.request)
+    parley.hear(parley.role.ledger.gates.current, cancelled)
+
+    assert of(Cancel, parley.run(60_000)) == []
+
+
+def test_the_user_is_told_that_the_outcome_is_unknown_and_what_is_done_about_it() -> None:
+    parley = Parley(TTL_MS)
+    parley.open(parley.acquire(wait_ms=1_000))
+
+    detail = one(Refused, parley.run(CUT_MS), ANN).detail
+
+    assert "the outcome is unknown" in detail
+    assert "cancels the request as soon as it is connected again" in detail
+
+
+def test_a_request_that_was_never_sent_is_not_called_unknown() -> None:
+    parley = Parley(TTL_MS)
+    assert of(Acquire, parley.acquire(wait_ms=1_000)) == []  # No session was opened.
+
+    assert "unknown" not in one(Refused, parley.run(CUT_MS), ANN).detail
