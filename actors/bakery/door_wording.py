@@ -25,6 +25,7 @@ from holdfast.actors.lock.name import (
     OWNER_BYTES_MAX,
     check_lock_name,
     check_owner,
+    check_request,
     check_wait,
 )
 from holdfast.actors.lock.session_message import (
@@ -74,6 +75,7 @@ def problem_of(node: str, terms: Terms, asker: Address, asked: FromClient) -> tu
             check_lock_name(asked.lock)
         if isinstance(asked, Acquire):
             check_wait(asked.wait_ms)
+            check_request(asked.request)
             check_owner(asked.label)
     except InvalidRequestError as problem:
         return Reason.INVALID, str(problem)

@@ -8,7 +8,7 @@ from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.error import InvalidRequestError
 from holdfast.actors.lock.backend import Full, Got, Look, Ready, Reported, Seen, Taken
 from holdfast.actors.lock.claim import Phase
-from holdfast.actors.lock.description import Description
+from holdfast.actors.lock.description import Description, has_room
 from holdfast.actors.lock.desk import Desk
 from holdfast.actors.lock.message import (
     Abandon,
@@ -23,7 +23,13 @@ from holdfast.actors.lock.message import (
     Reason,
     Release,
 )
-from holdfast.actors.lock.name import OWNER_BYTES_MAX, check_lock_name, check_owner, check_wait
+from holdfast.actors.lock.name import (
+    OWNER_BYTES_MAX,
+    check_lock_name,
+    check_owner,
+    check_request,
+    check_wait,
+)
 from holdfast.actors.lock.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from holdfast.actors.lock.timer import Sweep, TryLook, WaitOver
 from holdfast.actors.lock.wording import WAITERS_SHOWN_MAX, locks_of, refuse
@@ -31,7 +37,7 @@ from holdfast.actors.message import Address, Instant, ms_between, node_of
 from holdfast.actors.role import Host, Role
 
 QUESTIONS_MAX = 10_000
-"""Unanswered `Inspect` and `Describe` requests of one node."""
+"""Unanswered `Inspect` requests of one node."""
 
 CLIENT_SILENCE_MS = 15_000
 """A waiting client that says nothing for so long is gone; its waits end, its holds stay."""
@@ -187,7 +193,7 @@ class Proxy(Role[Heard]):
 
     def _on_describe(self, asker: Address, describe: Describe) -> Effects:
         asked = self.description.asked
-        if len(asked) >= QUESTIONS_MAX:
+        if not has_room(self.node, asked, asker):
             return [Observe("proxy.describe_dropped")]
         asked.append((asker, describe))
         return self.description.begin(self.desk) if len(asked) == 1 else ()
@@ -273,6 +279,7 @@ class Proxy(Role[Heard]):
                     check_owner(request.owner)
             if isinstance(request, Acquire):
                 check_wait(request.wait_ms)
+                check_request(request.request)
         except InvalidRequestError as problem:
             return Reason.INVALID, str(problem)
         if isinstance(request, Acquire) and request.limit != 1:

@@ -19,9 +19,11 @@ from holdfast.actors.lock.command import (
 from holdfast.actors.lock.message import Acquire, Cancel, Inspect, KeepAlive, Release
 from holdfast.actors.lock.name import (
     LOCK_NAME_BYTES_MAX,
+    REQUEST_MAX,
     WAIT_MS_MAX,
     check_lock_name,
     check_owner,
+    check_request,
 )
 from holdfast.actors.lock.outcome import (
     Denial,
@@ -75,6 +77,8 @@ def translate(asked: Asked) -> tuple[Kind, Key, Command]:
             label=asked.label,
         )
         kind, key = ACQUIRE, (session, owner, lock, request)
+        if request > REQUEST_MAX:
+            check_request(request)
     elif isinstance(asked, Release):
         session, owner, lock, request = asked.session, asked.owner, asked.lock, asked.request
         command = _release(
@@ -91,6 +95,7 @@ def _translate(asked: Rarely) -> tuple[Kind, Key, Command]:
     session, request = asked.session, asked.request
     match asked:
         case Cancel(lock=lock, owner=owner):
+            check_request(request)
             cancel = CancelWait(session=session, owner=owner, request=request, lock=lock)
             return Kind.CANCEL, key_of_cancel(session, owner, lock, request), cancel
         case KeepAlive():
