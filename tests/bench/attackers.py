@@ -28,7 +28,8 @@ CLUSTER = sys.argv[3] if len(sys.argv) > 3 else "demo"
 
 def attacker(address: str, name: str, most: int = 64) -> zmq.Socket[bytes]:
     """Return a DEALER connected to ``address`` that queues at most ``most`` frames."""
-    dealer: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.ROUTING_ID, f"{name}#{os.getpid()}".encode())
     dealer.setsockopt(zmq.LINGER, 0)
     dealer.setsockopt(zmq.SNDHWM, most)
