@@ -26,6 +26,7 @@ from holdfast.cluster.recipe import Seat, keeps_journal, recipe_of
 from holdfast.cluster.storage.identity import STREAM, claim
 from holdfast.cluster.storage.journal import SEGMENT_BYTES_MAX, Journal
 from holdfast.transport.bridge import Bridge
+from holdfast.transport.descriptors import connections_max, raise_limit
 from holdfast.transport.wire import decode
 
 RESIGN_S = 2.0
@@ -68,6 +69,8 @@ class Node:
         cls, config: Config, node_id: str, *, marks: Marks | None = None, spins: bool = False
     ) -> Self:
         """Bind the sockets of ``node_id``, read its journal, and begin to serve.
+
+        The process's limit of open files is raised as far as the system allows.
 
         With ``marks``, these note when the node did what. ``spins`` is for a process that does
         nothing else; see `holdfast.transport.poller.Poller`.
@@ -126,6 +129,7 @@ class Node:
             listen=config.nodes[node_id],
             peers=peers,
             spins=spins,
+            connections_max=connections_max(raise_limit()),
             count=lambda name, times: counters.update({name: times}),
         )
         if marks is not None:

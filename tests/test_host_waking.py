@@ -65,9 +65,13 @@ class Wire:
     def ring(self) -> None:
         self._rung.set()
 
-    def receive(self, most: int) -> list[Arrival]:
+    def receive_members(self, most: int) -> list[Arrival]:
         del most
         return []
+
+    def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
+        del most, within_ns
+        return [], 0
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
         return []

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from holdfast.actors.message import Address, address_of, node_of, role_of
-from holdfast.transport.cbor import INT_MAX, load
+from holdfast.transport.bounds import (
+    CLIENT_BYTES_MAX,
+    CLIENT_ENVELOPES_MAX,
+    has_few_arrays,
+)
+from holdfast.transport.cbor import INT_MAX, UndecodableError, load
 from holdfast.transport.compiled import Unpack
 from holdfast.transport.frame import (
     ENVELOPES_MAX,
@@ -37,6 +43,8 @@ class Dropped(NamedTuple):
     mismatch: Mismatch | None = None
     """Set if the other side should know, or if it is the other side that tells us."""
     detail: str = ""
+    hostile: bool = False
+    """Whether no version of ours sends such frames."""
 
 
 @lru_cache(maxsize=NAMES_KEPT)
@@ -57,13 +65,17 @@ class Admission:
     Args:
         node: our own id.
         cluster: the only cluster whose frames pass.
+        members: the nodes whose frames may be larger than a client's.
         gates: the names of links are aliases of ours, and the node behind one is not known:
             the node of every sender is replaced by the alias.
 
     """
 
-    def __init__(self, node: str, cluster: str, *, gates: bool) -> None:
+    def __init__(
+        self, node: str, cluster: str, *, gates: bool, members: Collection[str] = ()
+    ) -> None:
         self.node = node
+        self._members = members
         self.cluster = cluster
         self.gates = gates
         self._ours = f"{node}/"
@@ -76,8 +88,18 @@ class Admission:
         """Return the frame in ``raw``, which came over ``link``, or why it is dropped."""
         if link == self.node:  # Its senders would pass for roles and callers of our own.
             return Dropped("wire.spoofed_sender")
-        if len(raw) > FRAME_BYTES_MAX:
+        known = self.gates or link in self._members
+        if len(raw) > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX):
+            return Dropped("wire.oversized", hostile=True)
+        if not has_few_arrays(raw):
+            return Dropped("wire.malformed", detail="more arrays than a frame has", hostile=True)
+        frame = self._decoded(link, raw)
+        if not known and type(frame) is Frame and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
             return Dropped("wire.oversized")
+        return frame
+
+    def _decoded(self, link: str, raw: bytes) -> Frame | Dropped:
+        """Return the frame in ``raw``, which has no more of anything than a frame may have."""
         try:
             if raw.startswith(USUAL_START):
                 items = load(raw)
@@ -91,6 +113,8 @@ class Admission:
             return Dropped("wire.wrong_version", Mismatch.VERSION, str(error))
         except ForeignClusterError as error:
             return _foreign(raw, error)
+        except UndecodableError as error:
+            return Dropped("wire.malformed", detail=str(error), hostile=True)
         except MalformedFrameError as error:
             return Dropped("wire.malformed", detail=str(error))
         return self._addressed(link, frame)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import zmq
 
 from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
-from holdfast.transport.admission import Admission, Dropped, link_of
-from holdfast.transport.clients import Clients
+from holdfast.transport.admission import Admission
+from holdfast.transport.bounds import CLIENT_BYTES_MAX
+from holdfast.transport.descriptors import CONNECTIONS_MAX
 from holdfast.transport.doorbell import Doorbell
-from holdfast.transport.frame import Frame, encode_frame
+from holdfast.transport.frame import Frame, FrameTooLargeError, encode_frame
 from holdfast.transport.link import Link
+from holdfast.transport.listener import Arrival, Listener
 from holdfast.transport.name import check_cluster, check_node
 from holdfast.transport.poller import Poller
 from holdfast.transport.sockets import (
     NOBLOCK,
-    NOBLOCK_MORE,
     Socket,
-    bound_router,
-    close_socket,
+    discard_parts,
     has_news,
     only_part,
     send_part,
@@ -29,13 +28,11 @@ from holdfast.transport.sockets import (
 
 __all__ = ["Arrival", "Bridge"]
 
+TEND_MS = 500
+"""How long `poll` sleeps at most while connections have to be looked after (ms)."""
 
-class Arrival(NamedTuple):
-    """A frame that passed every check, and the link it came over."""
-
-    link: str
-    """The peer's node id or its alias, or the client's id."""
-    frame: Frame
+READ_NS = 10_000_000
+"""How long `Bridge.receive` decodes frames of clients (ns)."""
 
 
 class Bridge:
@@ -52,6 +49,7 @@ class Bridge:
         peers: the endpoint of each peer, by node id, or by alias if ``gates``.
         gates: the client's way: a peer's name is an alias, the node behind it is not known.
         spins: see `Poller`.
+        connections_max: how many connections to ``listen`` are kept.
         count: called with a counter's name and by how much it rises.
 
     Raises:
@@ -70,6 +68,7 @@ class Bridge:
         peers: Mapping[str, str],
         gates: bool = False,
         spins: bool = False,
+        connections_max: int = CONNECTIONS_MAX,
         count: Callable[[str, int], None],
     ) -> None:
         check_cluster(cluster)
@@ -78,12 +77,11 @@ class Bridge:
         self.cluster = cluster
         self.endpoint = ""
         self._count = count
-        self._admission = Admission(node, cluster, gates=gates)
-        self._clients = Clients()
+        self._admission = Admission(node, cluster, gates=gates, members=frozenset(peers))
         self._links: dict[str, Link] = {}
         self._monitors: set[Socket | int] = set()
-        self._router: Socket | None = None
-        self._sources: deque[tuple[Socket, Link | None]] = deque()
+        self._listener: Listener | None = None
+        self._sources: deque[Link] = deque()
         self._doorbell = Doorbell()
         self._context: zmq.Context[Socket] = zmq.Context()
         self._poller = Poller(spins=spins)
@@ -91,23 +89,36 @@ class Bridge:
         self._looked_for_frames = self._looked_for_events = self._news_waits = False
         self._closed = False
         try:
-            self._open(node, boot, listen, peers)
+            self._open(node, boot, listen, peers, connections_max)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, node: str, boot: int, listen: str | None, peers: Mapping[str, str]) -> None:
+    def _open(
+        self,
+        node: str,
+        boot: int,
+        listen: str | None,
+        peers: Mapping[str, str],
+        connections_max: int,
+    ) -> None:
         if listen is not None:
-            self._router = bound_router(self._context, listen)
-            self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-            self._poller.register(self._router)
-            self._sources.append((self._router, None))
+            self._listener = Listener(
+                self._context,
+                listen,
+                self._admission,
+                frozenset(peers),
+                connections_max,
+                self._poller,
+                self._count,
+            )
+            self.endpoint = self._listener.endpoint
         for number, (peer, endpoint) in enumerate(sorted(peers.items())):
             # The number tells two links to one node apart: a client may list it twice.
             identity = f"{node}#{boot:x}.{number}".encode()
             link = Link(self._context, peer, endpoint, identity)
             self._links[peer] = link
-            self._sources.append((link.dealer, link))
+            self._sources.append(link)
             self._poller.register(link.dealer)
             self._poller.register(link.monitor)
             self._monitors.add(link.monitor)
@@ -117,9 +128,14 @@ class Bridge:
         """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` are over.
 
         None is without limit. Returns at once for what was readable before and not received,
-        and for news that only `receive` could find.
+        for frames of clients that wait, and for news that only `receive` could find.
         """
-        self._look(0 if self._news_waits else timeout_ms)
+        listener = self._listener
+        if self._news_waits or (listener is not None and listener.waiting):
+            timeout_ms = 0
+        elif listener is not None and listener.connections.restless:
+            timeout_ms = TEND_MS if timeout_ms is None else min(timeout_ms, TEND_MS)
+        self._look(timeout_ms)
         if self._doorbell.fd in self._readable:
             self._doorbell.answer()
 
@@ -132,31 +148,48 @@ class Bridge:
         self._doorbell.ring()
 
     def receive(self, most: int) -> list[Arrival]:
-        """Return what arrived; read, with what has to be dropped, at most ``most`` frames."""
+        """Return what arrived: members' frames, then clients'; read at most ``most`` of each."""
+        arrivals = self.receive_members(most)
+        return [*arrivals, *self.receive_clients(most, READ_NS)[0]]
+
+    def receive_members(self, most: int) -> list[Arrival]:
+        """Read at most ``most`` frames, those to be dropped included; return those of members.
+
+        The frames of clients wait for `receive_clients`.
+        """
         if not self._looked_for_frames:
             self._look(0)
         self._looked_for_frames = False
         arrivals: list[Arrival] = []
+        listener = self._listener
+        if listener is not None and listener.socket in self._readable:
+            listener.read(most, arrivals)
         self._sources.rotate()  # Whoever floods us may not always be read first.
-        for socket, link in self._sources:
-            if socket in self._readable:
-                most -= self._read(socket, link, most, arrivals)
+        for link in self._sources:
+            if link.dealer in self._readable:
+                most -= self._read(link, most, arrivals)
         return arrivals
 
-    def _read(self, socket: Socket, link: Link | None, most: int, arrivals: list[Arrival]) -> int:
-        """Read at most ``most`` messages of ``socket``; return how many it were."""
+    def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
+        """Return waiting frames of clients, each client in turn; see `Listener`."""
+        if self._listener is None:
+            return [], 0
+        return self._listener.receive_clients(most, within_ns)
+
+    def _read(self, link: Link, most: int, arrivals: list[Arrival]) -> int:
+        """Read at most ``most`` messages of a peer; return how many it were."""
+        socket = link.dealer
         for number in range(most):
             try:
-                identity = socket.recv(NOBLOCK) if link is None else b""
-                raw = only_part(socket)
+                part = only_part(socket)
             except zmq.Again:
                 return number
-            if raw is None:
+            if part is None:
+                while not discard_parts(socket, most):
+                    pass
                 self._count("wire.malformed", 1)
-            elif link is None:
-                self._on_router(identity, raw, arrivals)
             else:
-                self._on_dealer(link, raw, arrivals)
+                self._on_dealer(link, part.bytes, arrivals)
             # Mostly one comes at a time, and then to ask costs less than to be refused.
             if number == 0 and not has_news(socket):
                 return 1
@@ -173,32 +206,13 @@ class Bridge:
             link.refused(frame.detail)
             self._news_waits = True
 
-    def _on_router(self, identity: bytes, raw: bytes, arrivals: list[Arrival]) -> None:
-        name = link_of(identity)
-        if name is None:
-            self._count("wire.malformed", 1)
-            return
-        frame = self._admission.admit(name, raw)
-        if isinstance(frame, Dropped):
-            self._count(frame.counter, 1)
-            self._tell(name, identity, frame)
-            return
-        if name not in self._links and self._clients.heard(name, identity):
-            self._count("wire.client_forgotten", 1)
-        arrivals.append(Arrival(name, frame))
-
-    def _tell(self, name: str, identity: bytes, dropped: Dropped) -> None:
-        """Answer a frame of another version or cluster, unless it is a refusal itself."""
-        if dropped.mismatch is None or dropped.counter == "wire.rejected":
-            return
-        refusal = self._admission.refusal(name, dropped.mismatch, dropped.detail)
-        self._answer(identity, encode_frame(refusal))
-
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
         """Return how links to peers changed since the last call, oldest first for each."""
         if not self._looked_for_events:
             self._look(0)
         self._looked_for_events = False
+        if self._listener is not None:
+            self._listener.tend(self._readable)
         if not self._news_waits and self._monitors.isdisjoint(self._readable):
             return []
         self._news_waits = False
@@ -222,40 +236,22 @@ class Bridge:
             ValueError: an address is not well-formed.
 
         """
-        raw = encode_frame(frame, link if self._admission.gates else "")
+        gates = self._admission.gates
+        raw = encode_frame(frame, link if gates else "")
+        if gates and len(raw) > CLIENT_BYTES_MAX:
+            raise FrameTooLargeError(f"frame of {len(raw)} bytes, at most {CLIENT_BYTES_MAX}")
         peer = self._links.get(link)
         if peer is None:
-            self._send_to_client(link, raw)
+            if self._listener is None:
+                self._count("wire.unroutable", 1)
+            else:
+                self._listener.send(link, raw)
             return
         self._poller.used(peer.dealer)
         try:
             send_part(peer.dealer, raw, NOBLOCK)
         except zmq.Again:
             self._count("wire.queue_full" if peer.up else "wire.unroutable", 1)
-
-    def _send_to_client(self, client: str, raw: bytes) -> None:
-        identity = self._clients.identity(client)
-        if identity is None:
-            self._count("wire.unroutable", 1)
-        elif not self._answer(identity, raw):
-            self._clients.gone(client)
-
-    def _answer(self, identity: bytes, raw: bytes) -> bool:
-        """Send ``raw`` by the ROUTER; return whether there is such a connection."""
-        if self._router is None:
-            return False
-        self._poller.used(self._router)
-        try:
-            send_part(self._router, identity, NOBLOCK_MORE)
-            send_part(self._router, raw, NOBLOCK)
-        except zmq.Again:
-            self._count("wire.queue_full", 1)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            self._count("wire.unroutable", 1)
-            return False
-        return True
 
     def close(self) -> None:
         """Close every socket and the context; from the owning thread. What waits is dropped."""
@@ -264,7 +260,7 @@ class Bridge:
         self._closed = True
         for link in self._links.values():
             link.close()
-        if self._router is not None:
-            close_socket(self._router)
+        if self._listener is not None:
+            self._listener.close()
         self._context.destroy(linger=0)  # With what an interrupt left half-made, if one did.
         self._doorbell.close()

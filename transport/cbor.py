@@ -32,6 +32,10 @@ class MalformedFrameError(Exception):
     """A peer sent bytes that are no message of ours. Drop the frame; keep the peer."""
 
 
+class UndecodableError(MalformedFrameError):
+    """It is not even CBOR as we speak it: no version of ours has ever sent it."""
+
+
 class FrameTooLargeError(ValueError):
     """What should be sent is larger than a frame may be; the text has both sizes."""
 
@@ -54,12 +58,12 @@ def load(data: bytes) -> Any:
     """Return the one value that ``data`` is, with a list for each array; types are unchecked.
 
     Raises:
-        MalformedFrameError: no CBOR, a tag, an indefinite length, nested beyond
+        UndecodableError: no CBOR, a tag, an indefinite length, nested beyond
             `DEPTH_MAX`, larger than `FRAME_BYTES_MAX`, or with bytes after the value.
 
     """
     if len(data) > FRAME_BYTES_MAX:
-        raise MalformedFrameError(f"{len(data)} bytes, at most {FRAME_BYTES_MAX}")
+        raise UndecodableError(f"{len(data)} bytes, at most {FRAME_BYTES_MAX}")
     stream = io.BytesIO(data)
     try:
         value: Any = cbor2.load(
@@ -71,10 +75,10 @@ def load(data: bytes) -> Any:
             strict_hashable_types=True,
         )
     except (cbor2.CBORDecodeError, MalformedFrameError, ValueError, RecursionError) as error:
-        raise MalformedFrameError(f"no CBOR that we speak: {error}") from error
+        raise UndecodableError(f"no CBOR that we speak: {error}") from error
     left = len(data) - stream.tell()
     if left:
-        raise MalformedFrameError(f"{left} bytes after the value")
+        raise UndecodableError(f"{left} bytes after the value")
     return value
 
 

@@ -56,6 +56,12 @@ LINK_EVENTS = (
 )
 """What the monitor of a DEALER reports: the first means up, every other means down."""
 
+ROUTER_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_DISCONNECTED
+"""What the monitor of a ROUTER reports, with the descriptor of the connection."""
+
+_MONITOR = "inproc://connections"
+"""Where a bridge, which has a context of its own, hears of its ROUTER's connections."""
+
 
 def _common(socket: Socket, endpoint: str) -> None:
     socket.setsockopt(zmq.LINGER, 0)
@@ -65,8 +71,21 @@ def _common(socket: Socket, endpoint: str) -> None:
     socket.setsockopt(zmq.IPV6, "[" in endpoint)
 
 
-def bound_router(context: zmq.Context[Socket], endpoint: str) -> Socket:
-    """Return a ROUTER bound to ``endpoint``.
+def connection_monitor(context: zmq.Context[Socket]) -> Socket:
+    """Return a socket for what a ROUTER reports of its connections, see `bound_router`.
+
+    Its queue has no limit: a full one would stop the thread of libzmq that reports.
+    """
+    socket: Socket = context.socket(zmq.PAIR)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, 0)
+    return socket
+
+
+def bound_router(
+    context: zmq.Context[Socket], endpoint: str, monitor: Socket | None = None
+) -> Socket:
+    """Return a ROUTER bound to ``endpoint``; ``monitor``, if given, receives its `ROUTER_EVENTS`.
 
     ROUTER_MANDATORY turns a lost client into an error that can be counted instead of
     silence. ROUTER_HANDOVER lets a connection take over the routing id of an older one:
@@ -94,8 +113,13 @@ def bound_router(context: zmq.Context[Socket], endpoint: str) -> Socket:
         socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVES)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        if monitor is not None:
+            socket.monitor(_MONITOR, ROUTER_EVENTS)
+            monitor.connect(_MONITOR)
         socket.bind(endpoint)
     except zmq.ZMQError as error:
+        if monitor is not None:
+            socket.disable_monitor()
         socket.close()
         raise ConfigError(f"cannot listen on {endpoint!r}: {error.strerror}") from error
     return socket
@@ -142,21 +166,23 @@ def has_news(socket: Socket) -> bool:
     return events & _POLLIN != 0
 
 
-def only_part(socket: Socket) -> bytes | None:
+def only_part(socket: Socket) -> zmq.Frame | None:
     """Read a message, or what is left of one, that should be one part; None if it is not.
 
-    Parts of a message come together, so that only the first can be missing.
+    Parts of a message come together, so that only the first can be missing. Of one with many
+    parts, `discard_parts` reads what is left.
 
     Raises:
         zmq.Again: there is nothing to read.
 
     """
     part = socket.recv(NOBLOCK, False)  # It knows whether more follow; bytes would have to ask.
-    if not part.more:
-        return part.bytes
-    while part.more:
-        part = socket.recv(NOBLOCK, False)
-    return None
+    return None if part.more else part
+
+
+def discard_parts(socket: Socket, most: int) -> bool:
+    """Read up to ``most`` more parts of a message; return whether it has ended."""
+    return any(not socket.recv(NOBLOCK, False).more for _ in range(most))
 
 
 def close_socket(socket: Socket) -> None:

@@ -28,6 +28,7 @@ from holdfast.actors.bakery.watching import Watchers
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.lock.backend import Report, Reported
 from holdfast.actors.lock.cluster_message import Watch
+from holdfast.actors.lock.description import has_room
 from holdfast.actors.lock.message import (
     Abandon,
     Acquire,
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
 TICK_MS = 50
 """How exactly a door keeps deadlines (ms)."""
-
-DESCRIBES_MAX = 10_000
 
 FromClient = (
     Acquire
@@ -223,10 +222,12 @@ class Door(Role[Heard]):
         return effects
 
     def _on_question(self, asker: Address, asked: Describe | Watch, now: Instant) -> list[Effect]:
-        if len(self.describing) >= DESCRIBES_MAX or not words.sound_session(asked.session):
+        if not words.sound_session(asked.session):
             return [Observe("proxy.describe_dropped")]
         if isinstance(asked, Watch):
             return self.watchers.watch(asker, asked, now)
+        if not has_room(self.node, self.describing, asker):
+            return [Observe("proxy.describe_dropped")]
         self.describing.append((asker, asked))
         if len(self.describing) > 1:
             return []

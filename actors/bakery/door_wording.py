@@ -27,6 +27,7 @@ from holdfast.actors.lock.name import (
     check_lock_name,
     check_new_lock_name,
     check_owner,
+    check_request,
     check_wait,
 )
 from holdfast.actors.lock.session_message import (
@@ -77,6 +78,7 @@ def problem_of(node: str, terms: Terms, asker: Address, asked: FromClient) -> tu
         if isinstance(asked, Acquire):
             check_new_lock_name(asked.lock)
             check_wait(asked.wait_ms)
+            check_request(asked.request)
             check_owner(asked.label)
     except InvalidRequestError as problem:
         return Reason.INVALID, str(problem)

@@ -9,6 +9,7 @@ from holdfast.actors.lock.name import (
     check_lock_name,
     check_new_lock_name,
     check_owner,
+    check_request,
     check_text,
     check_wait,
 )
@@ -44,6 +45,7 @@ def problem_of(node: str, protocol: str, asker: Address, request: Checked) -> tu
         if isinstance(request, Acquire):
             check_new_lock_name(request.lock)
             check_wait(request.wait_ms)
+            check_request(request.request)
         if isinstance(request, Evict):
             check_text("operator", request.operator, OWNER_BYTES_MAX)
     except InvalidRequestError as problem:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.actors.effect import Effects, Send
 from holdfast.actors.lock.backend import Look, Report, Reported, Seen
 from holdfast.actors.lock.claim import Claims, Phase
 from holdfast.actors.lock.desk import Desk
 from holdfast.actors.lock.message import Describe
-from holdfast.actors.message import Address, address_of
+from holdfast.actors.message import Address, address_of, node_of
+
+DESCRIBES_MAX = 16
+"""Clients' requests that one description answers: a status takes two milliseconds to send."""
+
+DESCRIBES_OF_CLIENT_MAX = 2
+"""Those of one client."""
+
+DESCRIBES_WITHIN_MAX = 10_000
+"""Requests of all kinds, with those of callers inside the process."""
 
 LOOKS_MAX = 100
 """Of so many locks that are waited for the backend is asked who holds them elsewhere."""
@@ -40,6 +51,16 @@ class Description:
             return False
         self.seen[seen.lock] = seen
         return True
+
+
+def has_room(node: str, asked: Sequence[tuple[Address, object]], asker: Address) -> bool:
+    """Return whether ``asker`` may be answered with those in ``asked``, who wait on ``node``."""
+    client = node_of(asker)
+    if client == node:
+        return len(asked) < DESCRIBES_WITHIN_MAX
+    if len(asked) >= DESCRIBES_MAX:
+        return False
+    return sum(node_of(other) == client for other, _ in asked) < DESCRIBES_OF_CLIENT_MAX
 
 
 def waited_for(claims: Claims) -> list[str]:

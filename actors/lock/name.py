@@ -21,6 +21,10 @@ OWNER_BYTES_MAX = 256
 WAIT_MS_MAX = 7 * 24 * 3_600_000
 """A week (ms). Whoever means longer means no limit, which is None."""
 
+REQUEST_MAX = (1 << 62) - 1
+"""The highest number of an Acquire, and of the Cancel of one. Numbers cross the wire as signed 64
+bits; what is left is for the requests that give back what was acquired."""
+
 _SHOWN_CHARS = 40
 """Characters of a refused text in an error."""
 
@@ -176,6 +180,19 @@ def check_wait(wait_ms: int | None) -> None:
     """
     if wait_ms is not None and not 0 <= wait_ms <= WAIT_MS_MAX:
         raise InvalidRequestError(f"wait_ms is {wait_ms}, 0 to {WAIT_MS_MAX} are allowed")
+
+
+def check_request(request: int) -> None:
+    """Refuse the number of an Acquire that leaves no higher one for the Release.
+
+    The door refuses it; the table takes what an earlier version may have written.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    if request > REQUEST_MAX:
+        raise InvalidRequestError(f"request is {request}, at most {REQUEST_MAX} is allowed")
 
 
 def forbidden_in(text: str) -> str:

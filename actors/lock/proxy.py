@@ -21,7 +21,7 @@ from holdfast.actors.lock.backend import (
 from holdfast.actors.lock.checking import problem_of
 from holdfast.actors.lock.claim import Phase
 from holdfast.actors.lock.confirming import Confirming
-from holdfast.actors.lock.description import Description
+from holdfast.actors.lock.description import Description, has_room
 from holdfast.actors.lock.desk import Desk
 from holdfast.actors.lock.message import (
     Abandon,
@@ -51,7 +51,7 @@ from holdfast.actors.message import Address, Instant, address_of, ms_between, no
 from holdfast.actors.role import Host, Role
 
 QUESTIONS_MAX = 10_000
-"""Unanswered `Inspect` and `Describe` requests of one node."""
+"""Unanswered `Inspect` requests of one node."""
 
 CLIENT_SILENCE_MS = 15_000
 """A waiting client that says nothing for so long is gone; its waits end, its holds stay."""
@@ -230,7 +230,7 @@ class Proxy(Role[Heard]):
 
     def _on_describe(self, asker: Address, describe: Describe) -> Effects:
         asked = self.description.asked
-        if len(asked) >= QUESTIONS_MAX:
+        if not has_room(self.node, asked, asker):
             return [Observe("proxy.describe_dropped")]
         asked.append((asker, describe))
         return self.description.begin(self.desk) if len(asked) == 1 else ()

@@ -8,7 +8,6 @@ from holdfast.actors.message import Address, Instant, node_of
 from holdfast.actors.paxos.config import (
     LEASE_MS,
     Config,
-    leader_of,
     monitor_of,
     replica_of,
 )
@@ -41,15 +40,13 @@ from holdfast.actors.paxos.message import (
     Promise,
     Vote,
 )
+from holdfast.actors.paxos.rounds import Spoken, refusal
 from holdfast.actors.paxos.votes import Votes
 from holdfast.actors.role import Host, Role
 
 STREAM_BYTES = 32 << 20
 """When the acceptor's stream is so long, its replica is asked to let it be cut (bytes, 32 MiB).
 It does so by itself much sooner, as long as slots are decided; votes may come without that."""
-
-Spoken = Prepare | Accept | Commit | Heartbeat | Release
-"""What a leader, or who works for it, says."""
 
 
 class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
@@ -102,6 +99,8 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         self.config = config
         self.lease_ms = lease_ms
         self.promised = recovered.promised
+        self.floor = recovered.led
+        """A round that is known without a promise: this node led it, or its group began there."""
         self.votes = Votes(recovered.votes)
         self.applied = 1
         """The first slot that this node has not applied. No votes are kept from before."""
@@ -149,8 +148,12 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         if isinstance(event, StopVoting):
             self.is_voter = False
             return ()
-        if not self._is_led(sender, event.ballot):
-            return (Observe("paxos.stranger_leads"),)
+        said = (sender, event.ballot)
+        if said != self.led:
+            refused = refusal(self.node, self.config.view, sender, event, self.promised, self.floor)
+            if refused:
+                return refused
+            self.led = said
         match event:
             case Accept():
                 return self._on_accept(sender, event)
@@ -162,18 +165,6 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
                 return self._on_heartbeat(sender, event, now)
             case Release():
                 return self._on_release(event, now)
-
-    def _is_led(self, sender: Address, ballot: Ballot) -> bool:
-        """Return whether ``sender`` may speak for ``ballot``: its leader's node, a member."""
-        said = (sender, ballot)
-        if said == self.led:
-            return True
-        node = node_of(sender)
-        known = node in self.config.view.members and 1 <= ballot.round < NUMBER_MAX
-        if not known or ballot.leader != leader_of(node):
-            return False
-        self.led = said
-        return True
 
     def _on_prepare(self, scout: Address, prepare: Prepare, now: Instant) -> Effects:
         if not 1 <= prepare.first < NUMBER_MAX:

@@ -27,7 +27,8 @@ from holdfast.actors.paxos.event import (
 from holdfast.actors.paxos.handover import HANDOVER_MS, AtHandOver, HandOver
 from holdfast.actors.paxos.handover_event import Nominated, Succeed, Yielded
 from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.message import NUMBER_MAX, Ballot, Pledge, Pledged, Preempted
+from holdfast.actors.paxos.message import Ballot, Pledge, Pledged, Preempted
+from holdfast.actors.paxos.rounds import ROUND_JUMP_MAX, ROUND_MAX, TOO_FAR
 from holdfast.actors.paxos.scout import Scout
 from holdfast.actors.paxos.timer import HandOverLate, ResignedLate
 from holdfast.actors.role import Host, Role
@@ -144,12 +145,12 @@ class Leader(Role[Heeded]):
             return ()  # The scout goes on asking by itself.
         return self._stand()
 
-    def _stand(self) -> list[Effect]:
+    def _stand(self, *, climbing: bool = False) -> list[Effect]:
         """Begin phase one under a ballot above all that were heard of (P4)."""
         if not self.is_voter:
             return [Observe("paxos.cannot_stand")]
         above = max(self.ballot.round, self.seen.round)
-        if above + 1 >= NUMBER_MAX:
+        if above >= ROUND_MAX:
             return [Observe("paxos.rounds_exhausted")]
         before = self._retire()
         self.ballot = Ballot(above + 1, self.address)
@@ -159,6 +160,7 @@ class Leader(Role[Heeded]):
             "config": self.config,
             "ballot": self.ballot,
             "first": self.applied,
+            **({"hurried": True} if climbing else {}),
         }
         return [
             *before,
@@ -172,8 +174,14 @@ class Leader(Role[Heeded]):
         """Heed the scout or commander of this node: they know which acceptors may say so."""
         if node_of(sender) != self.node:
             return (Observe("paxos.stranger_preempts"),)
-        if not 0 <= preempted.ballot.round < NUMBER_MAX:
+        if not 0 <= preempted.ballot.round <= ROUND_MAX:
             return (Observe("paxos.impossible_ballot"),)
+        highest = max(self.ballot.round, self.seen.round)
+        if preempted.ballot.round - highest > ROUND_JUMP_MAX:
+            if self.phase is not Phase.STANDING:  # A majority may be nearer: go on without it.
+                return (TOO_FAR,)
+            self.seen = Ballot(highest + ROUND_JUMP_MAX, self.seen.leader)
+            return [*self._stand(climbing=True), TOO_FAR]
         self.seen = max(self.seen, preempted.ballot)
         if self.phase is Phase.FOLLOWING or preempted.ballot <= self.ballot:
             return ()

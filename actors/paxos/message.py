@@ -31,7 +31,8 @@ CHUNKS_MAX = 1 << 14
 """Parts of one snapshot: 4 GiB, more than a table in memory ever is."""
 
 NUMBER_MAX = 1 << 62
-"""Rounds, slots and times stay below it: a peer cannot push a counter over 63 bits."""
+"""Slots and times stay below it: a peer cannot push a counter over 63 bits. For rounds see
+`holdfast.actors.paxos.rounds`."""
 
 
 class Ballot(NamedTuple):

@@ -19,10 +19,12 @@ from holdfast.actors.lock.command import (
 from holdfast.actors.lock.message import Acquire, Cancel, Inspect, KeepAlive, Release
 from holdfast.actors.lock.name import (
     LOCK_NAME_BYTES_MAX,
+    REQUEST_MAX,
     WAIT_MS_MAX,
     check_lock_name,
     check_new_lock_name,
     check_owner,
+    check_request,
     is_invisible,
 )
 from holdfast.actors.lock.outcome import (
@@ -79,6 +81,8 @@ def translate(asked: Asked) -> tuple[Kind, Key, Command]:
         kind, key = ACQUIRE, (session, owner, lock, request)
         if is_invisible(lock):
             check_new_lock_name(lock)
+        if request > REQUEST_MAX:
+            check_request(request)
     elif isinstance(asked, Release):
         session, owner, lock, request = asked.session, asked.owner, asked.lock, asked.request
         command = _release(
@@ -95,6 +99,7 @@ def _translate(asked: Rarely) -> tuple[Kind, Key, Command]:
     session, request = asked.session, asked.request
     match asked:
         case Cancel(lock=lock, owner=owner):
+            check_request(request)
             cancel = CancelWait(session=session, owner=owner, request=request, lock=lock)
             return Kind.CANCEL, key_of_cancel(session, owner, lock, request), cancel
         case KeepAlive():

@@ -7,12 +7,12 @@ from dataclasses import replace
 from holdfast.actors.effect import Effect, Effects, Observe, Send
 from holdfast.actors.lock.backend import Report, Reported
 from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
+from holdfast.actors.lock.description import has_room
 from holdfast.actors.lock.message import Describe, LockStatus, NodeStatus
 from holdfast.actors.lock.report import LockLine, LockReport
 from holdfast.actors.message import Address, Instant, address_of, ms_between
 from holdfast.actors.paxos.event import Consult, Consulted
 from holdfast.actors.paxos.proxy_reading import (
-    QUESTIONS_MAX,
     SHOWN_BYTES_MAX,
     Readings,
     holder_of,
@@ -67,7 +67,7 @@ class Description:
 
     def ask(self, asker: Address, describe: Describe, now: Instant) -> Effects:
         """Begin to gather, unless that is under way."""
-        if len(self.asked) >= QUESTIONS_MAX:
+        if not has_room(self.node, self.asked, asker):
             return [Observe("proxy.describe_dropped")]
         self.asked.append((asker, describe))
         if len(self.asked) > 1:

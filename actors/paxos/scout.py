@@ -15,6 +15,7 @@ from holdfast.actors.paxos.message import (
     Promise,
     Vote,
 )
+from holdfast.actors.paxos.rounds import ROUND_JUMP_MAX, TOO_FAR
 from holdfast.actors.paxos.timer import ScoutResend
 from holdfast.actors.role import Host, Role
 
@@ -30,6 +31,11 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
     majority. So a node that nobody answers goes on following the master it cannot hear of,
     and does not disturb it by a promise when it can be heard again.
 
+    An acceptor heeds no round that is too far above what it knows, and says what it knows. Then
+    it is led up by promises to rounds of this leader that nobody ever proposes in. A ballot that
+    is too far above this one is reported only when the others did not complete a majority in
+    time.
+
     Invariants:
         P8  For each slot, the batch of the highest ballot reported by a majority is
             proposed; a no-op where none reported any.
@@ -40,11 +46,20 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         config: who is a member.
         ballot: durably this node's own, and never used before.
         first: the first slot that this node does not know to be decided.
+        hurried: whether to report ballots that are too far at once.
 
     """
 
     def __init__(
-        self, address: Address, host: Host, *, node: str, config: Config, ballot: Ballot, first: int
+        self,
+        address: Address,
+        host: Host,
+        *,
+        node: str,
+        config: Config,
+        ballot: Ballot,
+        first: int,
+        hurried: bool = False,
     ) -> None:
         super().__init__(address, host)
         self.node = node
@@ -60,6 +75,9 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         """The vote of the highest ballot that was reported, by slot."""
         self.first = first
         self.adopted = False
+        self.hurried = hurried
+        self.steps: dict[Address, Ballot] = {}
+        """The ballot below this one that each acceptor was last asked to promise."""
 
     def begin(self, now: Instant) -> Effects:
         """Ask the others; and oneself, if that is enough."""
@@ -83,6 +101,7 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
             case ScoutResend():
                 if self.adopted:
                     return ()
+                self.hurried = True
                 return [*self._ask(), Wake(SCOUT_RESEND_MS, ScoutResend())]
 
     def _ask(self) -> Effects:
@@ -101,6 +120,8 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         return (Send(own, Prepare(ballot=self.ballot, first=self.first)),)
 
     def _on_promise(self, acceptor: Address, promise: Promise) -> Effects:
+        if promise.ballot == self.steps.get(acceptor) and acceptor in self.asking:
+            return (self._step(acceptor, promise.ballot.round),)
         if promise.ballot != self.ballot or self.asking.get(acceptor) != promise.asked:
             return (Observe("paxos.promise_ignored"),)  # Repeated, or not asked for.
         if promise.journal != self.config.view.registered[acceptor]:
@@ -152,9 +173,21 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         )
         return (Send(leader_of(self.node), adopted), *(mark for mark in marks if mark.count))
 
+    def _step(self, acceptor: Address, known: int) -> Send:
+        """Ask for a promise that is no further than may be from round ``known``."""
+        step = Ballot(min(self.ballot.round, known + ROUND_JUMP_MAX), self.ballot.leader)
+        if step < self.ballot:
+            self.steps[acceptor] = step
+        return Send(acceptor, Prepare(ballot=step, first=self.asking[acceptor]))
+
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
+        ahead = preempted.ballot.round - self.ballot.round
+        if ahead < -ROUND_JUMP_MAX and preempted.ballot.round >= 0 and acceptor in self.asking:
+            return (self._step(acceptor, preempted.ballot.round), Observe("paxos.round_stepped"))
         if acceptor not in self.config.view.acceptors or preempted.ballot <= self.ballot:
             return (Observe("paxos.preemption_ignored"),)
+        if ahead > ROUND_JUMP_MAX and not self.hurried:
+            return (TOO_FAR,)  # It says so again when it is asked again.
         return (Send(leader_of(self.node), preempted),)
 
 

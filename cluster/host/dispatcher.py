@@ -22,6 +22,7 @@ from holdfast.cluster.host.arrivals import Arrivals
 from holdfast.cluster.host.cell import Cell
 from holdfast.cluster.host.gateway import Gateway
 from holdfast.cluster.host.links import Links
+from holdfast.cluster.host.pace import CLIENTS_NS, Pace
 from holdfast.cluster.host.ref import RoleRef
 from holdfast.cluster.host.reply import Reply
 from holdfast.cluster.host.stage import INBOX_MAX, RoleFailedError, Stage
@@ -79,6 +80,7 @@ class Dispatcher:
         self._gateway = Gateway(self._stage, bridge, members)
         self._journal = journal
         self._arrivals = Arrivals(self._stage.asks, bridge.ring)
+        self._pace = Pace()
         self._stopping = False
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{node}", daemon=True)
@@ -238,6 +240,8 @@ class Dispatcher:
         self._arrivals.run()
         self._gateway.take(FRAMES_MAX)
         self._stage.ring_alarms()
+        self._pace.begin()
+        taken = self._gateway.take_clients(self._pace.most, CLIENTS_NS)
         self._stage.work(TURN_MAX)
         wrote = bool(self._stage.records)
         while self._stage.records:  # A role that is spawned by what was held may persist, too.
@@ -250,6 +254,8 @@ class Dispatcher:
             self._stage.work(TURN_MAX)
         self._gateway.flush()
         self._stage.asks.wake()  # After the frames: who is woken wants this processor.
+        if taken:
+            self._pace.end(taken)
         if wrote and self._journal is not None:
             self._journal.trim()  # Last, so that nobody waits for it who need not.
 

@@ -42,16 +42,26 @@ class Gateway:
         self._clock = address_of(stage.node, "clock")
 
     def take(self, most: int) -> None:
-        """Deliver up to ``most`` frames and all news of links."""
+        """Deliver up to ``most`` frames of members, and all news of links."""
         for event in self._bridge.events():
             if isinstance(event, LinkRefused):
                 logger.error("node {}: link to {}: {}", self._stage.node, event.node, event.detail)
             self._stage.tell_all(event)
         arrive = self._stage.arrive
-        for link, frame in self._bridge.receive(most):
+        for link, frame in self._bridge.receive_members(most):
             if link in self._members:
                 self._clock_after(Arrived(stamp=frame.stamp))
             arrive(frame.envelopes)
+
+    def take_clients(self, most: int, within_ns: int) -> int:
+        """Deliver up to ``most`` envelopes of clients; return how many it were.
+
+        A frame that is dropped counts as an envelope. No frame is decoded after ``within_ns``.
+        """
+        arrivals, taken = self._bridge.receive_clients(most, within_ns)
+        for _, frame in arrivals:
+            self._stage.arrive(frame.envelopes)
+        return taken
 
     def flush(self) -> None:
         """Send what waits for each peer: one frame, more only if it is too large for one."""

@@ -22,8 +22,15 @@ class Links(Protocol):
         """End a `poll`; from any thread."""
         ...
 
-    def receive(self, most: int) -> list[Arrival]:
-        """Return up to ``most`` frames; never block."""
+    def receive_members(self, most: int) -> list[Arrival]:
+        """Read up to ``most`` frames and return those of members; never block."""
+        ...
+
+    def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
+        """Return frames of clients with up to ``most`` envelopes, and how many that is.
+
+        Frames that are dropped count as one envelope. Decode no frame after ``within_ns``.
+        """
         ...
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:

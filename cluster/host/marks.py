@@ -57,7 +57,7 @@ class Marks:
         self._watch(links, "poll")
         self._watch(links, "ring")
         self._watch(links, "send", _receiver)
-        self._watch(links, "receive", _senders)
+        self._watch_receiving(links)
         return links
 
     def journal(self, journal: Journal | None) -> Journal | None:
@@ -99,6 +99,26 @@ class Marks:
 
         setattr(thing, method, watched if detail is None else watched_in_detail)
 
+    def _watch_receiving(self, links: Any) -> None:
+        """Have the two steps in which a turn takes in frames make one mark."""
+        members, clients = links.receive_members, links.receive_clients
+        began, senders = [0], list[str]()
+
+        def receive_members(most: int) -> Any:
+            began[0] = now_ns()
+            arrivals = members(most)
+            senders[:] = [arrival.link for arrival in arrivals]
+            return arrivals
+
+        def receive_clients(most: int, within_ns: int) -> Any:
+            arrivals, taken = clients(most, within_ns)
+            senders.extend(arrival.link for arrival in arrivals)
+            detail = " ".join(dict.fromkeys(senders))
+            self.marks.append(("receive", began[0], now_ns(), detail))
+            return arrivals, taken
+
+        links.receive_members, links.receive_clients = receive_members, receive_clients
+
     def _watched(self, spawn: Spawn) -> Spawn:
         """Return ``spawn`` with a class of roles each turn of which is marked."""
         kind, name = spawn.role, role_of(spawn.address)
@@ -124,8 +144,3 @@ def read_marks(path: Path) -> list[Mark]:
 def _receiver(link: Any, sent: Any) -> str:
     del sent
     return str(link)
-
-
-def _senders(most: Any, arrivals: Any) -> str:
-    del most
-    return " ".join(dict.fromkeys(arrival.link for arrival in arrivals))

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from holdfast.cluster.storage.error import FolderBusyError
+from holdfast.transport.descriptors import NO_RESERVE, Reserve
 
 LOCK_NAME = "lock"
 PID_BYTES_MAX = 32
@@ -67,9 +68,10 @@ class DirectoryLock:
         return "unknown"  # It has locked and not yet written, or it is on another machine.
 
 
-def sync_directory(folder: Path) -> None:
+def sync_directory(folder: Path, reserve: Reserve = NO_RESERVE) -> None:
     """Make the names in ``folder`` durable: without it a new file may vanish in a crash."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = reserve.spend(lambda: os.open(folder, flags))
     try:
         os.fsync(descriptor)
     finally:

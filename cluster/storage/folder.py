@@ -15,6 +15,7 @@ from holdfast.cluster.storage.record import (
     encode_group,
     encode_header,
 )
+from holdfast.transport.descriptors import NO_RESERVE, Reserve
 
 SEGMENT_SUFFIX = ".journal"
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -52,7 +53,9 @@ def write_at(descriptor: int, content: bytes, offset: int) -> None:
             written += os.pwrite(descriptor, rest[written:], offset + written)
 
 
-def write_snapshot(folder: Path, header: Header, entries: Iterable[Entry]) -> tuple[Path, int]:
+def write_snapshot(
+    folder: Path, header: Header, entries: Iterable[Entry], reserve: Reserve = NO_RESERVE
+) -> tuple[Path, int]:
     """Write a snapshot aside and give it its name when it is durable; return path and size.
 
     A group without entries ends it, so that one cut short between groups is noticed.
@@ -64,7 +67,7 @@ def write_snapshot(folder: Path, header: Header, entries: Iterable[Entry]) -> tu
     path = snapshot_path(folder, header.number)
     partial = path.with_suffix(PARTIAL_SUFFIX)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    descriptor = os.open(partial, flags, 0o644)
+    descriptor = reserve.spend(lambda: os.open(partial, flags, 0o644))
     try:
         write_at(descriptor, encode_header(header), 0)
         size = _write_groups(descriptor, header.salt, entries)
@@ -72,7 +75,7 @@ def write_snapshot(folder: Path, header: Header, entries: Iterable[Entry]) -> tu
     finally:
         os.close(descriptor)
     os.rename(partial, path)
-    sync_directory(folder)
+    sync_directory(folder, reserve)
     return path, size
 
 

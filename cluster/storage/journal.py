@@ -18,6 +18,7 @@ from holdfast.cluster.storage.live import live_entries
 from holdfast.cluster.storage.record import SALT_BYTES, Entry, Header, Kind, encode_group
 from holdfast.cluster.storage.recovery import NO_SALT, Recovered, recover
 from holdfast.cluster.storage.segment import Segment
+from holdfast.transport.descriptors import Reserve
 
 SEGMENT_BYTES_MAX = 16 << 20
 """A segment that has grown beyond this gets a successor (bytes, 16 MiB). It is also how much
@@ -52,6 +53,7 @@ class Journal:
         self.disk_bytes = 0
         """How much is written in all files in use (bytes), without room that is made ahead."""
         self._lock = lock
+        self._reserve = Reserve()
         self._full: dict[Path, int] = {}
         """What is in use beside the segment that is being written, with its size, oldest first."""
         self._records: dict[str, list[bytes]] = {}
@@ -156,6 +158,7 @@ class Journal:
             if self.disk_bytes > 2 * self._index.live_bytes + self.segment_bytes_max:
                 segment = self._replace_by_snapshot()
             segment.make_room(self.segment_bytes_max)
+            self._reserve.fill()
         except (OSError, JournalDamagedError) as error:
             raise self._failed("trimmed", error) from error
 
@@ -163,6 +166,7 @@ class Journal:
         """Let go of files and folder. What was not synced is not promised. Twice does nothing."""
         self._stop_writing()
         self._lock.close()
+        self._reserve.close()
 
     def _go_on(self, found: Recovered) -> None:
         self._records, self._index = found.records, found.index
@@ -202,16 +206,14 @@ class Journal:
     def _begin_segment(self) -> Segment:
         """Begin the next segment; everything in the one before is synced."""
         before = self._segment
-        segment = Segment.make(
-            self.folder,
-            Header(
-                kind=Kind.SEGMENT,
-                number=1 if before is None else before.header.number + 1,
-                first=self._sequence,
-                salt=os.urandom(SALT_BYTES),
-                previous=NO_SALT if before is None else before.header.salt,
-            ),
+        header = Header(
+            kind=Kind.SEGMENT,
+            number=1 if before is None else before.header.number + 1,
+            first=self._sequence,
+            salt=os.urandom(SALT_BYTES),
+            previous=NO_SALT if before is None else before.header.salt,
         )
+        segment = Segment.make(self.folder, header, self._reserve)
         if before is not None:
             self._full[before.path] = before.end
             before.close()
@@ -222,8 +224,8 @@ class Journal:
     def _replace_by_snapshot(self) -> Segment:
         segment = self._begin_segment()
         header = segment.header._replace(kind=Kind.SNAPSHOT, salt=os.urandom(SALT_BYTES))
-        entries = live_entries(self._full, self._index)
-        path, size = write_snapshot(self.folder, header, entries)
+        entries = live_entries(self._full, self._index, self._reserve)
+        path, size = write_snapshot(self.folder, header, entries, self._reserve)
         self._index.move(Place(header.first - 1, 0, 0))
         remove(self._full)
         self._full = {path: size}

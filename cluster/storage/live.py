@@ -10,9 +10,12 @@ from holdfast.cluster.storage.folder import SNAPSHOT_SUFFIX
 from holdfast.cluster.storage.index import Index
 from holdfast.cluster.storage.record import HEADER_BYTES, REJOIN, Entry, Kind
 from holdfast.cluster.storage.scan import entries_of, header_of, scan_groups
+from holdfast.transport.descriptors import NO_RESERVE, Reserve
 
 
-def live_entries(files: Mapping[Path, int], index: Index) -> Iterator[Entry]:
+def live_entries(
+    files: Mapping[Path, int], index: Index, reserve: Reserve = NO_RESERVE
+) -> Iterator[Entry]:
     """Read what counts of ``files``, which are in the order in which they were written.
 
     Each comes with how much of it is written (bytes): room may lie behind. What lies
@@ -31,7 +34,7 @@ def live_entries(files: Mapping[Path, int], index: Index) -> Iterator[Entry]:
         number = 0 if snapshot else int(path.stem)
         if number < begins.number:
             continue
-        content = path.read_bytes()
+        content = reserve.spend(path.read_bytes)
         header = header_of(content, str(path), Kind.SNAPSHOT if snapshot else Kind.SEGMENT)
         if header is None:
             raise JournalDamagedError(f"{path} is damaged: its header is gone. {REJOIN}")

@@ -16,6 +16,7 @@ from typing import Self
 from holdfast.cluster.storage.directory import sync_directory
 from holdfast.cluster.storage.folder import segment_path, write_at
 from holdfast.cluster.storage.record import HEADER_BYTES, Header, encode_header
+from holdfast.transport.descriptors import NO_RESERVE, Reserve
 
 ROOM_BYTES = 1 << 18
 """How far ahead of the last group room is made (bytes, 256 KiB): some thousand groups."""
@@ -48,8 +49,10 @@ class Segment:
         self._descriptor = descriptor
 
     @classmethod
-    def make(cls, folder: Path, header: Header) -> Self:
+    def make(cls, folder: Path, header: Header, reserve: Reserve = NO_RESERVE) -> Self:
         """Make the segment of ``header`` durably, with its name.
+
+        If the process has no descriptor left, one of ``reserve`` is given up for it.
 
         Raises:
             OSError: the disk refuses. A half-made segment is removed at the next start.
@@ -57,11 +60,12 @@ class Segment:
         """
         path = segment_path(folder, header.number)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        segment = cls(path, os.open(path, flags, 0o644), header, HEADER_BYTES, HEADER_BYTES)
+        descriptor = reserve.spend(lambda: os.open(path, flags, 0o644))
+        segment = cls(path, descriptor, header, HEADER_BYTES, HEADER_BYTES)
         try:
-            write_at(segment._descriptor, encode_header(header), 0)
-            os.fsync(segment._descriptor)
-            sync_directory(folder)
+            write_at(descriptor, encode_header(header), 0)
+            os.fsync(descriptor)
+            sync_directory(folder, reserve)
         except BaseException:
             segment.close()
             raise

@@ -1,0 +1,193 @@
+"""Measure a well-behaved client while a stranger attacks three real nodes on loopback.
+
+Each attack (`attackers.py`) is a process of its own, bounded in time, bytes and connections. It
+runs at the lowest priority, as if it had processors of its own: what is measured is what the nodes
+do with what it sends. Before each attack the client is measured undisturbed, in the same run. The
+program prints a table and exits 1 if a bar is missed: p99 of the client at most `RATIO_MAX` times
+its undisturbed p99, no node exits, no hold is lost, and the resident memory of each node stays
+below `MEMORY_MAX_MIB`.
+
+Usage::
+
+    python tests/bench/attacks.py [--seconds 5] [--only nested --only idle] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import holdfast
+from holdfast.cluster.bench.members import READY_S, Members
+
+RATIO_MAX = 3.0
+"""How much longer the p99 of a pair may be under attack."""
+
+MEMORY_MAX_MIB = 256.0
+"""Resident memory of each node, during and after every attack."""
+
+DESCRIPTORS = 1024
+"""The limit of open files of each node: attacks with connections go beyond it."""
+
+PAIR_S = 30.0
+"""How long a pair is tried again after a phase is over (s)."""
+
+ATTACKERS = Path(__file__).with_name("attackers.py")
+ATTACKS = "nested", "nested-small", "describe-4096", "describe-256", "garbage", "idle"
+
+CLUSTER = Members.cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one attack did to the client and to the nodes."""
+
+    attack: str
+    quiet_p50_ms: float
+    quiet_p99_ms: float
+    p50_ms: float
+    p99_ms: float
+    ratio: float
+    pairs: int
+    longest_ms: float
+    exits: int
+    hold_kept: bool
+    memory_mib: float
+
+    @property
+    def met(self) -> bool:
+        """Whether every bar was met."""
+        safe = self.exits == 0 and self.hold_kept and self.pairs > 0
+        return safe and self.ratio <= RATIO_MAX and self.memory_mib <= MEMORY_MAX_MIB
+
+
+def pairs(lock: holdfast.Lock, seconds: float) -> list[float]:
+    """Acquire and release ``lock`` for ``seconds``; return how long each pair took (ms).
+
+    A pair that fails is tried again, and took as long as all its attempts.
+    """
+    took: list[float] = []
+    began = time.monotonic()
+    ends = began + seconds
+    while began < ends:
+        try:
+            with lock:
+                pass
+        except holdfast.HoldfastError:
+            time.sleep(0.01)
+            if time.monotonic() < ends + PAIR_S:
+                continue
+        now = time.monotonic()
+        took.append(1_000 * (now - began))
+        began = now
+    return sorted(took)
+
+
+def resident_mib(process: int) -> float:
+    """Return the resident memory of ``process``, 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
+        return pages * resource.getpagesize() / (1 << 20)
+    return 0.0
+
+
+@contextlib.contextmanager
+def memory_of(members: Members) -> Generator[list[float]]:
+    """Collect the largest resident memory of any node into the list, at its first item."""
+    most, over = [0.0], threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            most[0] = max(most[0], *(resident_mib(one.pid) for one in members.processes.values()))
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        watcher.join()
+
+
+def connected(members: Members) -> holdfast.Client:
+    """Return a client of ``members``, which may need a while to start on a loaded machine."""
+    ends = time.monotonic() + READY_S
+    while True:
+        try:
+            return holdfast.connect(members.connect, cluster=CLUSTER)
+        except holdfast.UnavailableError:
+            if time.monotonic() > ends:
+                raise
+
+
+def measure(attack: str, seconds: float) -> Outcome:
+    """Start a cluster, measure a client undisturbed and then under ``attack``."""
+    with tempfile.TemporaryDirectory(prefix="attack-") as folder, contextlib.ExitStack() as stack:
+        members = stack.enter_context(Members(Path(folder), "paxos", 3, durable=True))
+        for process in members.processes.values():
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        client = stack.enter_context(connected(members))
+        members.wait_until_ready(client)
+        held, lock = client.lock("held"), client.lock("pairs")
+        stack.enter_context(contextlib.suppress(holdfast.HoldfastError))
+        held.acquire()
+        pairs(lock, seconds / 3)
+        quiet = pairs(lock, seconds)
+        command = [sys.executable, str(ATTACKERS), attack, str(seconds), CLUSTER]
+        memory = stack.enter_context(memory_of(members))
+        with subprocess.Popen([*command, *members.addresses.values()]) as attacking:
+            loud = pairs(lock, seconds)
+            loud += pairs(lock, 1.0)  # What is queued still has to be worked off.
+            attacking.wait()
+        exits = sum(one.poll() is not None for one in members.processes.values())
+        quiet_p99, p99 = quiet[len(quiet) * 99 // 100], sorted(loud)[len(loud) * 99 // 100]
+        return Outcome(
+            attack=attack,
+            quiet_p50_ms=quiet[len(quiet) // 2],
+            quiet_p99_ms=quiet_p99,
+            p50_ms=sorted(loud)[len(loud) // 2],
+            p99_ms=p99,
+            ratio=p99 / quiet_p99,
+            pairs=len(loud),
+            longest_ms=max(loud),
+            exits=exits,
+            hold_kept=held.held,
+            memory_mib=memory[0],
+        )
+
+
+def main() -> int:
+    """Run the attacks, print the table; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each phase (s)")
+    parser.add_argument("--only", action="append", choices=ATTACKS)
+    parser.add_argument("--json", action="store_true", help="end with one JSON array")
+    given = parser.parse_args()
+    outcomes: list[Outcome] = []
+    heads = "attack", "p50", "p99", "p50 att.", "p99 att.", "ratio", "longest", "exits", "MiB"
+    print("".join(f"{head:>14}" for head in heads), "(ms)")
+    for attack in given.only or ATTACKS:
+        one = measure(attack, given.seconds)
+        outcomes.append(one)
+        figures = one.quiet_p50_ms, one.quiet_p99_ms, one.p50_ms, one.p99_ms, one.ratio
+        row = "".join(f"{figure:>14.1f}" for figure in (*figures, one.longest_ms))
+        kept = "" if one.hold_kept else "  HOLD LOST"
+        verdict = "ok" if one.met else "MISSED"
+        print(f"{attack:>14}{row}{one.exits:>14}{one.memory_mib:>14.0f}  {verdict}{kept}")
+    if given.json:
+        print(json.dumps([asdict(one) for one in outcomes]))
+    return 0 if all(one.met for one in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+"""Connections of strangers: silent ones are closed, too many are ended, and all others live."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket as tcp
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import cbor2
+import pytest
+import zmq
+
+from holdfast.actors.lock.message import Describe
+from holdfast.actors.message import Address
+from holdfast.transport import connections
+from holdfast.transport.bounds import CLIENT_BYTES_MAX
+from holdfast.transport.bridge import Arrival, Bridge
+from holdfast.transport.descriptors import Reserve, connections_max
+from holdfast.transport.frame import Envelope, Frame, encode_frame
+
+PATIENCE_S = 60.0
+
+
+class Node:
+    """A bridge that listens, turned by hand."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.counters: Counter[str] = Counter()
+        self.arrivals: list[Arrival] = []
+        self.bridge = Bridge(
+            node="n1",
+            boot=1,
+            cluster="test",
+            listen="tcp://127.0.0.1:0",
+            peers={},
+            connections_max=most,
+            count=lambda name, times: self.counters.update({name: times}),
+        )
+        host, port = self.bridge.endpoint.removeprefix("tcp://").split(":")
+        self.where = (host, int(port))
+        self.strangers: list[tcp.socket] = []
+        self.dealers: list[zmq.Socket[bytes]] = []
+
+    def turn(self) -> None:
+        self.bridge.poll(10)
+        self.bridge.events()
+        self.arrivals += self.bridge.receive(100)
+
+    def until(self, done: Callable[[], bool]) -> None:
+        ends = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < ends, dict(self.counters)
+            self.turn()
+
+    def came(self, name: str) -> int:
+        return sum(arrival.link == name for arrival in self.arrivals)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Node]]:
+    nodes: list[Node] = []
+
+    def made(most: int = 1000) -> Node:
+        nodes.append(Node(most))
+        return nodes[-1]
+
+    yield made
+    for node in nodes:
+        node.bridge.close()
+        for one in node.strangers:
+            one.close()
+        for dealer_socket in node.dealers:
+            dealer_socket.close(linger=0)
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+def dealer(
+    context: zmq.Context[zmq.Socket[bytes]], node: Node, name: str, heartbeats: int = 200
+) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.ROUTING_ID, f"{name}#1".encode())
+    socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeats)
+    socket.setsockopt(zmq.RECONNECT_IVL, -1)  # What the node ends stays ended.
+    socket.connect(node.bridge.endpoint)
+    node.dealers.append(socket)
+    return socket
+
+
+def describe(name: str, count: int = 1) -> bytes:
+    message = Describe(session=name, request=1)
+    envelope = Envelope(Address("n1/proxy"), Address(f"{name}/session"), message)
+    return encode_frame(Frame("test", 0, 0, (envelope,) * count))
+
+
+def greeted(node: Node) -> tcp.socket:
+    """Return a connection that completed ZMTP's handshake and says nothing more."""
+    one = tcp.create_connection(node.where)
+    start = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+    ready = b"\x05READY" + b"\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
+    one.sendall(start + b"\x04" + bytes([len(ready)]) + ready)
+    one.setblocking(False)
+    node.strangers.append(one)
+    return one
+
+
+def is_closed(one: tcp.socket) -> bool:
+    with suppress(BlockingIOError):
+        while True:
+            try:
+                if not one.recv(4096):
+                    return True
+            except ConnectionResetError:
+                return True
+    return False
+
+
+def test_a_connection_that_greets_and_then_is_silent_is_closed_and_others_are_not(
+    make: Callable[..., Node],
+    context: zmq.Context[zmq.Socket[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "SILENT_S", 0.5)
+    monkeypatch.setattr(connections, "LOOK_S", 0.1)
+    node = make()
+    silent = [greeted(node) for _ in range(20)]
+    spoken, beating = dealer(context, node, "me", 0), dealer(context, node, "standby", 50)
+    spoken.send(describe("me"))
+    node.until(lambda: all(is_closed(one) for one in silent))
+    assert node.counters["wire.silent_closed"] == len(silent)
+
+    for name, socket in (("me", spoken), ("standby", beating)):
+        before = node.came(name)
+        socket.send(describe(name))
+        node.until(lambda name=name, before=before: node.came(name) > before)  # type: ignore[misc]
+
+
+def test_too_many_connections_end_the_silent_ones_and_not_those_that_are_used(
+    make: Callable[..., Node], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    node = make(most=10)
+    good = [dealer(context, node, f"good{number}") for number in range(8)]
+    for number, socket in enumerate(good):
+        socket.send(describe(f"good{number}"))
+    node.until(lambda: len(node.arrivals) == len(good))
+    strangers = [greeted(node) for _ in range(40)]
+    node.until(lambda: sum(map(is_closed, strangers)) >= 38)
+    assert node.counters["wire.connections_full"] >= 38
+
+    late = dealer(context, node, "late")
+    late.send(describe("late"))
+    node.until(lambda: node.came("late") == 1)
+    for number, socket in enumerate(good):
+        socket.send(describe(f"good{number}"))
+    node.until(lambda: len(node.arrivals) == 2 * len(good) + 1)
+
+
+def test_whoever_sends_what_no_version_of_ours_does_is_not_listened_to_for_a_while(
+    make: Callable[..., Node], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    node = make()
+    bad, large, good = (dealer(context, node, name) for name in ("bad", "large", "good"))
+    for _ in range(200):
+        bad.send(b"\xff" * 100)
+        large.send(bytes(CLIENT_BYTES_MAX + 1))
+    good.send(describe("good"))
+    node.until(lambda: node.came("good") == 1 and sum(node.counters.values()) >= 400)
+    # One frame a second of each is looked at, however slow this machine is.
+    assert 1 <= node.counters["wire.malformed"] <= 100
+    assert 1 <= node.counters["wire.oversized"] <= 100
+    assert node.counters["wire.muted"] >= 200
+
+
+def test_a_message_of_very_many_parts_is_discarded_within_bounds(
+    make: Callable[..., Node], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    node = make()
+    bad, good = dealer(context, node, "bad"), dealer(context, node, "good")
+    bad.send_multipart([b"x"] * 5000)
+    good.send(describe("good"))
+    node.until(lambda: node.came("good") == 1 and node.counters["wire.malformed"] == 1)
+    bad.send(describe("bad"))
+    node.until(lambda: node.came("bad") == 1)
+
+
+def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(
+    make: Callable[..., Node], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    node = make()
+    greedy, modest = dealer(context, node, "greedy"), dealer(context, node, "modest")
+    for _ in range(50):
+        greedy.send(describe("greedy", 40))
+    modest.send(describe("modest"))
+    bridge = node.bridge
+    ends = time.monotonic() + PATIENCE_S
+    while "modest" not in _waiting(bridge):
+        assert time.monotonic() < ends
+        bridge.poll(10)
+        bridge.events()
+        bridge.receive_members(1000)
+    order: list[str] = []
+    while "modest" not in order:
+        arrivals, used = bridge.receive_clients(8, 10**9)
+        assert 0 < used <= 8
+        order += [arrival.link for arrival in arrivals]
+    assert order.index("modest") <= 2
+
+
+def _waiting(bridge: Bridge) -> list[str]:
+    listener = bridge._listener  # pyright: ignore[reportPrivateUsage]
+    assert listener is not None
+    return list(listener._guests._waiting)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_the_cap_leaves_descriptors_for_files() -> None:
+    assert connections_max(1024) == 672
+    assert connections_max(100) == 16
+    assert connections_max(1 << 20) == 10_000
+
+
+def test_a_file_is_opened_with_a_descriptor_in_reserve_when_there_is_no_other(
+    tmp_path: Path,
+) -> None:
+    program = """
+import os, resource, sys
+from holdfast.transport.descriptors import Reserve, raise_limit
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
+assert raise_limit() == 128
+reserve, hoard = Reserve(2), []
+try:
+    while True:
+        hoard.append(os.dup(0))
+except OSError:
+    pass
+for number in range(2):
+    os.pwrite(reserve.spend(lambda: os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)), b"x", number)
+try:
+    reserve.spend(lambda: os.open(sys.argv[1], os.O_RDWR))
+except OSError as error:
+    print("full", error.errno)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "file")],
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.stdout == "full 24\n"
+    assert (tmp_path / "file").read_bytes() == b"xx"
+
+
+def test_a_reserve_is_filled_again() -> None:
+    reserve = Reserve(3)
+    failures = [24, 24]
+
+    def opening() -> int:
+        if failures:
+            raise OSError(failures.pop(), os.strerror(24))
+        return 7
+
+    assert reserve.spend(opening) == 7
+    reserve.fill()
+    failures = [24, 24, 24]
+    assert reserve.spend(opening) == 7
+    failures = [24]
+    with pytest.raises(OSError, match="open files"):
+        reserve.spend(opening)
+    reserve.close()
+
+
+def test_frames_of_the_tests_are_frames() -> None:
+    assert cbor2.loads(describe("me"))[1] == "test"
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0

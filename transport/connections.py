@@ -1,0 +1,246 @@
+"""The TCP connections to a listening socket: how many there are, and which are silent.
+
+libzmq accepts connections on a thread of its own, without a limit, and has no call that closes one.
+But its monitor reports each with its descriptor, and a frame knows the descriptor it came over. So
+a connection is ended here by shutting down its descriptor: libzmq then finds it closed by the other
+side, and cleans up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket as tcp
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import zmq
+from loguru import logger
+from zmq.utils.monitor import parse_monitor_message
+
+from holdfast.transport.sockets import HANDSHAKE_MS, NOBLOCK, Socket
+
+SILENT_S = HANDSHAKE_MS / 1000
+"""A connection that has sent nothing for so long, and never a frame, is closed (s)."""
+
+LOOK_S = 0.5
+"""How often silent connections are looked for (s)."""
+
+LOG_S = 10.0
+"""How often a full node says so in its log (s)."""
+
+PAUSE_S = 1.0
+"""How long a node that is out of descriptors does not listen (s)."""
+
+EVENTS_MAX = 4096
+"""News of connections that are taken in at once."""
+
+_LAST_DATA_RECEIVED = struct.Struct("=52xI")
+"""``tcpi_last_data_recv`` in Linux' ``struct tcp_info``: how long ago data came (ms)."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Connection:
+    """A connection over which no frame has come."""
+
+    peer: Any
+    since: float
+    """When it was accepted (s)."""
+
+
+class Connections:
+    """Counts connections to ``router``, and ends those that are silent or too many.
+
+    Too many are ended in this order: connections over which nothing has come, longest first;
+    those over which only heartbeats come; the newest. So a stranger who opens connections takes no
+    place of a client that uses its own. If the process has run out of descriptors nevertheless, the
+    node stops to listen for a moment, since libzmq would try to accept the next one all the time.
+
+    Args:
+        router: bound.
+        monitor: what `bound_router` was given.
+        most: connections that are kept.
+        count: called with a counter's name and by how much it rises.
+
+    Attributes:
+        fresh: the connections over which nothing came so far, by descriptor, oldest first.
+        beating: those over which heartbeats come, and no frame has.
+
+    """
+
+    def __init__(
+        self, router: Socket, monitor: Socket, most: int, count: Callable[[str, int], None]
+    ) -> None:
+        self._router = router
+        self.monitor = monitor
+        self._most = most
+        self._count = count
+        self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.fresh: dict[int, Connection] = {}
+        self.beating: dict[int, Connection] = {}
+        self._open: set[int] = set()
+        self._ended: set[int] = set()
+        """Those of ``_open`` that were shut down; libzmq has not said yet that they are gone."""
+        self._resume = 0.0
+        """When to listen again (s), 0 while listening."""
+        self._due = 0.0
+        self._logged = 0.0
+        self._refused = 0
+        """Connections that were ended for want of room since the last line in the log."""
+
+    @property
+    def restless(self) -> bool:
+        """Whether `tend` has something to wait for."""
+        return self._resume > 0 or len(self.fresh) > 0
+
+    def spoke(self, descriptor: int) -> None:
+        """Note that a good frame came over ``descriptor``."""
+        self._forget(descriptor)
+
+    def _forget(self, descriptor: int) -> Connection | None:
+        return self.fresh.pop(descriptor, None) or self.beating.pop(descriptor, None)
+
+    def watch(self) -> bool:
+        """Take in what the monitor reports; return whether there may be more."""
+        for _ in range(EVENTS_MAX):
+            try:
+                parts = self.monitor.recv_multipart(NOBLOCK)
+            except zmq.Again:
+                return False
+            news = parse_monitor_message(parts)
+            event, descriptor = int(news["event"]), int(news["value"])
+            if event == zmq.EVENT_ACCEPTED:
+                self._accepted(descriptor)
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._open.discard(descriptor)
+                self._ended.discard(descriptor)
+                self._forget(descriptor)
+            elif event == zmq.EVENT_ACCEPT_FAILED:
+                self._stop_listening()
+        return True
+
+    def _accepted(self, descriptor: int) -> None:
+        self._open.add(descriptor)
+        self._ended.discard(descriptor)
+        self._forget(descriptor)
+        peer = _borrow(descriptor, _peer_of)
+        if peer is not None:
+            self.fresh[descriptor] = Connection(peer, time.monotonic())
+        if len(self._open) - len(self._ended) > self._most:
+            self._make_room(descriptor)
+
+    def _make_room(self, newest: int) -> None:
+        self._refused += 1
+        self._count("wire.connections_full", 1)
+        for silent in (self.fresh, self.beating):
+            oldest = next(iter(silent), newest)
+            if oldest != newest:
+                self._end(oldest)
+                return
+        self._end(newest)
+
+    def _end(self, descriptor: int) -> None:
+        """Shut a connection down, if the descriptor still is that connection."""
+        one = self._forget(descriptor)
+        if one is None:
+            return
+        self._ended.add(descriptor)
+        if _borrow(descriptor, _peer_of) == one.peer:
+            _borrow(descriptor, _shut)
+
+    def _stop_listening(self) -> None:
+        self._count("wire.descriptors_exhausted", 1)
+        if self._resume:
+            return
+        with contextlib.suppress(zmq.ZMQError):
+            self._router.unbind(self.endpoint)
+        self._resume = time.monotonic() + PAUSE_S
+        logger.error(
+            "{}: out of descriptors with {} connections; no new ones for a moment. Raise the limit "
+            "of open files (ulimit -n, LimitNOFILE)",
+            self.endpoint,
+            len(self._open),
+        )
+
+    def tend(self) -> None:
+        """End connections that are silent, listen again, and say in the log that it is full."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + LOOK_S
+        if self._resume and now >= self._resume:
+            self._listen_again(now)
+        for descriptor, one in list(self.fresh.items()):
+            if now - one.since < SILENT_S:
+                break
+            self._look(descriptor, one)
+        if self._refused and now - self._logged >= LOG_S:
+            logger.warning(
+                "{}: {} connections, the limit; ended {} more. Close clients that are not needed, "
+                "or raise the limit of open files (ulimit -n, LimitNOFILE)",
+                self.endpoint,
+                self._most,
+                self._refused,
+            )
+            self._logged, self._refused = now, 0
+
+    def _look(self, descriptor: int, one: Connection) -> None:
+        """End a connection that has been silent; one that sends heartbeats is well."""
+        if _borrow(descriptor, _peer_of) == one.peer and _borrow(descriptor, _heard):
+            del self.fresh[descriptor]
+            self.beating[descriptor] = one
+        else:
+            self._count("wire.silent_closed", 1)
+            self._end(descriptor)
+
+    def _listen_again(self, now: float) -> None:
+        self._resume = now + PAUSE_S
+        if len(self._open) >= self._most:
+            return
+        with contextlib.suppress(zmq.ZMQError):  # Somebody has the port; tried again.
+            self._router.bind(self.endpoint)
+            self._resume = 0.0
+
+    def close(self) -> None:
+        """Close the monitor; before the ROUTER."""
+        self._router.disable_monitor()
+        self.monitor.close(linger=0)
+
+
+def _borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:
+    """Return ``act`` of a descriptor that belongs to libzmq; None if it is no open connection.
+
+    libzmq may close it at any time, and another file take its number, so look at its peer first.
+    """
+    try:
+        connection = tcp.socket(fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        return act(connection)
+    except OSError:
+        return None
+    finally:
+        connection.detach()
+
+
+def _peer_of(connection: tcp.socket) -> Any:
+    return connection.getpeername()
+
+
+def _shut(connection: tcp.socket) -> None:
+    connection.shutdown(tcp.SHUT_RDWR)
+
+
+def _heard(connection: tcp.socket) -> bool:
+    """Return whether data came within `SILENT_S`; where the system does not know, it did."""
+    info = getattr(tcp, "TCP_INFO", None)
+    if info is None:
+        return True
+    told = connection.getsockopt(tcp.IPPROTO_TCP, info, _LAST_DATA_RECEIVED.size)
+    silent_ms: int = _LAST_DATA_RECEIVED.unpack(told)[0]
+    return silent_ms < 1000 * SILENT_S

@@ -1,0 +1,273 @@
+"""The ROUTER of a node: members' frames at once, clients' frames when there is time for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+import zmq
+
+from holdfast.transport.admission import Admission, Dropped, link_of
+from holdfast.transport.bounds import CLIENT_BYTES_MAX
+from holdfast.transport.clients import Clients
+from holdfast.transport.connections import Connections
+from holdfast.transport.frame import FRAME_BYTES_MAX, Frame, encode_frame
+from holdfast.transport.guests import Guests, Waiting
+from holdfast.transport.poller import Poller
+from holdfast.transport.sockets import (
+    NOBLOCK,
+    NOBLOCK_MORE,
+    Socket,
+    bound_router,
+    close_socket,
+    connection_monitor,
+    discard_parts,
+    has_news,
+    only_part,
+    send_part,
+)
+
+WEIGHT_BYTES = 4 << 10
+"""A frame counts once more for each of these (bytes, 4 KiB): large ones end a turn sooner."""
+
+PARTS_MAX = 256
+"""Parts of a message that are discarded in one turn."""
+
+MUTED_S = 1.0
+"""How long frames are discarded unread from whoever sent one that no version of ours sends (s)."""
+
+MUTED_MAX = 1024
+"""Senders that are muted at a time."""
+
+SHARE = 32
+"""Envelopes of one client that are taken at once while other clients wait."""
+
+_SRCFD = int(zmq.SRCFD)
+
+
+class Arrival(NamedTuple):
+    """A frame that passed every check, and the link it came over."""
+
+    link: str
+    """The peer's node id or its alias, or the client's id."""
+    frame: Frame
+
+
+class Listener:
+    """The socket that clients and members connect to, and what has come over it.
+
+    A frame's sender is known by its routing id before anything in it is read. A member's frame is
+    decoded at once; a client's must be small, and waits for `receive_clients`.
+
+    Args:
+        context: makes the socket.
+        endpoint: where to bind.
+        admission: judges frames.
+        members: the ids of peers.
+        connections_max: see `Connections`.
+        poller: is told when the socket was used.
+        count: called with a counter's name and by how much it rises.
+
+    Raises:
+        ConfigError: the endpoint cannot be bound.
+
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[Socket],
+        endpoint: str,
+        admission: Admission,
+        members: Collection[str],
+        connections_max: int,
+        poller: Poller,
+        count: Callable[[str, int], None],
+    ) -> None:
+        self._admission = admission
+        self._members = members
+        self._poller = poller
+        self._count = count
+        self._clients = Clients()
+        self._guests = Guests()
+        self._amid_message = False
+        """Whether parts of a message that has too many are still to be discarded."""
+        self._muted: dict[bytes, float] = {}
+        """Until when frames under a routing id are discarded (s)."""
+        monitor = connection_monitor(context)
+        self.socket = bound_router(context, endpoint, monitor)
+        self.connections = Connections(self.socket, monitor, connections_max, count)
+        self.endpoint = self.connections.endpoint
+        poller.register(self.socket)
+        poller.register(self.connections.monitor)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether frames of clients wait."""
+        return len(self._guests) > 0
+
+    def tend(self, readable: Collection[Socket | int]) -> None:
+        """Look after connections; ``readable`` are the sockets that have something to read."""
+        connections = self.connections
+        if connections.monitor in readable and connections.watch():
+            self._poller.used(connections.monitor)
+        connections.tend()
+
+    def read(self, most: int, arrivals: list[Arrival]) -> int:
+        """Read about ``most`` frames, large ones count for more; return how many are left."""
+        socket = self.socket
+        first = True
+        while most > 0:
+            if self._amid_message and not self._discard():
+                most = 0
+                break
+            try:
+                identity = socket.recv(NOBLOCK)
+                part = only_part(socket)
+            except zmq.Again:
+                return most - 1
+            if part is None:
+                self._amid_message = True
+                self._count("wire.malformed", 1)
+                most -= 1
+            else:
+                most -= 1 + self._sort(identity, part, arrivals) // WEIGHT_BYTES
+            # Mostly one comes at a time, and then to ask costs less than to be refused.
+            if first and not self._amid_message and not has_news(socket):
+                return most
+            first = False
+        self._poller.used(socket)  # There may be more.
+        return most
+
+    def _discard(self) -> bool:
+        self._amid_message = not discard_parts(self.socket, PARTS_MAX)
+        return not self._amid_message
+
+    def _sort(self, identity: bytes, part: zmq.Frame, arrivals: list[Arrival]) -> int:
+        """Decode a member's frame; let a client's wait. Return how many bytes were looked at."""
+        name = link_of(identity)
+        if name is None:
+            self._count("wire.malformed", 1)
+            return 0
+        if self._muted and self._is_muted(identity):
+            self._count("wire.muted", 1)
+            return 0
+        size, member = len(part), name in self._members
+        if size > (FRAME_BYTES_MAX if member else CLIENT_BYTES_MAX):
+            self._count("wire.oversized", 1)
+            self._mute(identity)
+            return 0
+        source = -1
+        connections = self.connections
+        if connections.fresh or connections.beating:
+            source = int(part.get(_SRCFD))
+        if not member:
+            if not self._guests.put(name, Waiting(identity, source, part.bytes)):
+                self._count("wire.client_flooded", 1)
+            return size
+        frame = self._judged(name, identity, source, part.bytes)
+        if frame is not None:
+            arrivals.append(Arrival(name, frame))
+        return size
+
+    def _mute(self, identity: bytes) -> None:
+        """Discard what comes under ``identity`` for a while.
+
+        A routing id has its process's boot in it, so nobody is muted by another's frames who does
+        not know that.
+        """
+        if len(self._muted) >= MUTED_MAX:
+            self._muted.pop(next(iter(self._muted)))
+        self._muted[identity] = time.monotonic() + MUTED_S
+
+    def _is_muted(self, identity: bytes) -> bool:
+        until = self._muted.get(identity)
+        if until is None:
+            return False
+        if time.monotonic() < until:
+            return True
+        del self._muted[identity]
+        return False
+
+    def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
+        """Decode frames of clients, each client in turn.
+
+        Args:
+            most: envelopes to return; a frame that is dropped counts as one.
+            within_ns: no frame is begun after this time.
+
+        Returns:
+            What passed, and how much of ``most`` was used.
+
+        """
+        guests, arrivals, left = self._guests, list[Arrival](), most
+        ends = 0
+        while left > 0 and guests:
+            name, waiting = guests.take()
+            frame = waiting.rest
+            if frame is None and self._muted and self._is_muted(waiting.identity):
+                self._count("wire.muted", 1)
+            elif frame is None:
+                frame = self._judged(name, waiting.identity, waiting.source, waiting.raw)
+                if frame is not None and self._clients.heard(name, waiting.identity):
+                    self._count("wire.client_forgotten", 1)
+            if frame is None:
+                left -= 1
+            else:
+                room = min(left, SHARE) if guests else left
+                envelopes = frame.envelopes
+                if len(envelopes) > room:
+                    rest = frame._replace(envelopes=envelopes[room:])
+                    guests.put_back(name, waiting._replace(raw=b"", rest=rest))
+                    frame = frame._replace(envelopes=envelopes[:room])
+                left -= len(frame.envelopes) or 1
+                arrivals.append(Arrival(name, frame))
+            if guests:
+                now = time.perf_counter_ns()
+                ends = ends or now + within_ns
+                if now >= ends:
+                    break
+        return arrivals, most - left
+
+    def _judged(self, name: str, identity: bytes, source: int, raw: bytes) -> Frame | None:
+        """Return the frame if it passes; otherwise count it, and tell who can mend it."""
+        frame = self._admission.admit(name, raw)
+        if not isinstance(frame, Dropped):
+            if source >= 0:
+                self.connections.spoke(source)
+            return frame
+        self._count(frame.counter, 1)
+        if frame.hostile:
+            self._mute(identity)
+        if frame.mismatch is not None and frame.counter != "wire.rejected":
+            refusal = self._admission.refusal(name, frame.mismatch, frame.detail)
+            self._answer(identity, encode_frame(refusal))
+        return None
+
+    def send(self, client: str, raw: bytes) -> None:
+        """Send ``raw`` to ``client`` by the connection over which it was last heard."""
+        identity = self._clients.identity(client)
+        if identity is None:
+            self._count("wire.unroutable", 1)
+        elif not self._answer(identity, raw):
+            self._clients.gone(client)
+
+    def _answer(self, identity: bytes, raw: bytes) -> bool:
+        """Send ``raw``; return whether there is such a connection."""
+        self._poller.used(self.socket)
+        try:
+            send_part(self.socket, identity, NOBLOCK_MORE)
+            send_part(self.socket, raw, NOBLOCK)
+        except zmq.Again:
+            self._count("wire.queue_full", 1)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._count("wire.unroutable", 1)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the socket and its monitor."""
+        self.connections.close()
+        close_socket(self.socket)
