@@ -34,8 +34,10 @@ from holdfast.actors.paxos.event import (
 )
 from holdfast.actors.paxos.lease import LeasePromise, MasterLease
 from holdfast.actors.paxos.message import Ballot, HeartbeatAck
-from holdfast.actors.paxos.monitor import ASKED_MAX, SPREAD_MS, STARTUP_MS, Monitor
+from holdfast.actors.paxos.monitor import ASKED_MAX, STARTUP_MS, Monitor
+from holdfast.actors.paxos.suspicion import JITTER_MS, SPREAD_MS
 from holdfast.actors.paxos.timer import Beat, Watch
+from holdfast.actors.timing import TIMING
 from holdfast.cluster.simulation.machine import HOST
 
 BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
@@ -63,7 +65,7 @@ def monitor() -> Monitor:
 
 def watch(monitor: Monitor, now: Instant) -> Effects:
     """Let the timer that runs ring."""
-    return monitor.handle(HERE, Watch(deadline=monitor.watching), now)
+    return monitor.handle(HERE, Watch(deadline=monitor.suspicion.watching), now)
 
 
 def heard(ballot: Ballot = OTHERS, *, leads: bool = True) -> Heard:
@@ -95,9 +97,9 @@ def test_silence_is_suspicious_and_a_heartbeat_puts_it_off(monitor: Monitor) -> 
     early = watch(monitor, at(STARTUP_MS + SPREAD_MS))
     assert [effect for effect in early if isinstance(effect, Send)] == []
 
-    late = watch(monitor, at(90 + ELECTION_MS + SPREAD_MS))
+    late = watch(monitor, at(90 + ELECTION_MS + TIMING.rank_ms + JITTER_MS))
 
-    assert late[0] == Send(LEADER, Suspect())
+    assert late[0] == Send(LEADER, Suspect(above=OTHERS))
 
 
 def test_replica_and_leader_hear_who_leads_when_it_is_news(monitor: Monitor) -> None:
@@ -110,7 +112,7 @@ def test_who_only_stands_is_waited_for_and_not_followed(monitor: Monitor) -> Non
     effects = monitor.handle(acceptor_of("a"), heard(leads=False), at(1))
 
     assert [effect for effect in effects if isinstance(effect, Send)] == []
-    assert monitor.deadline >= at(1 + ELECTION_MS)
+    assert monitor.suspicion.deadline >= at(1 + ELECTION_MS)
 
 
 def test_it_withdraws_from_standing_when_somebody_leads(monitor: Monitor) -> None:
@@ -119,7 +121,7 @@ def test_it_withdraws_from_standing_when_somebody_leads(monitor: Monitor) -> Non
     assert monitor.handle(acceptor_of("a"), heard(), at(2))[-1] == Send(LEADER, Withdraw())
 
 
-def test_a_broken_link_to_the_master_is_suspicious_at_once_another_is_not(
+def test_a_broken_link_to_the_master_is_suspicious_once_its_lease_is_over_another_is_not(
     monitor: Monitor,
 ) -> None:
     monitor.handle(acceptor_of("a"), heard(), at(1))
@@ -128,7 +130,8 @@ def test_a_broken_link_to_the_master_is_suspicious_at_once_another_is_not(
     effects = monitor.handle(HERE, LinkDown(node="b"), at(2))
 
     assert effects[-1] == Observe("paxos.link_suspected")
-    assert monitor.deadline < at(2 + SPREAD_MS)
+    first = 2 + LEASE_MS + TIMING.rank_ms  # Node c comes next after b, then a.
+    assert at(first) <= monitor.suspicion.deadline < at(first + JITTER_MS)
 
 
 def test_a_reign_begins_with_a_heartbeat_and_goes_on_with_them(monitor: Monitor) -> None:
@@ -217,5 +220,5 @@ def test_who_was_deposed_pauses_before_it_stands_again(monitor: Monitor) -> None
     deposed = Deposed(ballot=BALLOT, by=OTHERS, pause_ms=400)
     assert list(monitor.handle(LEADER, deposed, at(10)))[:2] == follow("")
 
-    assert monitor.deadline >= at(10 + ELECTION_MS + 400)
+    assert monitor.suspicion.deadline >= at(10 + ELECTION_MS + 400)
     assert monitor.handle(HERE, Beat(ballot=BALLOT), at(60)) == ()

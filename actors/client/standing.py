@@ -12,7 +12,9 @@ def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
     known = ledger.gates.table.get(gate)
     if known is None or not known.heard(now):
         return []
-    return come_back(ledger, now)
+    known.serving = True
+    ledger.probing.judge(known, now)
+    return [*come_back(ledger, now), *prefer_master(ledger, now)]
 
 
 def come_back(ledger: Ledger, now: Instant) -> list[Effect]:
@@ -43,8 +45,12 @@ def note_node(
     gate = gates.table.get(sender)
     if gate is None:
         return []
+    if master and master == node:
+        gate.serving = True
     news = (master and master != gates.master) or (node and node != gate.node)
     if not news:
         return []
     gate.node, gates.master = node or gate.node, master or gates.master
+    for other in gates.table.values():
+        other.serving = other.serving or other.node == master
     return prefer_master(ledger, now)

@@ -150,7 +150,11 @@ def _seats(
     return (
         Spawn(acceptor_of(node), acceptor, {**known, "lease_ms": times["lease_ms"]}),
         Spawn(leader_of(node), leader, {**known, "random": random}),
-        Spawn(monitor_of(node), Monitor, {**seat, **times, "random": random}),
+        Spawn(
+            monitor_of(node),
+            Monitor,
+            {**seat, **times, "random": random, "listener": replica["listener"]},
+        ),
         Spawn(catchup_of(node), catchup, seat),
         Spawn(replica_of(node), Replica, {**known, **replica}),
     )
