@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.effect import Effect, Observe
 from holdfast.actors.message import Address, Instant
+from holdfast.actors.timing import TIMING
 
 
 def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
@@ -40,17 +41,20 @@ def prefer_master(ledger: Ledger, now: Instant) -> list[Effect]:
 def note_node(
     ledger: Ledger, sender: Address, node: str, master: str, now: Instant
 ) -> list[Effect]:
-    """Learn which node is behind a gate, and which one leads; act on news only."""
+    """Learn which node is behind a gate, and which one leads; act on news only.
+
+    A leader that said it cannot serve is believed, until followers must have noticed as well.
+    """
     gates = ledger.gates
     gate = gates.table.get(sender)
     if gate is None:
         return []
-    if master and master == node:
-        gate.serving = True
+    for other in gates.table.values() if master else ():
+        if other.node == master and not other.serving:
+            own = master == node
+            other.serving = own or not other.seen_within(2 * TIMING.election_ms, now)
     news = (master and master != gates.master) or (node and node != gate.node)
     if not news:
         return []
     gate.node, gates.master = node or gate.node, master or gates.master
-    for other in gates.table.values():
-        other.serving = other.serving or other.node == master
     return prefer_master(ledger, now)

@@ -29,7 +29,8 @@ class Serving:
         """Answer a probe."""
         if len(probe.session) > OWNER_BYTES_MAX:
             return [Observe("proxy.session_malformed")]
-        return [Send(asker, self._reply(probe.session, probe.request))]
+        reply = self._reply(probe.session, probe.request)
+        return [Send(asker, reply), Observe("proxy.probed")]
 
     def follow(self, leader: str) -> list[Effect]:
         """Note who leads, empty if nobody is known to; tell clients whether that changes much."""

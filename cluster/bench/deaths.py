@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from holdfast.cluster.bench.members import Members, configuration
-from holdfast.cluster.bench.relays import Path as Link
-from holdfast.cluster.bench.relays import Relays
+from holdfast.cluster.bench.relays import Link, Relays
 
 CLIENTS = "clients"
 """The source of all links that clients use."""
@@ -95,13 +94,13 @@ class RelayedMembers(Members):
                 os.kill(process.pid, signal.SIGSTOP)
                 return at, lambda: process.send_signal(signal.SIGCONT)
             case Death.POWER_LOSS:
-                links = self._links_of(node, clients=True)
+                links = self.links_of(node, clients=True)
                 at = self._cut(links)
                 time.sleep(POWER_S)
                 self.kill(node)
                 return at, lambda: self._restart(node, links)
             case Death.CUT_OFF | Death.CUT_OFF_FROM_FOLLOWERS:
-                links = self._links_of(node, clients=death is Death.CUT_OFF)
+                links = self.links_of(node, clients=death is Death.CUT_OFF)
                 return self._cut(links), lambda: self.relays.heal(links)
 
     def _cut(self, links: tuple[Link, ...]) -> float:
@@ -114,7 +113,8 @@ class RelayedMembers(Members):
         self.relays.heal(links)
         self.start(node)
 
-    def _links_of(self, node: str, *, clients: bool) -> tuple[Link, ...]:
+    def links_of(self, node: str, *, clients: bool) -> tuple[Link, ...]:
+        """Return the links from and to ``node``, those of clients only if that is asked for."""
         return tuple(
             link for link in self.links if node in link and (clients or link.source != CLIENTS)
         )

@@ -138,7 +138,7 @@ def deaths(
         say(f"measuring {death.value}, {number + 1} of {times}")
         members.wait_until_ready(watcher)
         time.sleep(SETTLE_S)
-        at, undo = members.strike(_leader(watcher), death)
+        at, undo = members.strike(leader_seen_by(watcher), death)
         time.sleep(SILENT_S)
         undo()
         return int(at * 1000)
@@ -164,14 +164,20 @@ def longest_gap_ms(grants_ms: Sequence[int], since_ms: int, until_ms: int) -> in
 def _kill_master(members: Members, watcher: Client) -> int:
     members.wait_until_ready(watcher)
     time.sleep(SETTLE_S)
-    master = _leader(watcher)
+    master = leader_seen_by(watcher)
     killed_at = members.kill(master)
     time.sleep(DOWN_S)
     members.start(master)
     return int(killed_at * 1000)
 
 
-def _leader(watcher: Client) -> str:
+def leader_seen_by(watcher: Client) -> str:
+    """Return the node that most nodes say leads.
+
+    Raises:
+        BenchFailedError: none says so.
+
+    """
     leader = master_of(described(watcher))
     if not leader:
         raise BenchFailedError("no node says who leads")

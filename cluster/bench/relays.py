@@ -20,7 +20,7 @@ READ_BYTES = 1 << 16
 BACKLOG = 128
 
 
-class Path(NamedTuple):
+class Link(NamedTuple):
     """The side that connects and the side that listens."""
 
     source: str
@@ -30,37 +30,37 @@ class Path(NamedTuple):
 class _Half:
     """One of the two sockets of a relayed connection."""
 
-    def __init__(self, path: Path, sock: socket.socket) -> None:
-        self.path = path
+    def __init__(self, link: Link, sock: socket.socket) -> None:
+        self.link = link
         self.socket = sock
         self.other: _Half | None = None
         self.unsent = bytearray()
 
 
 class Relays:
-    """One relay for each `Path`, all served by one thread, until the ``with`` block ends.
+    """One relay for each `Link`, all served by one thread, until the ``with`` block ends.
 
     Args:
-        targets: for each path the port on 127.0.0.1 that its relay connects to.
+        targets: for each link the port on 127.0.0.1 that its relay connects to.
 
     """
 
-    def __init__(self, targets: dict[Path, int]) -> None:
+    def __init__(self, targets: dict[Link, int]) -> None:
         self._targets = targets
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
         """Guards everything below; the thread holds it except while it waits."""
-        self._silent: set[Path] = set()
+        self._silent: set[Link] = set()
         self._halves: dict[socket.socket, _Half] = {}
-        self._listeners: dict[socket.socket, Path] = {}
+        self._listeners: dict[socket.socket, Link] = {}
         self._over = False
-        self.ports: dict[Path, int] = {}
-        """Where the source of each path connects to."""
-        for path in targets:
+        self.ports: dict[Link, int] = {}
+        """Where the source of each link connects to."""
+        for link in targets:
             listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
             listener.setblocking(False)
-            self._listeners[listener] = path
-            self.ports[path] = listener.getsockname()[1]
+            self._listeners[listener] = link
+            self.ports[link] = listener.getsockname()[1]
             self._selector.register(listener, selectors.EVENT_READ)
         self._bell, self._ring = socket.socketpair()
         self._selector.register(self._bell, selectors.EVENT_READ)
@@ -78,28 +78,28 @@ class Relays:
             each.close()
         self._selector.close()
 
-    def silence(self, paths: Collection[Path]) -> None:
-        """Forward nothing more over ``paths``, in either direction, and close nothing."""
+    def silence(self, links: Collection[Link]) -> None:
+        """Forward nothing more over ``links``, in either direction, and close nothing."""
         with self._lock:
-            self._silent |= set(paths)
-            self._watch_all(paths)
+            self._silent |= set(links)
+            self._watch_all(links)
         self._ring.send(b"x")
 
-    def heal(self, paths: Collection[Path]) -> None:
-        """Forward again over ``paths``; a connection that was made meanwhile is closed."""
+    def heal(self, links: Collection[Link]) -> None:
+        """Forward again over ``links``; a connection that was made meanwhile is closed."""
         with self._lock:
-            self._silent -= set(paths)
+            self._silent -= set(links)
             for half in list(self._halves.values()):
-                if half.path in paths and half.other is None:
+                if half.link in links and half.other is None:
                     self._close(half)
-            self._watch_all(paths)
+            self._watch_all(links)
         self._ring.send(b"x")
 
-    def drop(self, paths: Collection[Path]) -> None:
-        """Close every connection over ``paths``."""
+    def drop(self, links: Collection[Link]) -> None:
+        """Close every connection over ``links``."""
         with self._lock:
             for half in list(self._halves.values()):
-                if half.path in paths:
+                if half.link in links:
                     self._close(half)
         self._ring.send(b"x")
 
@@ -115,39 +115,39 @@ class Relays:
         if ready is self._bell:
             self._bell.recv(READ_BYTES)
             return
-        path = self._listeners.get(ready)
-        if path is not None:
-            self._accept(ready, path)
+        link = self._listeners.get(ready)
+        if link is not None:
+            self._accept(ready, link)
             return
         half = self._halves.get(ready)
-        if half is None or half.path in self._silent:
+        if half is None or half.link in self._silent:
             return
         if mask & selectors.EVENT_WRITE:
             self._write(half)
         if mask & selectors.EVENT_READ and half.socket in self._halves:
             self._read(half)
 
-    def _accept(self, listener: socket.socket, path: Path) -> None:
+    def _accept(self, listener: socket.socket, link: Link) -> None:
         with contextlib.suppress(OSError):
             accepted, _ = listener.accept()
-            near = self._add(path, accepted)
-            if path in self._silent:
+            near = self._add(link, accepted)
+            if link in self._silent:
                 self._watch(near)
                 return
             try:
-                connected = socket.create_connection(("127.0.0.1", self._targets[path]))
+                connected = socket.create_connection(("127.0.0.1", self._targets[link]))
             except OSError:
                 self._close(near)
                 return
-            near.other, far = self._add(path, connected), near
+            near.other, far = self._add(link, connected), near
             near.other.other = far
             self._watch(near)
             self._watch(near.other)
 
-    def _add(self, path: Path, sock: socket.socket) -> _Half:
+    def _add(self, link: Link, sock: socket.socket) -> _Half:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        half = self._halves[sock] = _Half(path, sock)
+        half = self._halves[sock] = _Half(link, sock)
         return half
 
     def _read(self, half: _Half) -> None:
@@ -183,17 +183,17 @@ class Relays:
             self._close(half)
         return chunk
 
-    def _watch_all(self, paths: Collection[Path]) -> None:
+    def _watch_all(self, links: Collection[Link]) -> None:
         for half in self._halves.values():
-            if half.path in paths:
+            if half.link in links:
                 self._watch(half)
 
     def _watch(self, half: _Half) -> None:
-        """Wait for what the socket can do now: nothing while its path is silent."""
+        """Wait for what the socket can do now: nothing while its link is silent."""
         if half.socket.fileno() < 0:
             return
         events = 0
-        if half.socket in self._halves and half.path not in self._silent and half.other:
+        if half.socket in self._halves and half.link not in self._silent and half.other:
             events |= selectors.EVENT_WRITE if half.unsent else 0
             events |= selectors.EVENT_READ if len(half.other.unsent) < BUFFER_BYTES else 0
         known = self._selector.get_map().get(half.socket)
