@@ -213,7 +213,7 @@ class Monitor(Role[Heeded]):
         if self.reign is None or self.lease is None or beat.ballot != self.reign.ballot:
             return ()
         answered = max(self.lease.confirmed() or self.since, self.since)
-        unanswered = sum(number > self._confirmed() for number in self.asked)
+        unanswered = min(self.number - self._confirmed(), len(self.asked))
         silent_ms = ms_between(answered, now) if unanswered >= UNANSWERED_MIN else 0
         if silent_ms > self.election_ms:
             return (Send(leader_of(self.node), Withdraw()), Observe("paxos.majority_silent"))
