@@ -87,6 +87,12 @@ def test_a_new_life_stands_above_every_round_of_earlier_ones_and_every_promise()
     assert done(suspect(made(other)))[0] == written(10)
 
 
+def test_it_stands_above_every_ballot_its_monitor_heard_of(leader: Leader) -> None:
+    heard = Ballot(5, leader_of("b"))
+
+    assert done(leader.handle(MONITOR, Suspect(above=heard), T0))[0] == written(6)
+
+
 def test_while_a_scout_asks_another_suspicion_changes_nothing(leader: Leader) -> None:
     suspect(leader)
 

@@ -34,14 +34,17 @@ from holdfast.actors.paxos.event import (
 )
 from holdfast.actors.paxos.lease import LeasePromise, MasterLease
 from holdfast.actors.paxos.message import Ballot, HeartbeatAck
-from holdfast.actors.paxos.monitor import ASKED_MAX, SPREAD_MS, STARTUP_MS, Monitor
+from holdfast.actors.paxos.monitor import ASKED_MAX, STARTUP_MS, Monitor
+from holdfast.actors.paxos.suspicion import JITTER_MS, SPREAD_MS, STALL_MS, Isolated
 from holdfast.actors.paxos.timer import Beat, Watch
+from holdfast.actors.timing import TIMING
 from holdfast.cluster.simulation.machine import HOST
 
 BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
 COMMANDER, HERE = address_of("a", "commander-3"), monitor_of("a")
 LEADER, REPLICA = leader_of("a"), replica_of("a")
 REIGNING = Reigning(ballot=BALLOT, commander=COMMANDER)
+PROXY = address_of("a", "proxy")
 PPM = 1_000_000
 
 
@@ -49,9 +52,11 @@ def at(ms: int) -> Instant:
     return Instant(ms * NS_PER_MS)
 
 
-def monitor_of_a(members: str = "abc") -> Monitor:
+def monitor_of_a(members: str = "abc", node: str = "a") -> Monitor:
     config = Config(View(0, tuple(members)))
-    return Monitor(HERE, HOST, node="a", config=config, random=Random(1))
+    address = monitor_of(node)
+    random = Random(1)
+    return Monitor(address, HOST, node=node, config=config, random=random, listener=PROXY)
 
 
 @pytest.fixture
@@ -63,7 +68,7 @@ def monitor() -> Monitor:
 
 def watch(monitor: Monitor, now: Instant) -> Effects:
     """Let the timer that runs ring."""
-    return monitor.handle(HERE, Watch(deadline=monitor.watching), now)
+    return monitor.handle(HERE, Watch(deadline=monitor.suspicion.watching), now)
 
 
 def heard(ballot: Ballot = OTHERS, *, leads: bool = True) -> Heard:
@@ -95,9 +100,34 @@ def test_silence_is_suspicious_and_a_heartbeat_puts_it_off(monitor: Monitor) -> 
     early = watch(monitor, at(STARTUP_MS + SPREAD_MS))
     assert [effect for effect in early if isinstance(effect, Send)] == []
 
-    late = watch(monitor, at(90 + ELECTION_MS + SPREAD_MS))
+    late = watch(monitor, at(90 + ELECTION_MS + TIMING.rank_ms + JITTER_MS))
 
-    assert late[0] == Send(LEADER, Suspect())
+    assert late[0] == Send(LEADER, Suspect(above=OTHERS))
+
+
+def test_followers_stand_one_after_the_other_from_the_leader_on() -> None:
+    stands_at: dict[str, int] = {}
+    for node in "acde":
+        role = monitor_of_a("abcde", node)
+        role.begin(at(0))
+        role.handle(acceptor_of(node), heard(), at(1_000))
+        stands_at[node] = (role.suspicion.deadline - at(1_000)) // NS_PER_MS
+
+    assert sorted(stands_at, key=stands_at.__getitem__) == ["c", "d", "e", "a"]
+    for rank, node in enumerate("cdea"):
+        first = ELECTION_MS + rank * TIMING.rank_ms
+        assert first <= stands_at[node] < first + JITTER_MS
+
+
+def test_a_timer_that_rings_late_shows_that_this_node_stood_still(monitor: Monitor) -> None:
+    monitor.handle(acceptor_of("a"), heard(), at(90))
+    woken = at(90 + 2 * ELECTION_MS)
+
+    late = watch(monitor, woken)
+
+    assert [effect for effect in late if isinstance(effect, Send)] == []
+    assert monitor.suspicion.deadline == at(90 + 2 * ELECTION_MS + STALL_MS)
+    assert watch(monitor, monitor.suspicion.deadline)[0] == Send(LEADER, Suspect(above=OTHERS))
 
 
 def test_replica_and_leader_hear_who_leads_when_it_is_news(monitor: Monitor) -> None:
@@ -110,7 +140,7 @@ def test_who_only_stands_is_waited_for_and_not_followed(monitor: Monitor) -> Non
     effects = monitor.handle(acceptor_of("a"), heard(leads=False), at(1))
 
     assert [effect for effect in effects if isinstance(effect, Send)] == []
-    assert monitor.deadline >= at(1 + ELECTION_MS)
+    assert monitor.suspicion.deadline >= at(1 + ELECTION_MS)
 
 
 def test_it_withdraws_from_standing_when_somebody_leads(monitor: Monitor) -> None:
@@ -119,7 +149,7 @@ def test_it_withdraws_from_standing_when_somebody_leads(monitor: Monitor) -> Non
     assert monitor.handle(acceptor_of("a"), heard(), at(2))[-1] == Send(LEADER, Withdraw())
 
 
-def test_a_broken_link_to_the_master_is_suspicious_at_once_another_is_not(
+def test_a_broken_link_to_the_master_is_suspicious_once_its_lease_is_over_another_is_not(
     monitor: Monitor,
 ) -> None:
     monitor.handle(acceptor_of("a"), heard(), at(1))
@@ -128,7 +158,8 @@ def test_a_broken_link_to_the_master_is_suspicious_at_once_another_is_not(
     effects = monitor.handle(HERE, LinkDown(node="b"), at(2))
 
     assert effects[-1] == Observe("paxos.link_suspected")
-    assert monitor.deadline < at(2 + SPREAD_MS)
+    first = 2 + LEASE_MS + TIMING.rank_ms  # Node c comes next after b, then a.
+    assert at(first) <= monitor.suspicion.deadline < at(first + JITTER_MS)
 
 
 def test_a_reign_begins_with_a_heartbeat_and_goes_on_with_them(monitor: Monitor) -> None:
@@ -211,11 +242,42 @@ def test_a_master_that_no_majority_answers_gives_up(monitor: Monitor) -> None:
     assert late[0] == Send(LEADER, Withdraw())
 
 
+def test_a_leader_that_no_majority_answers_says_so_long_before_it_gives_up(
+    monitor: Monitor,
+) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+    told: dict[int, Isolated] = {}
+    for ms in range(BEAT_MS, ELECTION_MS, BEAT_MS):
+        for effect in monitor.handle(HERE, Beat(ballot=BALLOT), at(ms)):
+            if isinstance(effect, Send) and isinstance(effect.message, Isolated):
+                assert effect.to == PROXY
+                told[ms] = effect.message
+    assert told == {TIMING.isolated_ms + BEAT_MS: Isolated(isolated=True)}
+
+    for member in "ab":
+        monitor.handle(acceptor_of(member), ack(monitor.number), at(ELECTION_MS))
+    answered = monitor.handle(HERE, Beat(ballot=BALLOT), at(ELECTION_MS + BEAT_MS))
+
+    assert Send(PROXY, Isolated(isolated=False)) in answered
+
+
+def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
+    monitor: Monitor,
+) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+    for member in "ab":
+        monitor.handle(acceptor_of(member), ack(1), at(1))
+
+    woken = monitor.handle(HERE, Beat(ballot=BALLOT), at(3 * ELECTION_MS))
+
+    assert woken[0] == pulse(2, 1, 1, 0, confirmed=1)
+
+
 def test_who_was_deposed_pauses_before_it_stands_again(monitor: Monitor) -> None:
     monitor.handle(LEADER, REIGNING, at(0))
 
     deposed = Deposed(ballot=BALLOT, by=OTHERS, pause_ms=400)
     assert list(monitor.handle(LEADER, deposed, at(10)))[:2] == follow("")
 
-    assert monitor.deadline >= at(10 + ELECTION_MS + 400)
+    assert monitor.suspicion.deadline >= at(10 + ELECTION_MS + 400)
     assert monitor.handle(HERE, Beat(ballot=BALLOT), at(60)) == ()

@@ -1,4 +1,4 @@
-"""The door of the log when things go wrong: repetition, other masters, refusals."""
+"""The door of the log when things go wrong: repetition, other masters, refusals, probes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from holdfast.actors.lock.message import (
     Refused,
     Release,
 )
+from holdfast.actors.lock.name import OWNER_BYTES_MAX
 from holdfast.actors.lock.outcome import Held, Outcome, Queued
+from holdfast.actors.lock.probe_message import Probe, ProbeReply
 from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
 from holdfast.actors.paxos.event import Follow, Happened, Skipped
 from holdfast.actors.paxos.message import Decline, Declined, Propose, Proposed
 from holdfast.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
 from holdfast.actors.paxos.proxy_errand import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
 from holdfast.actors.paxos.proxy_event import Round
+from holdfast.actors.paxos.suspicion import Isolated
 from holdfast.actors.role import Role
 from holdfast.cluster.simulation.prompt import PromptProxy
 from holdfast.transport.wire import decode, encode
@@ -233,3 +236,46 @@ def test_strangers_decline_nothing_and_old_numbers_are_nobodys(door: LogProxy) -
     assert told(door.handle(FAR, unknown, T0), Refused) == []
     assert door.handle(FAR, Proposed(number=number, slot=4), T0) == ()
     assert len(door.errands) == 1
+
+
+def replies(effects: Effects) -> list[tuple[bool, str, int]]:
+    """Return of each `ProbeReply` to Ann whether the node serves, who leads, and the number."""
+    told = [e.message for e in effects if isinstance(e, Send) and e.to == ANN]
+    return [(t.serving, t.leader, t.request) for t in told if isinstance(t, ProbeReply)]
+
+
+def probe(door: LogProxy, session: str = "ann") -> Effects:
+    return door.handle(ANN, Probe(session=session, request=4), T0)
+
+
+def test_a_probe_is_answered_at_once_by_what_the_node_knows(door: LogProxy) -> None:
+    assert replies(probe(door)) == [(False, "", 4)]
+
+    door.handle(REPLICA, Follow(master="n2"), T0)
+
+    reply = ProbeReply(session="ann", node="n1", serving=True, leader="n2", request=4)
+    assert list(probe(door)) == [Send(ANN, reply), Observe("proxy.probed")]
+
+
+def test_a_probe_that_names_too_long_a_session_is_dropped(door: LogProxy) -> None:
+    assert list(probe(door, "a" * (OWNER_BYTES_MAX + 1))) == [Observe("proxy.session_malformed")]
+
+
+def test_who_waits_is_told_at_once_that_the_leader_lost_its_majority(door: LogProxy) -> None:
+    door.handle(REPLICA, Follow(master="n1"), T0)
+    door.handle(ANN, acquire(2, "a"), T0)
+    door.handle(ANN, acquire(3, "b"), T0)
+
+    assert replies(door.handle(REPLICA, Isolated(isolated=True), T0)) == [(False, "n1", 0)]
+    assert replies(probe(door)) == [(False, "n1", 4)]
+    assert replies(door.handle(REPLICA, Follow(master=""), T0)) == []
+    assert replies(door.handle(REPLICA, Isolated(isolated=False), T0)) == []
+    assert replies(door.handle(REPLICA, Follow(master="n2"), T0)) == [(True, "n2", 0)]
+
+
+def test_who_waits_for_nothing_is_told_nothing(door: LogProxy) -> None:
+    door.handle(REPLICA, Follow(master="n1"), T0)
+    door.handle(ANN, acquire(2, "a"), T0)
+    happens(door, Held(session=ME, owner="o", request=2, lock="a", fence=1, count=1))
+
+    assert replies(door.handle(REPLICA, Isolated(isolated=True), T0)) == []

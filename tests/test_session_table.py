@@ -49,6 +49,7 @@ from holdfast.actors.lock.outcome import (
     SessionOpened,
     WaitCancelled,
 )
+from holdfast.actors.lock.probe_message import Probe, ProbeReply
 from holdfast.actors.lock.session_message import HoldLost, Open, Opened
 from holdfast.actors.lock.table import LockTable
 from holdfast.actors.message import Address, Event, Message, address_of, role_of
@@ -230,8 +231,7 @@ class Trial:
             elif send.to in (A, B):
                 luck = self.chance.random()
                 if luck < 0.15:
-                    late_ms = self.chance.randrange(2_000)
-                    self.late.append((self.parley.now_ms + late_ms, send))
+                    self.late.append((self.parley.now_ms + self.chance.randrange(2_000), send))
                 for _ in range(0 if luck < 0.3 else 1 if luck < 0.8 else 2):
                     queue += self.gate(send)
 
@@ -245,6 +245,8 @@ class Trial:
     def gate(self, send: Send) -> list[Send]:
         asked = send.message
         assert isinstance(asked, Message)
+        if isinstance(asked, Probe):
+            return self.hear(send.to, ProbeReply(session="c", node="", serving=True))
         if isinstance(asked, KeepAlive) and "." not in asked.session:
             return self.hear(send.to, Alive(session="c", node="", request=asked.request))
         return list(self.outcomes(command_of(asked)))
@@ -256,9 +258,7 @@ class Trial:
                 yield from self.hear(self.chance.choice((A, B)), answer)
 
     def hear(self, gate: Address, answer: Message) -> list[Send]:
-        if type(answer) not in self.parley.role.accepts:
-            return []
-        return self.parley.hear(gate, answer)
+        return self.parley.hear(gate, answer) if type(answer) in self.parley.role.accepts else []
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -39,6 +39,7 @@ from holdfast.actors.lock.message import (
     Reason,
     Release,
 )
+from holdfast.actors.lock.probe_message import Probe, ProbeReply
 from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open, Opened, Renew
 from holdfast.actors.message import Address, Instant, address_of, ms_between
 from holdfast.actors.role import Host, Role
@@ -62,6 +63,7 @@ FromClient = (
     | ListLocks
     | Evict
     | Watch
+    | Probe
 )
 Heard = (
     FromClient
@@ -136,7 +138,7 @@ class Door(Role[Heard]):
         return [*effects, *self._tick()]
 
     def _on_client(self, asker: Address, event: FromClient, now: Instant) -> list[Effect]:
-        if isinstance(event, Describe | Watch):
+        if isinstance(event, Describe | Watch | Probe):
             return self._on_question(asker, event, now)
         reason, problem = words.problem_of(self.node, self.terms, asker, event)
         if problem:
@@ -221,11 +223,17 @@ class Door(Role[Heard]):
                 effects += self.errands.say(errand, now)
         return effects
 
-    def _on_question(self, asker: Address, asked: Describe | Watch, now: Instant) -> list[Effect]:
+    def _on_question(
+        self, asker: Address, asked: Describe | Watch | Probe, now: Instant
+    ) -> list[Effect]:
         if not words.sound_session(asked.session):
             return [Observe("proxy.describe_dropped")]
         if isinstance(asked, Watch):
             return self.watchers.watch(asker, asked, now)
+        if isinstance(asked, Probe):
+            session, request = asked.session, asked.request
+            reply = ProbeReply(session=session, node=self.node, serving=True, request=request)
+            return [Send(asker, reply)]
         if not has_room(self.node, self.describing, asker):
             return [Observe("proxy.describe_dropped")]
         self.describing.append((asker, asked))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.actors.message import Address, Instant, ms_between, node_of
+from holdfast.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
+from holdfast.actors.timing import TIMING
 
 GATES_MAX = 64
 """More addresses than a cluster has nodes to wait at; each costs a link."""
@@ -12,9 +13,17 @@ GATES_MAX = 64
 SILENCE_MS = 3_000
 """A gate that owes an answer and says nothing for so long is left for another (ms)."""
 
+PROBE_PAUSE_MS_MAX = 4_000
+"""The longest pause between two rounds of probes while no gate serves (ms)."""
+
+FALSE_ALARM_MS = 3_000
+"""A gate that was left and is heard again so soon was only slow (ms)."""
+
 FIRST_SILENCE_MS = 500
 """The same for a gate that was never heard, once another one was: nothing waits there yet."""
 
+
+NEVER = Instant(0)
 
 SILENCES_PER_TTL = 6
 """So many silent gates, one after the other, are left within the TTL of a session."""
@@ -36,11 +45,22 @@ class Gate:
     """Its link broke, or it was silent for too long."""
     refused: str = ""
     """Why it is the wrong door: another cluster or version."""
+    serving: bool = True
+    """Whether it can have requests decided, as it last said when it was probed."""
+    seen_at: Instant | None = None
+    """When it last replied to a probe."""
+    left_at: Instant | None = None
+    """When it was left because it did not."""
 
     @property
     def usable(self) -> bool:
         """Whether nothing speaks against asking here."""
         return not self.down and not self.refused
+
+    def seen_within(self, ms: int, now: Instant) -> bool:
+        """Whether anything came from it in the last ``ms`` milliseconds."""
+        seen = max(self.heard_at or NEVER, self.seen_at or NEVER)
+        return seen > NEVER and ms_between(seen, now) < ms
 
     def heard(self, now: Instant) -> bool:
         """Note a sign of life; return whether the gate had been given up."""
@@ -49,6 +69,54 @@ class Gate:
             return False
         self.down, self.refused = False, ""
         return True
+
+
+@dataclass(slots=True)
+class Probing:
+    """The probes of the gate in use, and of the others if it does not reply."""
+
+    gate: Address | None = None
+    sent_at: Instant = NEVER
+    """When the gate in use was first probed, of the probes without a sign of life since."""
+    due_at: Instant | None = None
+    """When all are probed next; None while there is no need to."""
+    step_ms: int = 0
+    patience_ms: int = TIMING.reply_ms
+    """A gate that does not reply for so long is silent. Doubled by each false alarm."""
+    number: int = 0
+
+    def begin(self, gate: Address, now: Instant) -> None:
+        """Expect ``gate`` to reply from now on."""
+        self.gate, self.sent_at, self.step_ms = gate, now, self.patience_ms
+        self.due_at = Instant(now + self.step_ms * NS_PER_MS)
+
+    def again(self, now: Instant) -> None:
+        """Note that all gates are probed now; the next time comes later each time."""
+        self.due_at = Instant(now + self.step_ms * NS_PER_MS)
+        self.step_ms = min(2 * self.step_ms, PROBE_PAUSE_MS_MAX)
+
+    def end(self) -> None:
+        """Expect nothing any more."""
+        self.due_at = None
+
+    def is_over(self, gate: Gate) -> bool:
+        """Whether ``gate`` has shown since that it lives, and serves."""
+        seen = max(gate.heard_at or NEVER, gate.seen_at or NEVER)
+        return gate.serving and seen > self.sent_at
+
+    def finds_silent(self, gate: Gate, now: Instant) -> bool:
+        """Whether ``gate`` was probed and has shown no sign of life for too long."""
+        seen = max(gate.heard_at or NEVER, gate.seen_at or NEVER)
+        waits = self.due_at is not None and gate.address == self.gate and seen <= self.sent_at
+        return waits and ms_between(self.sent_at, now) >= self.patience_ms
+
+    def judge(self, gate: Gate, now: Instant) -> None:
+        """Be more patient if ``gate``, which was left as silent, was only slow."""
+        if gate.left_at is None:
+            return
+        soon = ms_between(gate.left_at, now) < FALSE_ALARM_MS
+        self.patience_ms = min(2 * self.patience_ms, SILENCE_MS) if soon else TIMING.reply_ms
+        gate.left_at = None
 
 
 @dataclass(slots=True)
@@ -99,7 +167,7 @@ class Gates:
     def of_master(self) -> Gate | None:
         """Return the gate on the master, if it is one of ours and nothing speaks against it."""
         for gate in self.table.values():
-            if self.master and gate.node == self.master and gate.usable:
+            if self.master and gate.node == self.master and gate.usable and gate.serving:
                 return gate
         return None
 
@@ -115,7 +183,7 @@ class Gates:
 
     def linked(self, gate: Gate, now: Instant) -> None:
         """Note a new link: what counted against the gate belongs to the old one."""
-        gate.down, gate.refused = False, ""
+        gate.down, gate.refused, gate.serving = False, "", True
         if gate.owing_since is not None:
             gate.owing_since = now
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.actors.client.gate import Gates
+from holdfast.actors.client.gate import Gates, Probing
 from holdfast.actors.client.holding import Hold, Level, Memory
 from holdfast.actors.client.message import HoldsLost, Loss
 from holdfast.actors.client.outlook import Outlook
@@ -38,6 +38,7 @@ class Ledger:
     lapses_at: Instant | None = None
     """When the first of the holds that have a deadline is lost; perhaps it is renewed by then."""
     outlook: Outlook = field(default_factory=Outlook)
+    probing: Probing = field(default_factory=Probing)
     greetings: int = 0
     greet_at: Instant | None = None
 
@@ -172,6 +173,7 @@ class Ledger:
             self.greet_at,
             self.lapses_at,
             self.outlook.next_at(),
+            self.probing.due_at,
             *(ending.resend_at for ending in self.endings.values()),
         ]
         if tenure.stage is Stage.OPENING:

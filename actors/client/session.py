@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client import answer, lookout, plain, unasked, undoing, upkeep
+from holdfast.actors.client import answer, lookout, plain, probing, unasked, undoing, upkeep
 from holdfast.actors.client.admission import why_not
 from holdfast.actors.client.closing import CLOSED, Closing
 from holdfast.actors.client.gate import GATES_MAX, Gate, Gates
@@ -32,6 +32,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
+from holdfast.actors.lock.probe_message import ProbeReply
 from holdfast.actors.lock.session_message import (
     ConfirmHold,
     Ended,
@@ -58,7 +59,18 @@ _TICK_NS = TICK_MS * NS_PER_MS
 
 FromUser = Acquire | Release | Renew | Cancel | Inspect | Describe | ListLocks | Evict
 News = ClusterUp | ClusterDown
-FromGate = Answer | Cancelled | Alive | Opened | Ended | HoldLost | ConfirmHold | Unlocking | News
+FromGate = (
+    Answer
+    | Cancelled
+    | Alive
+    | Opened
+    | Ended
+    | HoldLost
+    | ConfirmHold
+    | Unlocking
+    | ProbeReply
+    | News
+)
 FromFace = Abandon | Close | Survey | WatchCluster
 Said = FromUser | FromGate | FromFace | LinkUp | LinkDown | LinkRefused
 
@@ -196,6 +208,8 @@ class ClientSession(Role[Said | Tick]):
                 return unasked.on_hold_lost(self.ledger, sender, event, now)
             case ConfirmHold():
                 return unasked.on_confirm_hold(self.ledger, sender, event, now)
+            case ProbeReply():
+                return probing.on_reply(self.ledger, sender, event, now)
             case Unlocking():
                 return unasked.on_unlocking(self.ledger, sender, event, now)
             case ClusterUp() | ClusterDown():

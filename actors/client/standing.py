@@ -6,6 +6,7 @@ from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.undoing import cancel_again
 from holdfast.actors.effect import Effect, Observe
 from holdfast.actors.message import Address, Instant
+from holdfast.actors.timing import TIMING
 
 
 def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
@@ -13,7 +14,11 @@ def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:
     known = ledger.gates.table.get(gate)
     if known is None:
         return []
-    effects = come_back(ledger, now) if known.heard(now) else []
+    effects: list[Effect] = []
+    if known.heard(now):
+        known.serving = True
+        ledger.probing.judge(known, now)
+        effects += [*come_back(ledger, now), *prefer_master(ledger, now)]
     if ledger.outstanding.withdrawals:
         effects += cancel_again(ledger, gate, now)
     return effects
@@ -42,11 +47,18 @@ def prefer_master(ledger: Ledger, now: Instant) -> list[Effect]:
 def note_node(
     ledger: Ledger, sender: Address, node: str, master: str, now: Instant
 ) -> list[Effect]:
-    """Learn which node is behind a gate, and which one leads; act on news only."""
+    """Learn which node is behind a gate, and which one leads; act on news only.
+
+    A leader that said it cannot serve is believed, until followers must have noticed as well.
+    """
     gates = ledger.gates
     gate = gates.table.get(sender)
     if gate is None:
         return []
+    for other in gates.table.values() if master else ():
+        if other.node == master and not other.serving:
+            own = master == node
+            other.serving = own or not other.seen_within(2 * TIMING.election_ms, now)
     news = (master and master != gates.master) or (node and node != gate.node)
     if not news:
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.actors.client import probing
 from holdfast.actors.client.ledger import Ledger
 from holdfast.actors.client.lookout import keep_watching
 from holdfast.actors.client.pacing import later
@@ -49,6 +50,7 @@ def keep_up(ledger: Ledger, now: Instant) -> list[Effect]:
     repeated = ledger.outstanding.repeat(now)
     if repeated:
         probe(ledger, now)
+    effects += probing.look_after(ledger, now, late=bool(repeated))
     effects += keep_watching(ledger, now)
     effects += [*repeated, *open_session(ledger, now), *keep_session(ledger, now)]
     return [*effects, *end_sessions(ledger, now), *ledger.finish_surveys()]

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.actors.message import Address, address_of
+from holdfast.actors.timing import TIMING
 
 WINDOW = 16
 """Slots that may be undecided at a time. A membership decided in slot ``s`` is in force from
 slot ``s + WINDOW`` (Lamport's rule), so all members must have the same."""
 
-LEASE_MS = 250
+LEASE_MS = TIMING.lease_ms
 """How long an acceptor that heard the master adopts no other (ms): most of a failover."""
 
-BEAT_MS = 50
+BEAT_MS = TIMING.beat_ms
 """Between two heartbeats (ms): four may be lost before a lease ends."""
 
-ELECTION_MS = 1_000
+ELECTION_MS = TIMING.election_ms
 """A master silent for so long is suspected (ms)."""
 
 DRIFT_PPM = 1_000

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from holdfast.actors.message import Address, Instant, Local, Message, local
-from holdfast.actors.paxos.message import Ballot, Batch
+from holdfast.actors.paxos.message import NO_BALLOT, Ballot, Batch
 
 
 @local
 class Suspect(Local):
-    """Monitor to leader: the master is silent. Try to lead."""
+    """Monitor to leader: the master is silent. Try to lead, ``above`` the ballots heard of."""
+
+    above: Ballot = NO_BALLOT
 
 
 @local

@@ -117,7 +117,7 @@ class Leader(Role[Heeded]):
             case Applied():
                 return self._on_applied(event)
             case Suspect():
-                return self._on_suspect()
+                return self._on_suspect(event)
             case Withdraw() | StopVoting():
                 self.is_voter = self.is_voter and not isinstance(event, StopVoting)
                 return self._on_withdraw()
@@ -140,7 +140,8 @@ class Leader(Role[Heeded]):
             case ResignedLate():
                 return self.handover.tell("") if event.ballot == self.handover.ballot else ()
 
-    def _on_suspect(self) -> Effects:
+    def _on_suspect(self, suspect: Suspect) -> Effects:
+        self.seen = max(self.seen, suspect.above)
         if self.phase in (Phase.STANDING, Phase.REIGNING):
             return ()  # The scout goes on asking by itself.
         return self._stand()

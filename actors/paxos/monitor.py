@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.link import LinkDown
-from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of
+from holdfast.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from holdfast.actors.paxos.config import (
     BEAT_MS,
     DRIFT_PPM,
@@ -32,8 +32,10 @@ from holdfast.actors.paxos.handover_event import Nominate, Nominated, Succeed
 from holdfast.actors.paxos.handover_message import TakeOver
 from holdfast.actors.paxos.lease import MasterLease
 from holdfast.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck
+from holdfast.actors.paxos.suspicion import Isolated, Suspicion
 from holdfast.actors.paxos.timer import Beat, Watch
 from holdfast.actors.role import Host, Role
+from holdfast.actors.timing import TIMING
 
 if TYPE_CHECKING:
     from random import Random
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 STARTUP_MS = 100
 """How long a starting node listens for a master before it stands (ms): two heartbeats."""
 
-SPREAD_MS = 200
-"""Over how long suspicions are spread, so that seldom two stand at once (ms)."""
+UNANSWERED_MIN = 2
+"""A leader that sent fewer heartbeats since it was last answered has stood still itself."""
 
 ASKED_MAX = 64
 """Heartbeats whose answers still count; older ones would prove a lease that is over."""
@@ -68,6 +70,7 @@ class Monitor(Role[Heeded]):
         lease_ms: what acceptors promise (ms).
         election_ms: a master silent for so long is suspected (ms).
         drift_ppm: how far a clock's rate may be from true (millionths).
+        listener: a role of this node that is told when no majority answers, or None.
 
     """
 
@@ -82,14 +85,16 @@ class Monitor(Role[Heeded]):
         lease_ms: int = LEASE_MS,
         election_ms: int = ELECTION_MS,
         drift_ppm: int = DRIFT_PPM,
+        listener: Address | None = None,
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.config = config
-        self._random = random
         self.lease_ms = lease_ms
         self.election_ms = election_ms
         self.drift_ppm = drift_ppm
+        self.listener = listener
+        self.suspicion = Suspicion(node, config.view.members, random, lease_ms, election_ms)
         self.standing = NO_BALLOT
         """What this node tries to lead, if it does."""
         self.reign: Reigning | None = None
@@ -107,17 +112,17 @@ class Monitor(Role[Heeded]):
         """When a link to another member was last lost."""
         self.following = ""
         """The node that leads, if another does."""
+        self.highest = NO_BALLOT
+        """The highest ballot that another node led or stood under: to stand below it is in vain."""
         self.followed = NO_BALLOT
         """Under which ballot another led last."""
-        self.deadline = Instant(0)
-        """When this node will stand, if it hears of nobody who leads or stands."""
-        self.watching = Instant(0)
-        """For which deadline a timer runs."""
+        self.isolated = False
+        """Whether no majority answers this leader, as the listener was told."""
 
     def begin(self, now: Instant) -> Effects:
         """Listen for a moment, then stand; alone, stand at once."""
         alone = len(self.config.view.members) == 1
-        return self._wait(now, 0 if alone else STARTUP_MS)
+        return self.suspicion.wait(now, 0 if alone else STARTUP_MS)
 
     def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
         """Take note of a sign of life, or of silence."""
@@ -130,7 +135,7 @@ class Monitor(Role[Heeded]):
                 return self._on_link_down(event, now)
             case Standing():
                 self.standing = event.ballot
-                return [*self._follow(""), *self._wait(now, 2 * self.election_ms)]
+                return [*self._follow(""), *self.suspicion.wait(now, 2 * self.election_ms)]
             case Reigning():
                 return self._on_reigning(event, now)
             case Deposed():
@@ -146,19 +151,6 @@ class Monitor(Role[Heeded]):
             case Watch():
                 return self._on_watch(event, now)
 
-    def _wait(self, now: Instant, ms: int) -> list[Effect]:
-        """Stand after ``ms`` and a little more, unless something happens."""
-        spread = self._random.randrange(SPREAD_MS) if ms else 0
-        return self._wait_until(Instant(now + (ms + spread) * NS_PER_MS), now)
-
-    def _wait_until(self, deadline: Instant, now: Instant) -> list[Effect]:
-        self.deadline = deadline
-        if now < self.watching <= deadline:
-            return []  # The timer that runs will look how long is left.
-        self.watching = deadline
-        after_ms = -((now - deadline) // NS_PER_MS)
-        return [Wake(max(0, after_ms), Watch(deadline=deadline))]
-
     def _follow(self, node: str) -> list[Effect]:
         """Tell replica and leader who leads, if that is news."""
         if node == self.following:
@@ -171,7 +163,8 @@ class Monitor(Role[Heeded]):
         node = node_of(heard.ballot.leader)
         if node == self.node or self.reign is not None:
             return ()  # Whoever is above our ballot preempts us through our acceptor.
-        effects = self._wait(now, self.election_ms)
+        self.highest = max(self.highest, heard.ballot)
+        effects = self.suspicion.on_heard(node, now)
         if not heard.leads:
             return effects
         self.followed = heard.ballot
@@ -187,21 +180,17 @@ class Monitor(Role[Heeded]):
             self.broken[down.node] = now
         if down.node != self.following:
             return ()
-        soon = Instant(now + self._random.randrange(SPREAD_MS // 4) * NS_PER_MS)
-        if soon >= self.deadline:
-            return ()
-        return [*self._wait_until(soon, now), Observe("paxos.link_suspected")]
+        effects = self.suspicion.on_link_down(down.node, now)
+        return () if effects is None else [*effects, Observe("paxos.link_suspected")]
 
     def _on_watch(self, watch: Watch, now: Instant) -> Effects:
-        if watch.deadline != self.watching:
+        if not self.suspicion.rings(watch) or self.reign is not None:
             return ()
-        self.watching = Instant(0)
-        if self.reign is not None:
-            return ()
-        if now < self.deadline:
-            return self._wait_until(self.deadline, now)
-        effects = self._wait(now, self.election_ms)
-        return [Send(leader_of(self.node), Suspect()), Observe("paxos.suspected"), *effects]
+        if again := self.suspicion.look(now):
+            return again
+        effects = self.suspicion.wait(now, self.election_ms)
+        suspect = Suspect(above=self.highest)
+        return [Send(leader_of(self.node), suspect), Observe("paxos.suspected"), *effects]
 
     def _on_reigning(self, reigning: Reigning, now: Instant) -> Effects:
         self.standing = NO_BALLOT
@@ -217,15 +206,33 @@ class Monitor(Role[Heeded]):
         self.standing = NO_BALLOT
         self.reign = None
         self.lease = None
-        return [*self._follow(""), *self._wait(now, self.election_ms + deposed.pause_ms)]
+        wait = self.suspicion.wait(now, self.election_ms + deposed.pause_ms)
+        return [*self._follow(""), *self._tell_isolated(isolated=False), *wait]
 
     def _on_beat(self, beat: Beat, now: Instant) -> Effects:
         if self.reign is None or self.lease is None or beat.ballot != self.reign.ballot:
             return ()
         answered = max(self.lease.confirmed() or self.since, self.since)
-        if now - answered > self.election_ms * NS_PER_MS:
+        unanswered = min(self.number - self._confirmed(), len(self.asked))
+        silent_ms = ms_between(answered, now) if unanswered >= UNANSWERED_MIN else 0
+        if silent_ms > self.election_ms:
             return (Send(leader_of(self.node), Withdraw()), Observe("paxos.majority_silent"))
-        return self._beat(now)
+        return [*self._tell_isolated(isolated=silent_ms > TIMING.isolated_ms), *self._beat(now)]
+
+    def _tell_isolated(self, *, isolated: bool) -> list[Effect]:
+        """Tell the listener, if that is news: clients should ask another node meanwhile."""
+        if isolated == self.isolated:
+            return []
+        self.isolated = isolated
+        effects: list[Effect] = [Observe("paxos.isolated")] if isolated else []
+        if self.listener is not None:
+            effects.append(Send(self.listener, Isolated(isolated=isolated)))
+        return effects
+
+    def _confirmed(self) -> int:
+        """Return the number of the last heartbeat that a majority answered."""
+        majority = self.config.view.majority
+        return sorted(self.answered.values(), reverse=True)[majority - 1]
 
     def _beat(self, now: Instant) -> list[Effect]:
         assert self.reign is not None
@@ -238,12 +245,11 @@ class Monitor(Role[Heeded]):
         self.asked[self.number] = now
         if len(self.asked) > ASKED_MAX:
             del self.asked[next(iter(self.asked))]
-        majority = self.config.view.majority
         pulse = Pulse(
             number=self.number,
             everywhere=min(self.applied.values()),
             heard=tuple(self.answered[member] for member in self.config.view.members),
-            confirmed=sorted(self.answered.values(), reverse=True)[majority - 1],
+            confirmed=self._confirmed(),
         )
         return [Send(self.reign.commander, pulse)]
 

@@ -21,6 +21,7 @@ from holdfast.actors.lock.message import (
     Release,
 )
 from holdfast.actors.lock.name import OWNER_BYTES_MAX
+from holdfast.actors.lock.probe_message import Probe
 from holdfast.actors.lock.session_message import Evict, ListLocks
 from holdfast.actors.message import Address, Instant, node_of
 from holdfast.actors.paxos.digest_message import Divergence
@@ -43,10 +44,12 @@ from holdfast.actors.paxos.proxy_event import (
 from holdfast.actors.paxos.proxy_guest import Guests
 from holdfast.actors.paxos.proxy_own import OwnSession
 from holdfast.actors.paxos.proxy_reading import Readings
+from holdfast.actors.paxos.proxy_serving import Serving
 from holdfast.actors.paxos.proxy_silence import Silence
 from holdfast.actors.paxos.proxy_status import Description
 from holdfast.actors.paxos.proxy_tenure import Tenure
 from holdfast.actors.paxos.proxy_wording import refuse
+from holdfast.actors.paxos.suspicion import Isolated
 from holdfast.actors.role import Host, Role
 
 ROUND_MS = 250
@@ -101,6 +104,7 @@ class LogProxy(Role[Heard]):
         self.name = name
         self.errands = Errands(address, replica, encode)
         self.guests = Guests()
+        self.serving = Serving(node, self.errands)
         tenure = Tenure(node, name, self.errands)
         self.own = OwnSession(node, self.errands, tenure, self.silence)
         self.answering = Answering(node, self.errands, self.guests, self.own)
@@ -147,6 +151,8 @@ class LogProxy(Role[Heard]):
         if isinstance(event, FromLog):
             return self._on_log(sender, event, now)
         match event:
+            case Probe():
+                return self.serving.reply(sender, event)
             case Abandon():
                 return [*self.own.abandon(sender, now), *self._tick()]
             case Close():
@@ -200,10 +206,13 @@ class LogProxy(Role[Heard]):
         match event:
             case Follow():
                 self.answering.master = event.master
+                told = self.serving.follow(event.master)
                 if not event.master:
-                    return ()
+                    return tuple(told)
                 self.errands.doubt(now)
-                return self._repeat(now, FOLLOW_BURST)
+                return [*told, *self._repeat(now, FOLLOW_BURST)]
+            case Isolated():
+                return self.serving.isolate(isolated=event.isolated)
             case Skipped():
                 self.errands.doubt(now, queued=True)
                 kept = self.own.tenure.keep_now(now) if self.own.is_active() else []

@@ -26,11 +26,13 @@ from holdfast.actors.lock.outcome import (
     SessionOpened,
     WaitCancelled,
 )
+from holdfast.actors.lock.probe_message import Probe
 from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
 from holdfast.actors.message import Timer, timer
 from holdfast.actors.paxos.digest_message import Divergence
 from holdfast.actors.paxos.event import Consulted, Follow, Gather, Happened, Skipped
 from holdfast.actors.paxos.message import Declined, Proposed
+from holdfast.actors.paxos.suspicion import Isolated
 
 
 @timer
@@ -60,10 +62,10 @@ Rest = SessionOpened | SessionKept | SessionClosed | Denied | WaitCancelled | Fo
 Told = Held | Freed | Rest
 """Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
 
-FromLog = Follow | Skipped | VotingStatus | Divergence | Declined
+FromLog = Follow | Isolated | Skipped | VotingStatus | Divergence | Declined
 """What is heard seldom."""
 
-Rarer = Told | FromClient | FromLog | Abandon | Close | Reported | Round
+Rarer = Told | FromClient | FromLog | Probe | Abandon | Close | Reported | Round
 """What is looked for last."""
 
 Heard = (
@@ -77,10 +79,12 @@ Heard = (
     | ListLocks
     | Evict
     | Describe
+    | Probe
     | Abandon
     | Close
     | Happened
     | Follow
+    | Isolated
     | Skipped
     | VotingStatus
     | Divergence

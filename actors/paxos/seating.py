@@ -164,7 +164,11 @@ class _Seats:
         return (
             Spawn(acceptor_of(node), acceptor, voting),
             Spawn(leader_of(node), leader, {**known, "random": self.random, "votes": votes}),
-            Spawn(monitor_of(node), Monitor, {**seat, **times, "random": self.random}),
+            Spawn(
+                monitor_of(node),
+                Monitor,
+                {**seat, **times, "random": self.random, "listener": options.listener},
+            ),
             Spawn(catchup_of(node), catchup, seat),
             Spawn(replica_of(node), Replica, {**known, **replica}),
         )

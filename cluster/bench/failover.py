@@ -1,8 +1,9 @@
-"""How long nobody is granted a lock when the master is killed with -9 under load."""
+"""How long nobody is granted a lock when the leader dies under load, by kind of death."""
 
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -10,21 +11,28 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from holdfast.cluster.bench.deaths import Death, RelayedMembers
 from holdfast.cluster.bench.job import Job, Kind
 from holdfast.cluster.bench.members import BenchFailedError, Members, described, master_of
+from holdfast.cluster.bench.report import Reading
 from holdfast.cluster.bench.workers import started
-from holdfast.cluster.client import Client
+from holdfast.cluster.client import Client, connect
 
 PROCESSES = 2
 THREADS = 4
+CONNECT_S = 30.0
 
 SETTLE_S = 1.0
 """Under load with all nodes up, before a kill."""
 
 DOWN_S = 2.0
 """How long a killed node stays down; the others go on well before."""
+
+SILENT_S = 6.0
+"""How long a leader stays dead that dies silently: longer than it took before this was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,18 @@ def failover(members: Members, watcher: Client, kills: int, say: Callable[[str],
         BenchFailedError: a node did not come back, a client ended, or nobody leads.
 
     """
+
+    def strike(number: int) -> int:
+        say(f"measuring failover, kill {number + 1} of {kills}")
+        return _kill_master(members, watcher)
+
+    return _struck(members, watcher, kills, strike)
+
+
+def _struck(
+    members: Members, watcher: Client, times: int, strike: Callable[[int], int]
+) -> Failover:
+    """Return what clients saw while ``strike`` did its work and said when (ms)."""
     job = Job(kind=Kind.WATCH, address=members.connect, cluster=members.cluster, at_once=THREADS)
     with ExitStack() as stack:
         clients = [
@@ -71,16 +91,59 @@ def failover(members: Members, watcher: Client, kills: int, say: Callable[[str],
             client.wait_until_ready()
         for client in clients:
             client.tell()
-        killed_ms: list[int] = []
-        for number in range(kills):
-            say(f"measuring failover, kill {number + 1} of {kills}")
-            killed_ms.append(_kill_master(members, watcher))
+        struck_ms = [strike(number) for number in range(times)]
         members.wait_until_ready(watcher)
         ended_ms = _now_ms()
         for client in clients:
             client.tell()
         results = [client.result() for client in clients]
-    return _judged(results, [*killed_ms, ended_ms])
+    return _judged(results, [*struck_ms, ended_ms])
+
+
+def measure_deaths(
+    kinds: Sequence[Death], nodes: int, times: int, say: Callable[[str], None]
+) -> list[Reading]:
+    """Start ``nodes`` nodes for each of ``kinds``, and let the leader die ``times`` times.
+
+    Raises:
+        BenchFailedError: a process failed, or nobody leads.
+
+    """
+    readings: list[Reading] = []
+    for kind in kinds:
+        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name, ExitStack() as stack:
+            members = stack.enter_context(RelayedMembers(Path(name), "paxos", nodes))
+            watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
+            stack.enter_context(watcher)
+            members.wait_until_ready(watcher)
+            seen = deaths(members, watcher, kind, times, say)
+        met = ", ".join(f"{count} {error}" for error, count in seen.errors.items()) or "no error"
+        key = f"{kind.value.replace('-', '_')}_gap_ms"
+        note = f"median of {times}, worst client {seen.client_gap_ms:.0f} ms; {met}"
+        readings.append(Reading(key, kind.value, seen.gap_ms, "ms", note, seen.gaps_ms))
+    return readings
+
+
+def deaths(
+    members: RelayedMembers, watcher: Client, death: Death, times: int, say: Callable[[str], None]
+) -> Failover:
+    """Let the leader die ``times`` times (1 or more) of ``death``; return what that did.
+
+    Raises:
+        BenchFailedError: a node did not come back, a client ended, or nobody leads.
+
+    """
+
+    def strike(number: int) -> int:
+        say(f"measuring {death.value}, {number + 1} of {times}")
+        members.wait_until_ready(watcher)
+        time.sleep(SETTLE_S)
+        at, undo = members.strike(leader_seen_by(watcher), death)
+        time.sleep(SILENT_S)
+        undo()
+        return int(at * 1000)
+
+    return _struck(members, watcher, times, strike)
 
 
 def longest_gap_ms(grants_ms: Sequence[int], since_ms: int, until_ms: int) -> int:
@@ -101,13 +164,24 @@ def longest_gap_ms(grants_ms: Sequence[int], since_ms: int, until_ms: int) -> in
 def _kill_master(members: Members, watcher: Client) -> int:
     members.wait_until_ready(watcher)
     time.sleep(SETTLE_S)
-    master = master_of(described(watcher))
-    if not master:
-        raise BenchFailedError("no node says who is master")
+    master = leader_seen_by(watcher)
     killed_at = members.kill(master)
     time.sleep(DOWN_S)
     members.start(master)
     return int(killed_at * 1000)
+
+
+def leader_seen_by(watcher: Client) -> str:
+    """Return the node that most nodes say leads.
+
+    Raises:
+        BenchFailedError: none says so.
+
+    """
+    leader = master_of(described(watcher))
+    if not leader:
+        raise BenchFailedError("no node says who leads")
+    return leader
 
 
 def _judged(results: Sequence[dict[str, Any]], edges_ms: Sequence[int]) -> Failover:

@@ -137,7 +137,8 @@ def _in_one_cluster(
         stack.enter_context(watcher)
         members.wait_until_ready(watcher)
         bench = _Bench(plan, members, watcher, say)
-        return [reading for part in parts for reading in bench.run(part)]
+        readings = [reading for part in parts for reading in bench.run(part)]
+        return [*readings, *bench.elections()]
 
 
 class _Bench:
@@ -152,6 +153,8 @@ class _Bench:
         self.say = say
         self.pairs_per_s: float | None = None
         """The throughput, once it is measured."""
+        self.elected = 0
+        """Elections while no node was killed."""
         self.job = Job(
             kind=Kind.RATE,
             address=members.connect,
@@ -162,8 +165,30 @@ class _Bench:
 
     def run(self, part: Part) -> list[Reading]:
         """Measure one part, on a cluster whose nodes are all ready."""
-        self.members.wait_until_ready(self.watcher)
+        before = self._elections_so_far()
         self.say(f"measuring {part.value}")
+        readings = self._run(part)
+        if part is not Part.FAILOVER:
+            self.elected += self._elections_so_far() - before
+        return readings
+
+    def elections(self) -> list[Reading]:
+        """Return how often a leader was elected without need, where there is one."""
+        if self.plan.protocol != "paxos":
+            return []
+        note = "while no node was killed"
+        return [Reading("false_elections", "false elections", self.elected, "", note)]
+
+    def _elections_so_far(self) -> int:
+        """Return how often the nodes, all of which are ready by then, were elected so far."""
+        return sum(
+            counted.times
+            for status in self.members.wait_until_ready(self.watcher)
+            for counted in status.counters
+            if counted.name == "paxos.reign_begun"
+        )
+
+    def _run(self, part: Part) -> list[Reading]:
         match part:
             case Part.PAIR:
                 return self._pair()

@@ -96,11 +96,16 @@ class Members:
             command += ["--marks", str(self.marks_of(node))]
         with self._log_of(node).open("ab") as log, uninterrupted():
             self.processes[node] = subprocess.Popen(
-                [*command, "--config", str(self.folder / "cluster.toml")],
+                [*command, "--config", str(self.configuration_of(node))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
+
+    def configuration_of(self, node: str) -> Path:
+        """Return the file that ``node`` is started with."""
+        del node
+        return self.folder / "cluster.toml"
 
     def marks_of(self, node: str) -> Path:
         """Return where ``node`` writes its marks."""

@@ -16,6 +16,8 @@ from rich.console import Console
 from holdfast.cluster.bench import locks as lock_bench
 from holdfast.cluster.bench import profile as pair_profile
 from holdfast.cluster.bench.bakery import compare, steps_table
+from holdfast.cluster.bench.deaths import Death
+from holdfast.cluster.bench.failover import measure_deaths
 from holdfast.cluster.bench.idle import share_of_a_core
 from holdfast.cluster.bench.locks import Part, Plan
 from holdfast.cluster.bench.report import readings_table, table_of
@@ -130,6 +132,33 @@ def locks(
     console.print(report.machine.in_words(), soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(report.as_plain()))
+
+
+@app.command()
+def failover(
+    kind: Annotated[
+        list[Death] | None, typer.Option(help="This alone; may be given several times.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=3, max=9, help="Node processes.")] = 3,
+    times: Annotated[int, typer.Option(min=1, max=1000, help="How often the leader dies.")] = 10,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="End with one JSON object on the last line.")
+    ] = False,
+) -> None:
+    """Measure for how long nobody is granted a lock when the leader of paxos dies.
+
+    A leader may be killed, stopped, or cut off without a sign. Nodes and clients are processes
+    that reach each other through relays, which can stop forwarding. The time counts from the last
+    grant before the death to the first after it.
+    """
+    console = Console(stderr=as_json)
+    with _ends_on_sigterm(), _progress(console) as say:
+        readings = measure_deaths(tuple(kind or Death), nodes, times, say)
+    console.print(readings_table(f"holdfast bench failover, {nodes} nodes", readings))
+    if as_json:
+        rounds = {reading.key: reading.rounds for reading in readings}
+        figures = {reading.key: reading.value for reading in readings}
+        typer.echo(json.dumps({"figures": figures, "rounds": rounds}))
 
 
 @app.command()

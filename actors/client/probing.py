@@ -1,0 +1,85 @@
+"""Whether the gate in use can serve what is unanswered there, and which other one can.
+
+A request may be unanswered because its lock is taken, because much is asked, or because its node
+is dead or without a majority. A probe tells: a node answers it alone and at once. A gate is left
+only for one that has replied, so a client that stood still itself, or a machine on which
+everything is slow, changes nothing.
+"""
+
+from __future__ import annotations
+
+from holdfast.actors.client.gate import Gate
+from holdfast.actors.client.ledger import Ledger
+from holdfast.actors.client.standing import hear, note_node, prefer_master
+from holdfast.actors.client.voice import hasten
+from holdfast.actors.effect import Effect, Observe, Send
+from holdfast.actors.lock.probe_message import Probe, ProbeReply
+from holdfast.actors.message import Address, Instant
+
+
+def look_after(ledger: Ledger, now: Instant, *, late: bool) -> list[Effect]:
+    """Probe the gate in use if requests are ``late``, and the others if it does not reply."""
+    gates, probing = ledger.gates, ledger.probing
+    gate = gates.table[gates.current]
+    waits = ledger.outstanding.pending or ledger.outstanding.withdrawals
+    if not ledger.tenure.kept or not gate.usable or not waits or len(gates.table) == 1:
+        probing.end()
+        return []
+    if probing.gate != gate.address or probing.is_over(gate):
+        probing.end()
+    if probing.due_at is None:
+        if gate.serving and (not late or gate.seen_within(probing.patience_ms, now)):
+            return []
+        probing.begin(gate.address, now)
+        return [_probe(ledger, gate)]
+    if probing.due_at > now:
+        return []
+    return _probe_all(ledger, now)
+
+
+def on_reply(ledger: Ledger, sender: Address, reply: ProbeReply, now: Instant) -> list[Effect]:
+    """Note whether a gate serves; leave the one in use for it, if that is silent or does not."""
+    gates, probing, tenure = ledger.gates, ledger.probing, ledger.tenure
+    gate = gates.table.get(sender)
+    if gate is None or reply.session not in (tenure.name, tenure.assigned):
+        return [Observe("client.answer_of_another_session_dropped")]
+    gate.seen_at, gate.serving = now, reply.serving
+    effects: list[Effect] = []
+    if reply.serving:
+        if gate.down:
+            effects += hear(ledger, sender, now)
+        effects += note_node(ledger, sender, reply.node, reply.leader, now)
+        effects += prefer_master(ledger, now)
+    used = gates.table[gates.current]
+    if not tenure.kept or not used.usable or not gate.usable:
+        return effects
+    if used is gate:
+        waits = ledger.outstanding.pending or ledger.outstanding.withdrawals
+        if gate.serving or not waits or probing.due_at is not None or len(gates.table) == 1:
+            return effects
+        probing.begin(gate.address, now)
+        return [*effects, *_probe_all(ledger, now)]
+    if probing.finds_silent(used, now):
+        used.down, used.left_at = True, now
+        return [*effects, Observe("client.gate_silent"), *_leave_for(ledger, gate, now)]
+    if not used.serving and gate.serving:
+        return [*effects, Observe("client.gate_not_serving"), *_leave_for(ledger, gate, now)]
+    return effects
+
+
+def _leave_for(ledger: Ledger, gate: Gate, now: Instant) -> list[Effect]:
+    ledger.probing.end()
+    former, ledger.gates.current = ledger.gates.current, gate.address
+    moved = ledger.outstanding.move(former, gate.address, now)
+    return [*moved, *hasten(ledger, now)]
+
+
+def _probe_all(ledger: Ledger, now: Instant) -> list[Effect]:
+    """Probe every usable gate: the one in use may reply after all."""
+    ledger.probing.again(now)
+    return [_probe(ledger, gate) for gate in ledger.gates.table.values() if gate.usable]
+
+
+def _probe(ledger: Ledger, gate: Gate) -> Send:
+    ledger.probing.number += 1
+    return Send(gate.address, Probe(session=ledger.tenure.name, request=ledger.probing.number))

@@ -1,0 +1,67 @@
+"""Whether a node's proxy can have requests decided, and which clients have to know. Pure."""
+
+from __future__ import annotations
+
+from holdfast.actors.effect import Effect, Observe, Send
+from holdfast.actors.lock.name import OWNER_BYTES_MAX
+from holdfast.actors.lock.probe_message import Probe, ProbeReply
+from holdfast.actors.message import Address
+from holdfast.actors.paxos.proxy_errand import Errands
+from holdfast.actors.paxos.proxy_guest import Guest
+
+
+class Serving:
+    """Answers probes, and tells clients that wait when the answer changes.
+
+    Args:
+        node: this node.
+        errands: what clients wait for.
+
+    """
+
+    def __init__(self, node: str, errands: Errands) -> None:
+        self._node = node
+        self._errands = errands
+        self._leader = ""
+        self._isolated = False
+
+    def reply(self, asker: Address, probe: Probe) -> list[Effect]:
+        """Answer a probe."""
+        if len(probe.session) > OWNER_BYTES_MAX:
+            return [Observe("proxy.session_malformed")]
+        reply = self._reply(probe.session, probe.request)
+        return [Send(asker, reply), Observe("proxy.probed")]
+
+    def follow(self, leader: str) -> list[Effect]:
+        """Note who leads, empty if nobody is known to; tell clients whether that changes much."""
+        before = self._serves()
+        self._leader = leader
+        return self._tell(before)
+
+    def isolate(self, *, isolated: bool) -> list[Effect]:
+        """Note whether this node leads without a majority; tell clients if that is news."""
+        before = self._serves()
+        self._isolated = isolated
+        return self._tell(before)
+
+    def _serves(self) -> bool:
+        return bool(self._leader) and not self._isolated
+
+    def _tell(self, before: bool) -> list[Effect]:
+        if before == self._serves():
+            return []
+        waiting: dict[Guest, None] = {
+            errand.guest: None
+            for errand in self._errands.by_key.values()
+            if errand.guest is not None
+        }
+        return [Send(guest.asker, self._reply(guest.session, 0)) for guest in waiting]
+
+    def _reply(self, session: str, request: int) -> ProbeReply:
+        return ProbeReply(
+            session=session,
+            node=self._node,
+            serving=self._serves(),
+            leader=self._leader,
+            request=request,
+        )

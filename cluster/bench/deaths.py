@@ -1,0 +1,123 @@
+"""The ways in which a leader dies, and nodes whose links can be cut without a sign."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from holdfast.cluster.bench.members import Members, configuration
+from holdfast.cluster.bench.relays import Link, Relays
+
+CLIENTS = "clients"
+"""The source of all links that clients use."""
+
+POWER_S = 0.05
+"""How long links are cut before the process is killed, so that nothing tells of its end (s)."""
+
+
+class Death(StrEnum):
+    """What happens to the leader."""
+
+    KILL = "kill"
+    """SIGKILL: its connections are closed by the system, and everybody learns of it."""
+    SIGSTOP = "sigstop"
+    """The process stops, and its connections stay open."""
+    POWER_LOSS = "power-loss"
+    """All its links are cut silently, then it is killed."""
+    CUT_OFF = "cut-off"
+    """All its links are cut silently, those to clients as well; it runs on."""
+    CUT_OFF_FROM_FOLLOWERS = "cut-off-from-followers"
+    """Its links to the other nodes are cut silently; clients still reach it."""
+
+
+class RelayedMembers(Members):
+    """Nodes that reach each other, and that clients reach, through relays that can fall silent.
+
+    Args:
+        folder: where configurations, journals and logs go.
+        protocol: who grants the locks.
+        nodes: how many, 1 or more: n1, n2 and so on.
+
+    """
+
+    def __init__(self, folder: Path, protocol: str, nodes: int) -> None:
+        super().__init__(folder, protocol, nodes, durable=True)
+        ports = {node: int(address.rpartition(":")[2]) for node, address in self.addresses.items()}
+        self.links = tuple(
+            Link(source, target)
+            for source in (*self.names, CLIENTS)
+            for target in self.names
+            if source != target
+        )
+        self.relays = Relays({link: ports[link.target] for link in self.links})
+        for node in self.names:
+            seen = {
+                other: self.addresses[node] if other == node else self._relayed(node, other)
+                for other in self.names
+            }
+            text = configuration(self.cluster, protocol, seen, durable=True)
+            self.configuration_of(node).write_text(text, encoding="utf-8")
+
+    @property
+    def connect(self) -> str:
+        """The relays of all nodes, as clients take them."""
+        return ",".join(self._relayed(CLIENTS, node) for node in self.names)
+
+    def __enter__(self) -> Self:
+        self.relays.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+        super().__exit__(*error)
+        self.relays.__exit__(*error)
+
+    def configuration_of(self, node: str) -> Path:
+        """Return the file of ``node``, in which the others are at their relays."""
+        return self.folder / f"{node}.toml"
+
+    def strike(self, node: str, death: Death) -> tuple[float, Callable[[], None]]:
+        """Let ``node`` die; return when, on the monotonic clock (s), and what undoes it."""
+        match death:
+            case Death.KILL:
+                return self.kill(node), lambda: self.start(node)
+            case Death.SIGSTOP:
+                process = self.processes[node]
+                at = time.monotonic()
+                os.kill(process.pid, signal.SIGSTOP)
+                return at, lambda: process.send_signal(signal.SIGCONT)
+            case Death.POWER_LOSS:
+                links = self.links_of(node, clients=True)
+                at = self._cut(links)
+                time.sleep(POWER_S)
+                self.kill(node)
+                return at, lambda: self._restart(node, links)
+            case Death.CUT_OFF | Death.CUT_OFF_FROM_FOLLOWERS:
+                links = self.links_of(node, clients=death is Death.CUT_OFF)
+                return self._cut(links), lambda: self.relays.heal(links)
+
+    def _cut(self, links: tuple[Link, ...]) -> float:
+        at = time.monotonic()
+        self.relays.silence(links)
+        return at
+
+    def _restart(self, node: str, links: tuple[Link, ...]) -> None:
+        self.relays.drop(links)
+        self.relays.heal(links)
+        self.start(node)
+
+    def links_of(self, node: str, *, clients: bool) -> tuple[Link, ...]:
+        """Return the links from and to ``node``, those of clients only if that is asked for."""
+        return tuple(
+            link for link in self.links if node in link and (clients or link.source != CLIENTS)
+        )
+
+    def _relayed(self, source: str, target: str) -> str:
+        return f"tcp://127.0.0.1:{self.relays.ports[Link(source, target)]}"

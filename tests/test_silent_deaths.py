@@ -1,0 +1,192 @@
+"""A leader that dies without a sign: for how long nobody is granted a lock, in virtual time."""
+
+from __future__ import annotations
+
+import itertools
+from enum import Enum
+
+import pytest
+
+from holdfast.actors.effect import Effects, Send, Spawn
+from holdfast.actors.lock.message import Acquire, Granted, Release, Released
+from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
+from holdfast.actors.role import Host, Role
+from holdfast.actors.timing import TIMING
+from holdfast.cluster.recipe import Cast, Seat, recipe_of
+from holdfast.cluster.simulation.misfortune import Misfortune
+from holdfast.cluster.simulation.network import Cut
+from holdfast.cluster.simulation.workload import session_door
+from holdfast.cluster.simulation.world import World
+
+SETTLED_MS = 1_500
+DEAD_MS = 2_000
+FOREVER = 1 << 62
+CLIENTS = ("c1", "c2", "c3")
+
+ELECTION_AND_SYNCS_MS = 100
+"""For the ballot, two promises and the first slot, each with a sync, and a resent message."""
+
+WITHIN_MS = TIMING.election_ms + TIMING.rank_ms + ELECTION_AND_SYNCS_MS
+"""The second follower has stood by then, should the first have died as well."""
+
+
+class Death(Enum):
+    """What happens to the leader."""
+
+    STOPPED = "stopped"
+    CUT_OFF = "cut off from all"
+    CUT_OFF_FROM_FOLLOWERS = "cut off from its followers"
+
+
+class Busy(Role[Granted | Released]):
+    """Acquires and releases a lock of its own, again and again, and notes when it is granted."""
+
+    def __init__(self, address: Address, host: Host, *, session: Address, lock: str) -> None:
+        super().__init__(address, host)
+        self.session = session
+        self.lock = lock
+        self.number = 0
+        self.granted_at: list[Instant] = []
+
+    def begin(self, now: Instant) -> Effects:
+        """Begin."""
+        del now
+        return [self._acquire()]
+
+    def handle(self, sender: Address, event: Granted | Released, now: Instant) -> Effects:
+        """Go on."""
+        del sender
+        match event:
+            case Granted():
+                self.granted_at.append(now)
+                release = Release(lock=self.lock, fence=event.fence, owner="busy")
+                return [Send(self.session, release)]
+            case Released():
+                return [self._acquire()]
+
+    def _acquire(self) -> Send:
+        self.number += 1
+        acquire = Acquire(lock=self.lock, owner="busy", request=self.number)
+        return Send(self.session, acquire)
+
+
+def busy_client(seat: Seat) -> Cast:
+    gates = tuple(address_of(member, "proxy") for member in ("n1", "n2", "n3"))
+    session = session_door(seat, gates)
+    arguments = {"session": session.address, "lock": seat.node}
+    return Cast((session, Spawn(address_of(seat.node, "busy"), Busy, arguments)))
+
+
+def world_of_three(seed: int, nodes: int = 3) -> World:
+    world = World(seed, Misfortune(delay_us=500, sync_us=2_000))
+    for number in range(nodes):
+        world.add(f"n{number + 1}", recipe_of("paxos"), member=True)
+    for client in CLIENTS:
+        world.add(client, busy_client, member=False)
+    world.power_on_all()
+    world.run(SETTLED_MS * NS_PER_MS)
+    return world
+
+
+def leader_of(world: World) -> str:
+    masters = {world.role_at(address_of(name, "proxy")).answering.master for name in world.members}
+    (leader,) = masters
+    return str(leader)
+
+
+def strike(world: World, leader: str, death: Death) -> None:
+    others = [name for name in world.members if name != leader]
+    if death is Death.STOPPED:
+        world.nodes[leader].pause()
+        return
+    if death is Death.CUT_OFF:
+        others += CLIENTS
+    links = [link for other in others for link in ((leader, other), (other, leader))]
+    world.network.cut(links, Cut(FOREVER, holds=True))
+
+
+def longest_gap_ms(world: World, ms: int) -> int:
+    """Return for how long at most nobody is granted a lock in the next ``ms``."""
+    times, before = [world.time], 0
+    for _ in range(ms):
+        world.run(world.time + NS_PER_MS)
+        clients = (world.role_at(address_of(name, "busy")) for name in CLIENTS)
+        grants = sum(len(client.granted_at) for client in clients)
+        if grants > before:
+            times.append(world.time)
+        before = grants
+    times.append(world.time)
+    return max(later - earlier for earlier, later in itertools.pairwise(times)) // NS_PER_MS
+
+
+@pytest.mark.parametrize("death", Death)
+@pytest.mark.parametrize("seed", range(3))
+def test_locks_are_granted_again_within_an_election_of_a_silent_death(
+    seed: int, death: Death
+) -> None:
+    world = world_of_three(seed)
+    leader, begun = leader_of(world), world.marks["paxos.ballot_begun"]
+
+    strike(world, leader, death)
+
+    assert longest_gap_ms(world, DEAD_MS) <= WITHIN_MS
+    others = [name for name in world.members if name != leader]
+    heirs = {world.role_at(address_of(name, "proxy")).answering.master for name in others}
+    assert len(heirs) == 1
+    assert leader not in heirs
+    if death is Death.STOPPED:  # Else the old leader stands in vain.
+        assert world.marks["paxos.ballot_begun"] == begun + 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_client_goes_on_when_the_first_two_leaders_of_five_nodes_stop(seed: int) -> None:
+    world = world_of_three(seed, nodes=5)
+    for _ in range(2):
+        leader = leader_of(world)
+        world.nodes[leader].pause()
+        world.members = tuple(name for name in world.members if name != leader)
+        assert longest_gap_ms(world, DEAD_MS) <= WITHIN_MS
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_notices_a_broken_link_stands_as_soon_as_the_lease_ends(seed: int) -> None:
+    """Links of this simulation sometimes break unnoticed, so it may be the second follower."""
+    world = world_of_three(seed)
+    begun, reigns = world.marks["paxos.ballot_begun"], world.marks["paxos.reign_begun"]
+
+    world.crash(leader_of(world))
+    within_ms = TIMING.lease_ms + TIMING.rank_ms + ELECTION_AND_SYNCS_MS
+    world.run(world.time + within_ms * NS_PER_MS)
+
+    assert world.marks["paxos.ballot_begun"] == begun + 1
+    assert world.marks["paxos.reign_begun"] == reigns + 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_that_all_stand_still_for_a_moment_elect_nobody(seed: int) -> None:
+    world = world_of_three(seed)
+    reigns = world.marks["paxos.reign_begun"]
+    for _ in range(4):
+        for node in world.nodes.values():
+            node.pause()
+        world.run(world.time + 1_200 * NS_PER_MS)
+        for node in world.nodes.values():
+            node.resume()
+        world.run(world.time + 1_000 * NS_PER_MS)
+
+    assert world.marks["paxos.reign_begun"] == reigns
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_client_that_stands_still_stays_where_it_is(seed: int) -> None:
+    world = world_of_three(seed)
+    left = world.marks["client.gate_silent"]
+    for _ in range(4):
+        for client in CLIENTS:
+            world.nodes[client].pause()
+        world.run(world.time + 1_000 * NS_PER_MS)
+        for client in CLIENTS:
+            world.nodes[client].resume()
+        world.run(world.time + 1_000 * NS_PER_MS)
+
+    assert world.marks["client.gate_silent"] == left
