@@ -68,5 +68,9 @@ class BakeryJudge:
 
     def crashed(self, node: str, boot: int) -> None:
         """Take note that a node died."""
-        del boot
+        self.election.crashed(node, boot)
         self.leases.crashed(node)
+
+    def disk_replaced(self, node: str) -> None:
+        """Take note that the disk of ``node``, which is off, was lost or is an old copy now."""
+        self.election.disk_replaced(node)
