@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,19 +31,27 @@ from holdfast.actors.bakery.message import (
 )
 from holdfast.actors.bakery.status import ClusterStatus
 from holdfast.actors.bootstrap import Bootstrap, bootstrap_of
-from holdfast.actors.bootstrap_message import Start, StopVoting
+from holdfast.actors.bootstrap_message import GroupConfig, Start, StopVoting
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Spawn
 from holdfast.actors.lock.message import Describe, Granted, NodeStatus, Reason, Refused
+from holdfast.actors.lock.session_message import Renew, Renewed
 from holdfast.actors.message import Event, Instant, address_of
 from holdfast.cluster.config import parse, starting_config
 from holdfast.cluster.node import Node
 from holdfast.cluster.ports import free_ports
-from holdfast.cluster.recipe import bakery
+from holdfast.cluster.recipe import Settings, bakery
 from holdfast.cluster.simulation.bakery_judge import BakeryJudge
+from holdfast.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
+from holdfast.cluster.simulation.bakery_run import draw_bakery_plan
 from holdfast.cluster.simulation.bakery_town import Town
+from holdfast.cluster.simulation.ground import Judge
 from holdfast.cluster.simulation.machine import HOST
 from holdfast.cluster.simulation.planting import Change, planted
+from holdfast.cluster.simulation.promise import promise_of
+from holdfast.cluster.simulation.run import Report, run_seed
+from holdfast.cluster.simulation.trace import Delivered
 from holdfast.cluster.simulation.violation import ViolationError
+from holdfast.cluster.simulation.world import World
 
 LONG_S = 30.0
 SEEDS = range(4)
@@ -212,6 +221,85 @@ def test_a_member_without_a_vote_serves_clients_and_is_never_chosen() -> None:
     assert town.serving() == ["n2", "n3"]
     assert door_of(town, "n1").errands.readiness.ready
     assert door_of(town, "n1").why_no_vote == LOST
+
+
+def test_a_hold_of_a_leader_that_came_back_without_a_vote_is_renewed_and_released() -> None:
+    town, judge = town_of(1)
+    town.start().ready()
+    town.until(lambda: len(town.serving()) == 3)
+    held = town.lock("n1", hold_ms=LONG_MS)  # n1 leads, so the hold is its own.
+    town.world.crash("n1")
+    town.world.nodes["n1"].disk.lose()
+    judge.disk_replaced("n1")
+    town.world.power_on("n1")
+    town.run(2_000)
+    town.number += 1
+    renew = Renew(
+        lock="x",
+        fence=held.fence,
+        hold_ms=LONG_MS,
+        session="u",
+        owner="ann",
+        request=town.number,
+    )
+    town.say("n2", renew)
+    town.until(lambda: bool(town.answers(Renewed)), 2_000)
+    waiting = town.acquire("n2", owner="ben")
+    town.release("n1", held)
+    assert town.granted(waiting, 2_000).fence > held.fence
+
+
+class DiskLoss:
+    """Replaces the disk of a member that crashed, once each, of a minority at most."""
+
+    def __init__(self, world: World, judge: BakeryJudge, random: Random) -> None:
+        self.world = world
+        self.judge = judge
+        self._random = random
+        self.left = random.sample(world.members, (len(world.members) - 1) // 2)
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        pass
+
+    def crashed(self, node: str, boot: int) -> None:
+        disk = self.world.nodes[node].disk
+        is_founded = any(
+            isinstance(one, GroupConfig) for one in disk.records().get("bootstrap", ())
+        )
+        if node in self.left and is_founded and self._random.random() < 1 / 2:
+            self.left.remove(node)
+            disk.lose()
+            self.judge.disk_replaced(node)
+            self.world.faults["disk lost"] += 1
+
+
+def run_with_disk_loss(seed: int, change: Change = unchanged) -> Report:
+    random = Random(f"{seed}/disk loss")
+
+    def judges(world: World) -> list[Judge]:
+        judge = BakeryJudge(world)
+        hunter = LeaderNemesis(world, tuple(Blow), 400)
+        hunter.begin()
+        return [judge, DiskLoss(world, judge, random), hunter]
+
+    return run_seed(
+        planted(bakery, change),
+        seed,
+        plan=draw_bakery_plan(seed),
+        promise=promise_of("bakery", Settings()),
+        judges=judges,
+    )
+
+
+def test_members_that_lose_their_disks_harm_nothing() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(12):
+        report = run_with_disk_loss(seed)
+        assert report.violation is None, f"seed {seed}: {report.violation}"
+        seen.update(report.faults)
+        seen.update(report.marks)
+    assert seen["disk lost"] > 0
+    assert seen["bootstrap.non_voting"] > 0
 
 
 # What a role counts
@@ -426,6 +514,11 @@ def broken(scenario: Scenario, change: Change) -> int:
 
 def test_an_unregistered_journal_that_votes_is_caught() -> None:
     assert broken(lost, votes_anyway) > 0
+
+
+def test_a_lost_disk_that_votes_is_caught_in_random_runs() -> None:
+    told = (run_with_disk_loss(seed, votes_anyway).violation for seed in range(40))
+    assert any("has lost its journal" in (violation or "") for violation in told)
 
 
 def test_a_group_that_a_majority_founds_is_caught() -> None:
