@@ -137,7 +137,7 @@ def server_of(settings: Settings, nodes: tuple[str, ...]) -> str:
 
 
 def bakery(seat: Seat) -> Cast:
-    """Seat cluster status, election, leader and door on every node; three of them lead."""
+    """Seat leader and door on every node, then election and cluster status; three of them lead."""
     settings = seat.settings
     terms = Terms(
         hold_ms=settings.bakery_hold_ms,
@@ -150,7 +150,9 @@ def bakery(seat: Seat) -> Cast:
         seat.nodes,
         seat.boot,
         seat.random,
-        seat.records_of("election"),
+        seat.journal,
+        journal=seat.journal_id,
+        date_ms=seat.first_stamp // US_PER_MS,
         terms=terms,
         priority=settings.bakery_priority,
         pid=settings.bakery_pid,

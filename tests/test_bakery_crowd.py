@@ -124,7 +124,7 @@ def test_with_less_than_a_majority_no_leader_serves_and_a_request_is_kept() -> N
 
 def test_ten_members_are_led_by_three_and_a_majority_is_six() -> None:
     """Scenarios 93, 94 and 96."""
-    town = Town(10)
+    town = Town(10).found()
     town.start(*town.names[:5])
     town.run(4_000)
     assert town.serving() == []

@@ -11,6 +11,7 @@ from holdfast.actors.bakery.config import (
     COPY_MS,
     OFF,
     Terms,
+    Voting,
     door_of,
     election_of,
     leader_of,
@@ -44,7 +45,14 @@ WHO = Who("ann", "o")
 def status() -> Rehearsal[ClusterStatus]:
     return Rehearsal(
         lambda host: ClusterStatus(
-            status_of("n1"), host, node="n1", members=MEMBERS, life=1, priority=14, pid=5
+            status_of("n1"),
+            host,
+            node="n1",
+            members=MEMBERS,
+            life=1,
+            priority=14,
+            pid=5,
+            voting=Voting({"n1": 11, "n2": 12, "n3": 13}, 11, True),
         )
     )
 
@@ -62,6 +70,7 @@ def beat_of(play: Rehearsal[ClusterStatus]) -> Beat:
         seating=Seating(0, (), 0),
         serving=0,
         waiting_ms=0,
+        journal=12,
     )
 
 

@@ -11,7 +11,7 @@ from holdfast.actors.client.message import HoldsLost
 from holdfast.actors.lock.message import Acquire, Granted, Reason, Refused
 from holdfast.actors.lock.session_message import HoldLost, Renew, Renewed
 from holdfast.actors.message import Instant
-from holdfast.cluster.simulation.bakery_bench import ANN, FENCE, Three
+from holdfast.cluster.simulation.bakery_bench import ANN, FENCE, LIVES, Three
 from holdfast.cluster.simulation.bakery_town import GRACE_MS, HOLD_MS, Town
 from holdfast.cluster.simulation.parley import ANN as USER
 from holdfast.cluster.simulation.parley import WATCHER, A, Parley, of, one
@@ -84,7 +84,7 @@ def three_connected(*voters: str) -> Three:
     three = Three()
     three.hold(*voters)
     for leader in three.leaders.values():
-        leader.clerk.connected = frozenset(three.leaders)
+        leader.clerk.connected = {one.node: one.life for one in LIVES}
     return three
 
 

@@ -39,7 +39,7 @@ def test_a_lock_is_granted_and_given_back_through_any_door() -> None:
 
 def test_a_request_before_there_are_leaders_is_kept() -> None:
     """Scenarios 40 and 42."""
-    town = Town(3).start("n1")
+    town = Town(3).found().start("n1")
     asked = town.acquire("n1")
     town.run(2_000)
     assert town.heard == []
@@ -49,7 +49,7 @@ def test_a_request_before_there_are_leaders_is_kept() -> None:
 
 def test_a_request_that_nobody_can_serve_ends_at_its_own_deadline_and_says_why() -> None:
     """Scenario 108."""
-    town = Town(3).start("n1")
+    town = Town(3).found().start("n1")
     asked = town.acquire("n1", wait_ms=500)
     town.until(lambda: bool(town.answers(Refused, asked)), 2_000)
     refused = town.answers(Refused, asked)[0]

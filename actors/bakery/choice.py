@@ -61,19 +61,21 @@ def can_hand_over(seating: Seating, members: Sequence[Member]) -> bool:
 def choose(seating: Seating, members: Sequence[Member], configured: int) -> Choice:
     """Return who shall lead after ``seating``.
 
+    A member that does not vote is never chosen. One that stops voting while it leads keeps
+    its seat: what leaders agree on is in their memory, and not in their journals.
+
     Args:
         seating: who leads, or led, as far as is known.
         members: who is connected.
         configured: how many members there are in all.
 
     """
-    up = majority(configured)
-    if len(members) < up:
-        text = f"cluster is down: {len(members)} of {configured} members are connected"
-        return Choice((), f"{text}, {up} are needed")
-    candidates = sorted((m for m in members if m.priority != OFF), key=identity_of)
+    voters = [member for member in members if member.votes]
+    if len(voters) < majority(configured):
+        return Choice((), _why_down(members, configured))
+    candidates = sorted((m for m in voters if m.priority != OFF), key=identity_of)
     offered = [Chosen(member.node, member.life) for member in candidates]
-    lacking = _why_too_few(len(offered), len(members), configured)
+    lacking = _why_too_few(len(offered), len(voters), configured)
     alive = living(seating, members)
     if seating.epoch == 0 or not can_hand_over(seating, members):
         return Choice((), lacking) if lacking else Choice(tuple(_seats(alive, offered)), "")
@@ -98,6 +100,16 @@ def _change(
     if len(alive) >= quorum(len(seating.leaders)):
         return NO_CHANGE
     return Choice((), lacking or f"{len(alive)} of {len(seating.leaders)} leaders are connected")
+
+
+def _why_down(members: Sequence[Member], configured: int) -> str:
+    text = f"cluster is down: {len(members)} of {configured} members are connected"
+    silent = [member.node for member in members if not member.votes]
+    if not silent:
+        return f"{text}, {majority(configured)} are needed"
+    verb = "does" if len(silent) == 1 else "do"
+    names = ", ".join(silent)
+    return f"{text}, of which {names} {verb} not vote; {majority(configured)} voters are needed"
 
 
 def _why_too_few(candidates: int, connected: int, configured: int) -> str:

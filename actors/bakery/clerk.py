@@ -19,6 +19,7 @@ from holdfast.actors.bakery.door_message import (
 from holdfast.actors.bakery.ending import Endings, not_held_here
 from holdfast.actors.bakery.entry import Key
 from holdfast.actors.bakery.event import Raise
+from holdfast.actors.bakery.message import Chosen
 from holdfast.actors.bakery.reception import problem_of
 from holdfast.actors.bakery.step_message import DropTicket, TicketDropped
 from holdfast.actors.bakery.ticket import Who
@@ -45,8 +46,8 @@ class Clerk:
         self.courses = courses
         self.endings = endings
         self.terms = terms
-        self.connected: frozenset[str] = frozenset()
-        """The members that this node is connected with."""
+        self.connected: dict[str, int] = {}
+        """The members that this node is connected with, each with its life."""
 
     def serve(self, door: Address, asked: FromDoor, now: Instant) -> list[Effect]:
         """Do what a door asks for."""
@@ -81,9 +82,15 @@ class Clerk:
             return []
         known = self.tickets.get(asked.lock, Key(asked.who, asked.request))
         owner = known.owner if known is not None else ""
-        if owner in self.office.others and owner in self.connected:
+        if self._can_serve(owner):
             return [Send(door, NotLeading(lock=asked.lock, who=asked.who, owner=owner))]
         return self.courses.open(door, asked, now)
+
+    def _can_serve(self, owner: str) -> bool:
+        """Return whether ``owner`` is another leader, connected in the life it was chosen in."""
+        office = self.office
+        life = self.connected.get(owner)
+        return life is not None and owner in office.others and Chosen(owner, life) in office.leaders
 
     def _on_unlock(self, door: Address, asked: Unlock, now: Instant) -> list[Effect]:
         if self.endings.known(door, asked.number):
@@ -101,7 +108,7 @@ class Clerk:
             asked = replace(asked, request=held.ticket.request)
         elif fence:
             for entry in known:  # Its owner knows under which number it holds.
-                if entry.owner in self.office.others and entry.owner in self.connected:
+                if self._can_serve(entry.owner):
                     word = NotLeading(lock=asked.lock, who=asked.who, owner=entry.owner)
                     return [Send(door, word)]
         found = self._forget(asked.lock, asked.who, asked.request, asked.fence)
@@ -153,8 +160,7 @@ class Clerk:
         if not held or held[0].is_over(now):
             return [Send(door, not_held_here(asked.number))]
         entry = held[0]
-        others = [name for name in self.office.others if name not in asked.missed]
-        if entry.owner in others and entry.owner in self.connected:
+        if entry.owner not in asked.missed and self._can_serve(entry.owner):
             word = NotLeading(lock=asked.lock, who=asked.who, owner=entry.owner)
             return [Send(door, word)]
         hold_ms = asked.hold_ms or entry.ticket.hold_ms

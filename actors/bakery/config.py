@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
@@ -54,6 +55,22 @@ class Terms:
     """No duration and no grace is shorter: who asks for one is refused."""
     wait_ms: int | None = OBTENTION_MS
     """The obtention timeout of those who say none; None for without limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voting:
+    """The journals that vote, and whether this node's is one of them."""
+
+    journals: Mapping[str, int]
+    """The registered journal of each member."""
+    journal: int
+    """The journal of this node."""
+    votes: bool
+    """Whether it is the registered one, and no old copy."""
+
+    def registers(self, member: str, journal: int) -> bool:
+        """Return whether ``member`` votes under ``journal``."""
+        return self.journals.get(member) == journal
 
 
 def later(now: Instant, after_ms: int) -> Instant:

@@ -27,6 +27,8 @@ def describe(
     reported: Reported,
     asked: Sequence[tuple[Address, Describe]],
     now: Instant,
+    *,
+    why_no_vote: str,
 ) -> list[Effect]:
     """Return the node's description for all who asked.
 
@@ -35,6 +37,9 @@ def describe(
     """
     readiness = errands.readiness
     leaders = tuple(leader.node for leader in readiness.leaders)
+    detail = readiness.detail
+    if why_no_vote and why_no_vote != detail:
+        detail = f"{detail}; {why_no_vote}"
     locks = tickets.locks
     if not tickets.serving and not readiness.ready:
         locks = _locks(node, errands, now)
@@ -46,7 +51,7 @@ def describe(
                 protocol="bakery",
                 nodes=members,
                 ready=readiness.ready,
-                detail=readiness.detail,
+                detail=detail,
                 uptime_ms=reported.uptime_ms,
                 counters=reported.counters,
                 locks=locks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.actors.bakery import door_wording as words
@@ -25,6 +26,7 @@ from holdfast.actors.bakery.event import DoorDue, ListTickets, Readiness, Tally
 from holdfast.actors.bakery.guest import Guests
 from holdfast.actors.bakery.ticket import Who
 from holdfast.actors.bakery.watching import Watchers
+from holdfast.actors.bootstrap_message import VotingStatus
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.lock.backend import Report, Reported
 from holdfast.actors.lock.cluster_message import Watch
@@ -77,6 +79,7 @@ Heard = (
     | Peeked
     | Abandon
     | Readiness
+    | VotingStatus
     | Tally
     | Reported
     | DoorDue
@@ -125,6 +128,10 @@ class Door(Role[Heard]):
         self.answering = Answering(node, members, self.errands, self.guests, self.asking)
         self.describing: list[tuple[Address, Describe]] = []
         self.tickets = Tally(serving=False, locks=())
+        self.why_no_vote = ""
+        """Why this node does not vote, in words; empty if it does, or while that is not known."""
+        self.is_seated = False
+        """Whether the group is known, so that the coordinator says how the election goes."""
         self.ticking = False
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
@@ -172,18 +179,28 @@ class Door(Role[Heard]):
     def _on_node(
         self,
         sender: Address,
-        event: Abandon | Readiness | Tally | Reported | DoorDue,
+        event: Abandon | Readiness | VotingStatus | Tally | Reported | DoorDue,
         now: Instant,
     ) -> list[Effect]:
         match event:
             case Abandon():
                 return self._on_abandon(sender, now)
             case Readiness():
+                self.is_seated = True
                 return [*self.errands.lead(event, now), *self.watchers.see(event)]
+            case VotingStatus():
+                return self._on_voting(event)
             case Reported():
                 asked, self.describing = self.describing, []
                 return describe(
-                    self.node, self.members, self.errands, self.tickets, event, asked, now
+                    self.node,
+                    self.members,
+                    self.errands,
+                    self.tickets,
+                    event,
+                    asked,
+                    now,
+                    why_no_vote=self.why_no_vote,
                 )
             case Tally():
                 self.tickets = event
@@ -191,6 +208,14 @@ class Door(Role[Heard]):
             case DoorDue():
                 self.ticking = False
                 return self._on_due(now)
+
+    def _on_voting(self, status: VotingStatus) -> list[Effect]:
+        """Take in why this node does not vote; before the first election nothing else is known."""
+        self.why_no_vote = status.why
+        if self.is_seated or not status.why:
+            return []
+        self.errands.readiness = replace(self.errands.readiness, detail=status.why)
+        return self.watchers.see(self.errands.readiness)
 
     def _on_abandon(self, asker: Address, now: Instant) -> list[Effect]:
         """Undo what a caller inside the process waited for: nobody is there any more."""

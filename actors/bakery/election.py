@@ -9,6 +9,7 @@ from holdfast.actors.bakery.bound import Bound
 from holdfast.actors.bakery.campaign import Campaign, Phase
 from holdfast.actors.bakery.choice import choose
 from holdfast.actors.bakery.config import (
+    Voting,
     door_of,
     election_of,
     later,
@@ -39,6 +40,7 @@ from holdfast.actors.bakery.message import (
 from holdfast.actors.bakery.pledge import Pledges, sound_proposal
 from holdfast.actors.bakery.reason import readiness
 from holdfast.actors.bakery.rivalry import Rivalry
+from holdfast.actors.bootstrap_message import StopVoting
 from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
 from holdfast.actors.role import Host, Role
@@ -59,11 +61,14 @@ RECORDS_MAX = 64
 """Records in the journal before what they say is written anew."""
 
 FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
-Heard = Seen | Raise | CampaignDue | Propose | Promised | Outbid | Merged | Vouch | Vouched
+Heard = FromPeer | Seen | Raise | CampaignDue | StopVoting
 
 
 class ElectionCoordinator(Role[Heard]):
-    """Keeps this member's word, and coordinates while no smaller member is connected.
+    """Keeps this member's word, and coordinates while no smaller voter is connected.
+
+    On a node that does not vote it learns who leads, for the door of its node; it promises
+    nothing, vouches for nothing and proposes nothing.
 
     Invariants: B1, B2; see the README of this folder.
 
@@ -73,6 +78,7 @@ class ElectionCoordinator(Role[Heard]):
         bound_ms: the longest lease where nobody asks for a longer one (ms).
         random: spreads proposals that compete.
         records: what the journal holds.
+        voting: which journals vote.
 
     """
 
@@ -86,11 +92,14 @@ class ElectionCoordinator(Role[Heard]):
         bound_ms: int,
         random: Random,
         records: Sequence[Message],
+        voting: Voting,
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.members = members
         self.bound_ms = bound_ms
+        self.voting = voting
+        self.is_voter = voting.votes
         self.pledges = Pledges.recover(records)
         self.written = len(records)
         self.seen: tuple[Member, ...] = ()
@@ -121,6 +130,10 @@ class ElectionCoordinator(Role[Heard]):
                 return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, CampaignDue())]
             case Raise():
                 return self.bound.begin(self.pledges.seating, event)
+            case StopVoting():
+                self.is_voter = False
+                given_up = self.campaign is not None
+                return self._give_up(now, "bakery.campaign_given_up") if given_up else ()
             case _:
                 return self._on_peer(sender, event, now)
 
@@ -129,6 +142,12 @@ class ElectionCoordinator(Role[Heard]):
         role = leader_of(member) if isinstance(event, Merged) else election_of(member)
         if member not in self.members or sender != role or not 0 < event.epoch <= EPOCH_MAX:
             return (Observe("bakery.stranger_elects"),)
+        if isinstance(event, Propose | Vouch) and not self.is_voter:
+            return (Observe("bakery.cannot_vote"),)
+        if isinstance(event, Promised | Vouched) and not self.voting.registers(
+            member, event.journal
+        ):
+            return (Observe("bakery.unregistered_vote"),)
         match event:
             case Propose():
                 return self._on_propose(sender, event, now)
@@ -155,7 +174,12 @@ class ElectionCoordinator(Role[Heard]):
         elif not pledges.has_promised(proposal):
             return (Send(sender, Outbid(epoch=pledges.promised)),)
         quiet_ms = pledges.quiet_ms(now)
-        promised = Promised(epoch=proposal.epoch, seating=pledges.seating, quiet_ms=quiet_ms)
+        promised = Promised(
+            epoch=proposal.epoch,
+            seating=pledges.seating,
+            quiet_ms=quiet_ms,
+            journal=self.voting.journal,
+        )
         return [*effects, Send(sender, promised)]
 
     def _on_promised(self, member: str, promised: Promised, now: Instant) -> Effects:
@@ -216,7 +240,8 @@ class ElectionCoordinator(Role[Heard]):
         effects = self._serve(now)
         self.rivalry.hear(self.pledges.seating, self.seen)
         campaign = self.campaign
-        coordinates = bool(self.seen) and self.seen[0].node == self.node
+        voters = [member.node for member in self.seen if member.votes]
+        coordinates = self.is_voter and voters[:1] == [self.node]
         if campaign is not None and (not coordinates or campaign.is_late(now)):
             effects += self._give_up(now, "bakery.campaign_given_up")
         elif campaign is not None and campaign.phase is Phase.WAITING:
@@ -229,7 +254,8 @@ class ElectionCoordinator(Role[Heard]):
     def _serve(self, now: Instant) -> list[Effect]:
         """Let the leader of this node serve once a majority knows the seating, durably (B2)."""
         seating = self.pledges.seating
-        heed = [m for m in self.seen if (m.promised, m.seating) == (seating.epoch, seating)]
+        voters = [member for member in self.seen if member.votes]
+        heed = [m for m in voters if (m.promised, m.seating) == (seating.epoch, seating)]
         if seating.epoch == 0 or len(heed) < majority(len(self.members)):
             return []
         self.healthy_at = now
@@ -277,7 +303,8 @@ class ElectionCoordinator(Role[Heard]):
         if (pledges.promised, pledges.seating.epoch) != (vouch.epoch, vouch.epoch):
             return (Observe("bakery.vouch_ignored"),)
         seating = pledges.seating._replace(bound_ms=max(pledges.seating.bound_ms, vouch.bound_ms))
-        vouched = Vouched(epoch=vouch.epoch, bound_ms=vouch.bound_ms)
+        journal = self.voting.journal
+        vouched = Vouched(epoch=vouch.epoch, bound_ms=vouch.bound_ms, journal=journal)
         return [*self._learn(seating, now), Send(sender, vouched)]
 
     def _standing(self, now: Instant) -> Send:

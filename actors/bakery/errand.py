@@ -147,9 +147,18 @@ class Errands:
         return [self.by_number[number] for number in self.of.get((lock, who), ())]
 
     def leaders(self) -> list[str]:
-        """Return the leaders that can be reached, in order of rank."""
+        """Return the leaders that can be reached, in order of rank.
+
+        A node that restarted is none, although its name is among them. It is chosen anew at
+        once if it votes; if it does not, it would be asked for ever.
+        """
         reachable = self.readiness.reachable
-        return [leader.node for leader in self.readiness.leaders if leader.node in reachable]
+        lives = {member.node: member.life for member in self.readiness.members}
+        return [
+            node
+            for node, life in self.readiness.leaders
+            if node in reachable and lives.get(node, life) == life
+        ]
 
     def say(self, errand: Errand, now: Instant) -> list[Effect]:
         """Say an errand to its leader, or to the next one if that is gone."""

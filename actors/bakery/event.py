@@ -21,6 +21,8 @@ class Member(NamedTuple):
     seating: Seating
     serving: int
     waiting_ms: int
+    votes: bool = True
+    """Whether it votes, under the journal that is registered for it."""
 
 
 @local
@@ -34,7 +36,7 @@ class Seen(Local):
 class Trust(Local):
     """From the cluster status, to the leader: a majority of the members answered a beat.
 
-    None of them had promised more than ``epoch`` then.
+    All of these vote, and none of them had promised more than ``epoch`` then.
     """
 
     epoch: int

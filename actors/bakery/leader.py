@@ -161,7 +161,7 @@ class Leader(Role[Heard]):
                 if event.epoch == self.office.epoch:
                     self.office.trusted_at = event.at
             case Seen():
-                self.clerk.connected = frozenset(member.node for member in event.members)
+                self.clerk.connected = {member.node: member.life for member in event.members}
             case ListTickets():
                 serving = self.office.serving
                 locks = tickets_of(self.tickets, now) if serving else ()

@@ -61,6 +61,9 @@ class Beat(Message):
     """The epoch in which I lead and serve, 0 for none."""
     waiting_ms: int
     """How long I, who coordinate, still wait until every lease is over (ms), 0 if I do not."""
+    journal: int = 0
+    """The id of the journal under which the sender votes, 0 if it does not vote. Only beats of
+    a registered journal count in a majority."""
 
 
 @message(0x41)
@@ -76,12 +79,14 @@ class Promised(Message):
     """I heed no lower epoch, and no other leaders in this one.
 
     ``quiet_ms`` is how long I have heeded no leader of ``seating`` already, in this life (ms).
+    ``journal`` is the id of the journal that keeps the promise.
     """
 
     epoch: int
     seating: Seating
     """The highest installed one that I know: no set of leaders after it has ever served."""
     quiet_ms: int
+    journal: int = 0
 
 
 @message(0x43)
@@ -133,10 +138,14 @@ class Vouch(Message):
 
 @message(0x4A)
 class Vouched(Message):
-    """I know, durably, that leases of ``epoch`` may last ``bound_ms``."""
+    """I know, durably, that leases of ``epoch`` may last ``bound_ms``.
+
+    ``journal`` is the id of the journal that keeps it.
+    """
 
     epoch: int
     bound_ms: int
+    journal: int = 0
 
 
 @message(0x4B)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.actors.bakery.config import (
     PRIORITY,
     Terms,
+    Voting,
     door_of,
     election_of,
     leader_of,
@@ -17,6 +18,8 @@ from holdfast.actors.bakery.door import Door
 from holdfast.actors.bakery.election import ElectionCoordinator
 from holdfast.actors.bakery.leader import Leader
 from holdfast.actors.bakery.status import ClusterStatus
+from holdfast.actors.bootstrap import Bootstrap, bootstrap_of, journals_of
+from holdfast.actors.bootstrap_message import GroupConfig
 from holdfast.actors.effect import Spawn
 from holdfast.actors.message import Message
 
@@ -29,20 +32,24 @@ def seat_bakery(
     members: tuple[str, ...],
     life: int,
     random: Random,
-    records: Sequence[Message],
+    records: Mapping[str, tuple[Message, ...]],
     *,
+    journal: int,
+    date_ms: int,
     terms: Terms | None = None,
     priority: int = PRIORITY,
     pid: int = 0,
 ) -> tuple[Spawn, ...]:
-    """Return the roles of ``node``, which is one of ``members``.
+    """Return the roles of ``node``; cluster status and coordinator begin once its group is known.
 
     Args:
         node: the member they are for.
         members: all of them, in any order.
         life: of this node: drawn anew at each start.
         random: spreads proposals, and begins round robins; one of this node's own.
-        records: what the coordinator's journal holds, oldest first.
+        records: what the journal holds, by the name of the role that wrote it, oldest first.
+        journal: the id of that journal.
+        date_ms: when this life began (ms since 1970).
         terms: the durations; the same everywhere.
         priority: 1 to 14, the smaller the likelier to lead; `OFF` for never.
         pid: of the process.
@@ -52,11 +59,31 @@ def seat_bakery(
     ordered = tuple(sorted(members))
     known = {"node": node, "members": ordered}
     status = {**known, "life": life, "priority": priority, "pid": pid}
+    kept = records.get("election", ())
     bound_ms = terms.hold_ms + terms.grace_ms
-    election = {**known, "bound_ms": bound_ms, "random": random, "records": records}
+    election = {**known, "bound_ms": bound_ms, "random": random, "records": kept}
+
+    def seat(group: GroupConfig, votes: bool) -> tuple[Spawn, ...]:
+        voting = Voting(journals_of(group), journal, votes)
+        return (
+            Spawn(election_of(node), ElectionCoordinator, {**election, "voting": voting}),
+            Spawn(status_of(node), ClusterStatus, {**status, "voting": voting}),
+        )
+
+    bootstrap = {
+        "members": ordered,
+        "journal": journal,
+        "boot": life,
+        "date_ms": date_ms,
+        "records": records.get("bootstrap", ()),
+        "durable": True,
+        "seat": seat,
+        "voting": (election_of(node), status_of(node)),
+        "listener": door_of(node),
+    }
+    leader = {**known, "life": life, "terms": terms}
     return (
-        Spawn(leader_of(node), Leader, {**known, "life": life, "terms": terms}),
-        Spawn(door_of(node), Door, {**known, "terms": terms, "random": random, "life": life}),
-        Spawn(election_of(node), ElectionCoordinator, election),
-        Spawn(status_of(node), ClusterStatus, status),
+        Spawn(leader_of(node), Leader, leader),
+        Spawn(door_of(node), Door, {**leader, "random": random}),
+        Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )

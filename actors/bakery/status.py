@@ -9,6 +9,7 @@ from holdfast.actors.bakery.config import (
     LEADERS_MAX,
     OFF,
     SILENT_MS,
+    Voting,
     election_of,
     leader_of,
     majority,
@@ -16,6 +17,7 @@ from holdfast.actors.bakery.config import (
 )
 from holdfast.actors.bakery.event import BeatDue, Member, Seen, Serving, Standing, Trust
 from holdfast.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Seating
+from holdfast.actors.bootstrap_message import StopVoting
 from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
 from holdfast.actors.link import LinkDown
 from holdfast.actors.message import Address, Instant, ms_between, node_of
@@ -49,11 +51,15 @@ class Peer:
         return self.beat is not None and not self.down and late < SILENT_MS
 
 
-class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
+Heard = Beat | BeatDue | LinkDown | Standing | Serving | StopVoting
+
+
+class ClusterStatus(Role[Heard]):
     """Tells the coordinator of its node who is connected, and the leader whether it is trusted.
 
     Only members that were configured count, and only those that hear us, too: a link that
-    carries one way would have a node elected that cannot answer.
+    carries one way would have a node elected that cannot answer. A member that does not vote
+    is connected like any other, and counts in no majority.
 
     Args:
         node: this node.
@@ -61,6 +67,7 @@ class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
         life: of this node.
         priority: 1 to 14, or `OFF`.
         pid: of its process.
+        voting: which journals vote.
 
     """
 
@@ -74,6 +81,7 @@ class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
         life: int,
         priority: int,
         pid: int,
+        voting: Voting,
     ) -> None:
         super().__init__(address, host)
         self.node = node
@@ -81,6 +89,8 @@ class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
         self.life = life
         self.priority = priority
         self.pid = pid
+        self.voting = voting
+        self.is_voter = voting.votes
         self.number = 0
         self.said: dict[int, Instant] = {}
         self.peers = {member: Peer() for member in members if member != node}
@@ -92,12 +102,7 @@ class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
         """Say that this node is there."""
         return [*self._beat(now), Wake(BEAT_MS, BeatDue()), *self._tell(now)]
 
-    def handle(
-        self,
-        sender: Address,
-        event: Beat | BeatDue | LinkDown | Standing | Serving,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Take in a beat, or what the next ones are to say."""
         match event:
             case Beat():
@@ -113,6 +118,9 @@ class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
                 return [*self._beat(now), *self._tell(now)]
             case Serving():
                 self.serving = event.epoch
+                return [*self._beat(now), *self._tell(now)]
+            case StopVoting():
+                self.is_voter = False
                 return [*self._beat(now), *self._tell(now)]
 
     def _beat(self, now: Instant) -> list[Effect]:
@@ -134,6 +142,7 @@ class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
                     seating=self.standing.seating,
                     serving=self.serving,
                     waiting_ms=self.standing.waiting_ms,
+                    journal=self.voting.journal if self.is_voter else 0,
                 ),
             )
             for name, peer in self.peers.items()
@@ -156,7 +165,13 @@ class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
             if late:
                 return (Observe("bakery.late_beat"),)
         peer.beat, peer.heard_at, peer.said_at, peer.down = beat, now, said_at, False
+        if beat.journal and not self._votes(node_of(sender), beat):
+            return [Observe("bakery.unregistered_vote"), *self._tell(now)]
         return self._tell(now)
+
+    def _votes(self, member: str, beat: Beat) -> bool:
+        """Return whether ``member`` votes, under the journal that is registered for it."""
+        return beat.journal != 0 and self.voting.registers(member, beat.journal)
 
     def _tell(self, now: Instant) -> list[Effect]:
         """Tell the coordinator what is new, and the leader how much it is trusted."""
@@ -171,10 +186,14 @@ class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
         return effects
 
     def _trust(self, now: Instant) -> list[Effect]:
-        """Say since when a majority, none of which had promised more, has answered."""
-        said = [now] if self.standing.promised <= self.serving else []
-        for peer in self.peers.values():
-            if peer.beat is not None and peer.beat.promised <= self.serving:
+        """Say since when a majority, none of which had promised more, has answered.
+
+        Only voters count: what another node promised does not bind it in its next life.
+        """
+        said = [now] if self.is_voter and self.standing.promised <= self.serving else []
+        for name, peer in self.peers.items():
+            beat = peer.beat
+            if beat is not None and beat.promised <= self.serving and self._votes(name, beat):
                 said.append(peer.said_at)
         enough = majority(len(self.members))
         if len(said) < enough:
@@ -193,6 +212,7 @@ class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
             own.seating,
             self.serving,
             own.waiting_ms,
+            self.is_voter,
         )
         others = [
             Member(
@@ -204,6 +224,7 @@ class ClusterStatus(Role[Beat | BeatDue | LinkDown | Standing | Serving]):
                 peer.beat.seating,
                 peer.beat.serving,
                 peer.beat.waiting_ms,
+                self._votes(name, peer.beat),
             )
             for name, peer in self.peers.items()
             if peer.beat is not None and peer.connected(now)

@@ -67,7 +67,8 @@ class Watchers:
 
     def see(self, readiness: Readiness) -> list[Effect]:
         """Take in how the cluster is; answer all who wait, if that is new."""
-        connected = len(readiness.reachable)
+        silent = sum(not member.votes for member in readiness.members)
+        connected = len(readiness.reachable) - silent
         scene = Scene(
             connected >= majority(self.configured),
             connected >= self.configured,

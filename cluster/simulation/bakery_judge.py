@@ -50,6 +50,7 @@ class BakeryJudge:
         self.votes = VotesJudge(world, blame, self.election, clocks_true=true)
         self.drops = DropsJudge(world, blame)
         self.leases = LeasesJudge(world, blame, clocks_true=true)
+        world.disk_watchers.append(self.disk_replaced)
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
         """Judge one event, and what the role that handled it wants."""
@@ -68,5 +69,9 @@ class BakeryJudge:
 
     def crashed(self, node: str, boot: int) -> None:
         """Take note that a node died."""
-        del boot
+        self.election.crashed(node, boot)
         self.leases.crashed(node)
+
+    def disk_replaced(self, node: str) -> None:
+        """Take note that the disk of ``node``, which is off, was lost or is an old copy now."""
+        self.election.disk_replaced(node)

@@ -36,6 +36,16 @@ class ElectionJudge:
         """By member and epoch: the true time at which it had promised more."""
         self.exported: dict[tuple[str, int], int] = {}
         """By leader and life: the highest epoch for which it gave its table away."""
+        self.voted: dict[str, int] = {}
+        """The journal under which each member promised first. No other one ever votes for it."""
+        self.lives: dict[str, list[int]] = {}
+        """Of each member, the lives that ended."""
+        self.said: dict[tuple[str, int], tuple[int, int]] = {}
+        """By member and life: the highest seating that its beats said it knew."""
+        self.gone: dict[str, list[int]] = {}
+        """Of a member whose disk was replaced, the lives before that."""
+        self.replaced_at: dict[str, int] = {}
+        """The true time at which the disk of a member was replaced last."""
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
         """Judge what a coordinator or a leader heard and wants."""
@@ -43,6 +53,7 @@ class ElectionJudge:
         match event:
             case Beat():
                 self._seated(event.seating.epoch, event.seating.leaders)
+                self._said(node_of(delivered.sender), delivered.boot, event.seating)
             case Promised():
                 self._heard(node_of(delivered.sender), delivered.boot, event)
             case Serve() if delivered.to == leader_of(delivered.node):
@@ -61,8 +72,32 @@ class ElectionJudge:
                 key = (delivered.node, boot)
                 self.exported[key] = max(self.exported.get(key, 0), event.epoch)
 
+    def crashed(self, node: str, boot: int) -> None:
+        """Take note that ``node`` died in its life ``boot``."""
+        self.lives.setdefault(node, []).append(boot)
+
+    def disk_replaced(self, node: str) -> None:
+        """Take note that the disk of ``node``, which is off, was lost or is an old copy now.
+
+        What the lost one said that it knew still counts for a seating: that member votes for
+        nothing else any more.
+        """
+        self.gone[node] = list(self.lives.get(node, ()))
+        self.replaced_at[node] = self.world.time
+
+    def _said(self, node: str, boot: int, seating: Seating) -> None:
+        self.said[node, boot] = max(_height(seating), self.said.get((node, boot), (0, 0)))
+
+    def _is_another(self, node: str) -> bool:
+        """Return whether the journal of ``node`` is not the one under which it voted."""
+        journal = self.world.nodes[node].disk.journal_id
+        return self.voted.get(node, journal) != journal
+
     def _promises(self, delivered: Delivered, boot: int, promised: Promised) -> None:
         node, epoch = delivered.node, promised.epoch
+        self.voted.setdefault(node, self.world.nodes[node].disk.journal_id)
+        if self._is_another(node):
+            self.blame("B1", f"{node} promises epoch {epoch}, and has lost its journal")
         role: Any = self.world.role_at(delivered.to)
         leaders = role.pledges.leaders if role.pledges.promised == epoch else ()
         before, chosen = self.kept.get(node, (0, ()))
@@ -105,10 +140,16 @@ class ElectionJudge:
             self.blame("B3", f"{node} serves in epoch {serve.epoch}, and lives anew")
 
     def _knows(self, member: str, serve: Serve) -> bool:
+        wanted = (serve.epoch, serve.bound_ms)
+        past = [self.said.get((member, life), (0, 0)) for life in self.gone.get(member, ())]
+        if max(past, default=(0, 0)) >= wanted:
+            return True
+        if self._is_another(member):
+            return False
         records = self.world.nodes[member].disk.records().get("election", ())
         known = [record.seating for record in records if isinstance(record, Install)]
         best = max(known, key=_height, default=None)
-        return best is not None and _height(best) >= (serve.epoch, serve.bound_ms)
+        return best is not None and _height(best) >= wanted
 
     def heeds(self, node: str, epoch: int, what: str) -> None:
         """Judge that a leader speaks in an epoch."""
@@ -121,8 +162,13 @@ class ElectionJudge:
         """Return whether a majority had promised nothing above ``epoch`` so long ago."""
         then = self.world.time - trust_ms * NS_PER_MS
         members = self.world.members
-        late = [name for name in members if self.left_at.get((name, epoch), then) < then]
-        return len(members) - len(late) >= majority(len(members))
+        late = {name for name in members if self.left_at.get((name, epoch), then) < then}
+        lost = {
+            name
+            for name in members
+            if self._is_another(name) and self.replaced_at.get(name, then) < then
+        }
+        return len(members) - len(late | lost) >= majority(len(members))
 
 
 def _height(seating: Seating) -> tuple[int, int]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from holdfast.actors.bakery.config import leader_of
+from holdfast.actors.bootstrap_message import GroupConfig, Voter
 from holdfast.actors.effect import Effects, Send, Spawn
 from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp
 from holdfast.actors.lock.message import (
@@ -107,6 +109,17 @@ class Town:
         """What the user heard, in order."""
         user: User = self.world.role_at(Address("u/user"))
         return user.heard
+
+    def found(self) -> Town:
+        """Let all members have met in the past: their disks hold nothing but their group."""
+        disks = {name: self.world.nodes[name].disk for name in self.names}
+        for name, disk in disks.items():
+            disk.open(Random(f"{self.seed}/journal/{name}"))
+        voters = tuple(Voter(name, disk.journal_id) for name, disk in sorted(disks.items()))
+        for disk in disks.values():
+            disk.append("bootstrap", GroupConfig(to=0, founded_ms=1, voters=voters))
+            disk.sync()
+        return self
 
     def start(self, *names: str) -> Town:
         """Switch on some members, or all, and the user."""

@@ -69,6 +69,8 @@ class DiskFaults:
         self.replaced.append(name)
         self.world.faults[what] += 1
         self.world.mishap(name, what)
+        for watch in self.world.disk_watchers:
+            watch(name)
 
     def _choose(self) -> str | None:
         most = (len(self.world.members) - 1) // 2

@@ -66,7 +66,7 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
     """
     match protocol:
         case "bakery":
-            return Promise(survives=KEEPS_DISKS, sessions=True, leases=True, drift_ppm=DRIFT_PPM)
+            return Promise(survives=EVERYTHING, sessions=True, leases=True, drift_ppm=DRIFT_PPM)
         case "lamport":
             return Promise(survives=KEEPS_DISKS, hold_ends_with_gate=True)
         case "paxos":

@@ -51,6 +51,8 @@ class World:
         self.trace = Trace()
         self.deliveries = 0
         self.judges: list[Judge] = []
+        self.disk_watchers: list[Callable[[str], None]] = []
+        """Called with each node whose disk was replaced by another one."""
         self.members: tuple[str, ...] = ()
         self.nodes: dict[str, SimulatedNode] = {}
         self.links = Links(self.nodes, self.streams.nodes, self.after)

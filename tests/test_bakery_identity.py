@@ -1,0 +1,591 @@
+"""`bakery`: only registered journals vote. Lost and old journals, simulated and real."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.actors.bakery.choice import NO_CHANGE, choose
+from holdfast.actors.bakery.config import OFF, Voting, election_of, leader_of, status_of
+from holdfast.actors.bakery.door import Door
+from holdfast.actors.bakery.election import ElectionCoordinator
+from holdfast.actors.bakery.event import BeatDue, Member, Seen, Serve, Serving, Trust
+from holdfast.actors.bakery.message import (
+    NOBODY,
+    Beat,
+    Chosen,
+    Install,
+    Promised,
+    Propose,
+    Seating,
+    Vouch,
+    Vouched,
+)
+from holdfast.actors.bakery.status import ClusterStatus
+from holdfast.actors.bootstrap import Bootstrap, bootstrap_of
+from holdfast.actors.bootstrap_message import GroupConfig, Start, StopVoting
+from holdfast.actors.effect import Effect, Effects, Observe, Send, Spawn
+from holdfast.actors.lock.message import Describe, Granted, NodeStatus, Reason, Refused
+from holdfast.actors.lock.session_message import Renew, Renewed
+from holdfast.actors.message import Event, Instant, address_of
+from holdfast.cluster.config import parse, starting_config
+from holdfast.cluster.node import Node
+from holdfast.cluster.ports import free_ports
+from holdfast.cluster.recipe import Settings, bakery
+from holdfast.cluster.simulation.bakery_judge import BakeryJudge
+from holdfast.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
+from holdfast.cluster.simulation.bakery_run import draw_bakery_plan
+from holdfast.cluster.simulation.bakery_town import Town
+from holdfast.cluster.simulation.ground import Judge
+from holdfast.cluster.simulation.machine import HOST
+from holdfast.cluster.simulation.planting import Change, planted
+from holdfast.cluster.simulation.promise import promise_of
+from holdfast.cluster.simulation.run import Report, run_seed
+from holdfast.cluster.simulation.trace import Delivered
+from holdfast.cluster.simulation.violation import ViolationError
+from holdfast.cluster.simulation.world import World
+
+LONG_S = 30.0
+SEEDS = range(4)
+NAMES = ("n1", "n2", "n3")
+JOURNALS = {"n1": 11, "n2": 12, "n3": 13}
+T0 = Instant(10**12)
+LOST = (
+    "n1 lost its journal: it serves, but does not vote. Keep a majority of the other members "
+    "running"
+)
+LONG_MS = 15_000
+"""A lease that outlives every scenario."""
+
+
+def unchanged(spawn: Spawn) -> Spawn:
+    return spawn
+
+
+def town_of(
+    seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
+) -> tuple[Town, BakeryJudge]:
+    town = Town(3, seed=seed, recipe=planted(bakery, change))
+    judge = BakeryJudge(town.world, judged)
+    town.world.judges.append(judge)
+    return town, judge
+
+
+def door_of(town: Town, node: str) -> Door:
+    door: Door = town.world.role_at(address_of(node, "proxy"))
+    return door
+
+
+def elect_without_n3(town: Town) -> Granted:
+    """Have n1 and n2 elect an epoch that n3 never hears of, and grant a long lease in it."""
+    town.start().ready()
+    town.until(lambda: len(town.serving()) == 3)
+    town.world.crash("n3")
+    epoch = town.epoch()
+    town.world.crash("n2")
+    town.run(100)
+    town.world.power_on("n2")
+    town.until(lambda: town.epoch() > epoch)
+    return town.lock("n1", hold_ms=LONG_MS)
+
+
+def lost(
+    seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
+) -> tuple[Town, Granted, int]:
+    """Let n2 lose its disk, and be alone with n3, which never heard of the last epoch."""
+    town, judge = town_of(seed, change, judged)
+    first = elect_without_n3(town)
+    for name in ("n1", "n2"):
+        town.world.crash(name)
+    town.world.nodes["n2"].disk.lose()
+    judge.disk_replaced("n2")
+    for name in ("n2", "n3"):
+        town.world.power_on(name)
+    second = town.acquire("n3", owner="ben")
+    town.run(5_000)
+    return town, first, second
+
+
+def old_copy(
+    seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
+) -> tuple[Town, Granted, int]:
+    """Let n2 begin from a copy of its disk that is two lives old; n3 knows of the second one."""
+    town, judge = town_of(seed, change, judged)
+    town.start().ready()
+    town.until(lambda: len(town.serving()) == 3)
+    copy = town.world.nodes["n2"].disk.copy()
+    epoch = town.epoch()
+    town.world.crash("n2")
+    town.run(100)
+    town.world.power_on("n2")
+    town.until(lambda: town.epoch() > epoch and len(town.serving()) == 3)
+    first = elect_without_n3(town)
+    for name in ("n1", "n2"):
+        town.world.crash(name)
+    town.world.nodes["n2"].disk.restore(copy)
+    judge.disk_replaced("n2")
+    for name in ("n2", "n3"):
+        town.world.power_on(name)
+    second = town.acquire("n3", owner="ben")
+    town.run(5_000)
+    return town, first, second
+
+
+def never_all_there(
+    seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
+) -> tuple[Town, int, int]:
+    """Start n1 and n2 alone, then n1 with another disk and n3 alone."""
+    town, judge = town_of(seed, change, judged)
+    town.start("n1", "n2")
+    first = town.acquire("n1", hold_ms=LONG_MS)
+    town.run(3_000)
+    for name in ("n1", "n2"):
+        town.world.crash(name)
+    town.world.nodes["n1"].disk.lose()
+    judge.disk_replaced("n1")
+    for name in ("n1", "n3"):
+        town.world.power_on(name)
+    second = town.acquire("n3", owner="ben")
+    town.run(3_000)
+    return town, first, second
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("scenario", [lost, old_copy])
+def test_a_journal_that_was_lost_or_is_old_does_not_help_to_promise_an_epoch_again(
+    scenario: Callable[[int], tuple[Town, Granted, int]], seed: int
+) -> None:
+    town, first, second = scenario(seed)
+    assert town.answers(Granted, second) == []
+    assert town.world.marks["bootstrap.non_voting"] == 1
+    assert "it serves, but does not vote" in door_of(town, "n2").why_no_vote
+    assert door_of(town, "n3").errands.readiness.detail == (
+        "cluster is down: 2 of 3 members are connected, of which n2 does not vote; 2 voters are "
+        "needed"
+    )
+
+    town.world.power_on("n1")  # It knows that the lease may still live.
+    town.run(3_000)
+    assert town.answers(Granted, second) == []
+    third = town.acquire("n3", owner="eve")
+    assert town.granted(third, 2 * LONG_MS).fence > first.fence
+    assert "n2" not in town.serving()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_members_of_three_found_no_group(seed: int) -> None:
+    town, first, second = never_all_there(seed)
+    assert town.answers(Granted) == []
+    waiting = "waiting for n2: a new cluster begins when all its members have met once"
+    assert door_of(town, "n1").errands.readiness.detail == waiting
+
+    town.world.power_on("n2")
+    assert town.granted(second).fence > 0
+    assert town.answers(Granted, first) == []
+
+
+def test_a_client_is_told_which_member_a_new_cluster_waits_for() -> None:
+    town, _ = town_of(1)
+    town.start("n1", "n3")
+    asked = town.acquire("n1", wait_ms=500)
+    town.until(lambda: bool(town.answers(Refused, asked)))
+    (refused,) = town.answers(Refused, asked)
+    assert refused.reason is Reason.UNAVAILABLE
+    assert "bakery grants nothing now: waiting for n2: a new cluster begins" in refused.detail
+
+
+def test_a_member_without_a_vote_serves_clients_and_is_never_chosen() -> None:
+    town, judge = town_of(1)
+    town.start().ready()
+    town.until(lambda: len(town.serving()) == 3)
+    town.world.crash("n1")
+    town.world.nodes["n1"].disk.lose()
+    judge.disk_replaced("n1")
+    town.run(2_000)
+    town.world.power_on("n1")
+    town.run(2_000)
+    fences: list[int] = []
+    for owner in ("ann", "ben"):
+        granted = town.lock("n1", owner=owner)
+        fences.append(granted.fence)
+        town.release("n1", granted)
+    assert fences == sorted(set(fences))
+    assert town.serving() == ["n2", "n3"]
+    assert door_of(town, "n1").errands.readiness.ready
+    assert door_of(town, "n1").why_no_vote == LOST
+
+
+def test_a_hold_of_a_leader_that_came_back_without_a_vote_is_renewed_and_released() -> None:
+    town, judge = town_of(1)
+    town.start().ready()
+    town.until(lambda: len(town.serving()) == 3)
+    held = town.lock("n1", hold_ms=LONG_MS)  # n1 leads, so the hold is its own.
+    town.world.crash("n1")
+    town.world.nodes["n1"].disk.lose()
+    judge.disk_replaced("n1")
+    town.world.power_on("n1")
+    town.run(2_000)
+    town.number += 1
+    renew = Renew(
+        lock="x",
+        fence=held.fence,
+        hold_ms=LONG_MS,
+        session="u",
+        owner="ann",
+        request=town.number,
+    )
+    town.say("n2", renew)
+    town.until(lambda: bool(town.answers(Renewed)), 2_000)
+    waiting = town.acquire("n2", owner="ben")
+    town.release("n1", held)
+    assert town.granted(waiting, 2_000).fence > held.fence
+
+
+class DiskLoss:
+    """Replaces the disk of a member that crashed, once each, of a minority at most."""
+
+    def __init__(self, world: World, judge: BakeryJudge, random: Random) -> None:
+        self.world = world
+        self.judge = judge
+        self._random = random
+        self.left = random.sample(world.members, (len(world.members) - 1) // 2)
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        pass
+
+    def crashed(self, node: str, boot: int) -> None:
+        disk = self.world.nodes[node].disk
+        is_founded = any(
+            isinstance(one, GroupConfig) for one in disk.records().get("bootstrap", ())
+        )
+        if node in self.left and is_founded and self._random.random() < 1 / 2:
+            self.left.remove(node)
+            disk.lose()
+            self.judge.disk_replaced(node)
+            self.world.faults["disk lost"] += 1
+
+
+def run_with_disk_loss(seed: int, change: Change = unchanged) -> Report:
+    random = Random(f"{seed}/disk loss")
+
+    def judges(world: World) -> list[Judge]:
+        judge = BakeryJudge(world)
+        hunter = LeaderNemesis(world, tuple(Blow), 400)
+        hunter.begin()
+        return [judge, DiskLoss(world, judge, random), hunter]
+
+    return run_seed(
+        planted(bakery, change),
+        seed,
+        plan=draw_bakery_plan(seed),
+        promise=promise_of("bakery", Settings()),
+        judges=judges,
+    )
+
+
+def test_members_that_lose_their_disks_harm_nothing() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(12):
+        report = run_with_disk_loss(seed)
+        assert report.violation is None, f"seed {seed}: {report.violation}"
+        seen.update(report.faults)
+        seen.update(report.marks)
+    assert seen["disk lost"] > 0
+    assert seen["bootstrap.non_voting"] > 0
+
+
+# What a role counts
+
+
+VOTING = Voting(JOURNALS, JOURNALS["n1"], True)
+NOT_VOTING = Voting(JOURNALS, 99, False)
+LEADERS = tuple(Chosen(name, 1) for name in NAMES)
+SEATING = Seating(1, LEADERS, 1_000)
+PROPOSAL = Propose(epoch=2, leaders=LEADERS)
+
+
+def member(
+    name: str, *, votes: bool = True, seating: Seating = SEATING, priority: int = 14
+) -> Member:
+    return Member(name, 1, priority, 1, seating.epoch, seating, 0, 0, votes)
+
+
+def election(voting: Voting = VOTING, node: str = "n1") -> ElectionCoordinator:
+    role = ElectionCoordinator(
+        election_of(node),
+        HOST,
+        node=node,
+        members=NAMES,
+        bound_ms=1_000,
+        random=Random(1),
+        records=(Install(seating=SEATING),),
+        voting=voting,
+    )
+    role.begin(T0)
+    return role
+
+
+def sent(effects: Effects, kind: type[Event]) -> list[Any]:
+    sends = [effect.message for effect in effects if isinstance(effect, Send)]
+    return [message for message in sends if isinstance(message, kind)]
+
+
+def test_a_promise_and_what_is_vouched_for_name_the_journal_that_keeps_them() -> None:
+    promised = sent(election().handle(election_of("n2"), PROPOSAL, T0), Promised)
+    vouch = Vouch(epoch=1, bound_ms=5_000)
+    vouched = sent(election().handle(election_of("n2"), vouch, T0), Vouched)
+
+    assert [one.journal for one in (*promised, *vouched)] == [11, 11]
+
+
+def test_a_node_that_does_not_vote_neither_promises_nor_vouches() -> None:
+    stopped = election()
+    stopped.handle(bootstrap_of("n1"), StopVoting(), T0)
+    for role in (election(NOT_VOTING), stopped):
+        for asked in (PROPOSAL, Vouch(epoch=1, bound_ms=5_000)):
+            effects = role.handle(election_of("n2"), asked, T0)
+            assert list(effects) == [Observe("bakery.cannot_vote")]
+
+
+@pytest.mark.parametrize("journal", [0, 99])
+@pytest.mark.parametrize(
+    "vote",
+    [
+        Promised(epoch=2, seating=SEATING, quiet_ms=0),
+        Vouched(epoch=1, bound_ms=5_000),
+    ],
+)
+def test_a_vote_of_a_journal_that_is_not_registered_is_refused_and_counted(
+    vote: Promised | Vouched, journal: int
+) -> None:
+    effects = election().handle(election_of("n2"), replace(vote, journal=journal), T0)
+    assert list(effects) == [Observe("bakery.unregistered_vote")]
+
+
+def test_a_leader_serves_once_a_majority_of_voters_knows_its_seating() -> None:
+    role = election()
+    few = (member("n1"), member("n2", votes=False), member("n3", seating=NOBODY))
+    assert sent(role.handle(status_of("n1"), Seen(members=few), T0), Serve) == []
+
+    enough = (member("n1"), member("n2", votes=False), member("n3"))
+    assert len(sent(role.handle(status_of("n1"), Seen(members=enough), T0), Serve)) == 1
+
+
+def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote() -> None:
+    former = Seating(1, (Chosen("n1", 9), *LEADERS[1:]), 1_000)  # n1 restarted since.
+    for votes in (True, False):
+        seen = (member("n1", votes=votes), member("n2"), member("n3"))
+        for node in ("n1", "n2"):
+            role = election(NOT_VOTING if node == "n1" and not votes else VOTING, node)
+            role.pledges.seating = former._replace(leaders=former.leaders[:2])
+            effects = role.handle(status_of(node), Seen(members=seen), T0)
+            assert bool(sent(effects, Propose)) is (node == ("n1" if votes else "n2"))
+
+
+def test_no_node_without_a_vote_is_chosen_or_counted_for_a_majority() -> None:
+    seen = [member("n1", votes=False), member("n2"), member("n3")]
+    assert [one.node for one in choose(NOBODY, seen, 3).leaders] == ["n2", "n3"]
+    choice = choose(NOBODY, [member("n1", votes=False), member("n3")], 3)
+    assert choice.leaders == ()
+    assert choice.why_not == (
+        "cluster is down: 2 of 3 members are connected, of which n1 does not vote; 2 voters are "
+        "needed"
+    )
+
+
+def test_a_leader_that_stops_voting_keeps_its_seat() -> None:
+    seen = [member("n1", votes=False), member("n2"), member("n3")]
+    assert choose(SEATING, seen, 3) == NO_CHANGE
+
+
+def test_priority_off_and_no_vote_are_two_things() -> None:
+    seen = [member("n1", priority=OFF), member("n2", votes=False), member("n3")]
+    assert choose(NOBODY, seen, 3).why_not == "too few candidates: 1 connected, 2 are needed"
+
+
+def cluster_status(voting: Voting = VOTING) -> ClusterStatus:
+    role = ClusterStatus(
+        status_of("n1"),
+        HOST,
+        node="n1",
+        members=NAMES,
+        life=1,
+        priority=14,
+        pid=1,
+        voting=voting,
+    )
+    role.begin(T0)
+    return role
+
+
+def beat_to(role: ClusterStatus, journal: int) -> Beat:
+    return Beat(
+        life=1,
+        number=1,
+        echo_life=1,
+        echo=role.number,
+        priority=14,
+        pid=1,
+        promised=0,
+        seating=NOBODY,
+        serving=0,
+        waiting_ms=0,
+        journal=journal,
+    )
+
+
+@pytest.mark.parametrize(("journal", "votes"), [(12, True), (0, False), (99, False)])
+def test_only_beats_of_a_registered_journal_make_a_leader_trusted(
+    journal: int, votes: bool
+) -> None:
+    role = cluster_status()
+    role.handle(leader_of("n1"), Serving(epoch=1), T0)
+    effects = role.handle(status_of("n2"), beat_to(role, journal), T0)
+
+    assert [one.votes for one in sent(effects, Seen)[0].members] == [True, votes]
+    assert bool(sent(effects, Trust)) is votes
+    assert (Observe("bakery.unregistered_vote") in effects) is (journal == 99)
+
+
+def test_beats_name_the_journal_of_a_voter_and_none_once_it_stops() -> None:
+    role = cluster_status()
+    before = sent(role.handle(status_of("n1"), BeatDue(), T0), Beat)
+    after = sent(role.handle(bootstrap_of("n1"), StopVoting(), T0), Beat)
+    unregistered = sent(cluster_status(NOT_VOTING).handle(status_of("n1"), BeatDue(), T0), Beat)
+
+    assert {one.journal for one in before} == {11}
+    assert {one.journal for one in (*after, *unregistered)} == {0}
+    assert [one.votes for one in role.seen] == [False]
+
+
+# Planted bugs
+
+
+def votes_anyway(spawn: Spawn) -> Spawn:
+    """Let every node vote under the registered journal of its member, whichever it has."""
+    if "voting" not in spawn.arguments or issubclass(spawn.role, Bootstrap):
+        return spawn
+    journals = spawn.arguments["voting"].journals
+    voting = Voting(journals, journals[spawn.arguments["node"]], True)
+    return replace(spawn, arguments={**spawn.arguments, "voting": voting})
+
+
+class FoundedByMajority(Bootstrap):
+    """Founds a group with those that are there; any journal of the others will do."""
+
+    def _found(self, now: Instant) -> list[Effect]:
+        if len(self.followers) + 1 > len(self.members) // 2:
+            for member in self.others:
+                self.followers.setdefault(member, 1)
+                self.starts.setdefault(member, Start(1, 1, 1))
+        return super()._found(now)
+
+
+def founds_by_majority(spawn: Spawn) -> Spawn:
+    return replace(spawn, role=FoundedByMajority) if spawn.role is Bootstrap else spawn
+
+
+def is_never_before(start: Start, other: Start) -> bool:
+    del start, other
+    return False
+
+
+Scenario = Callable[[int, Change, frozenset[str]], tuple[Town, object, int]]
+
+
+def broken(scenario: Scenario, change: Change) -> int:
+    """Count the seeds in which two clients hold the lock at once, under one fence."""
+    found = 0
+    for seed in SEEDS:
+        town, _, second = scenario(seed, change, frozenset())
+        holds: list[Granted] = town.answers(Granted)
+        twice = len(holds) > 1 and len({granted.fence for granted in holds}) == 1
+        found += twice and bool(town.answers(Granted, second))
+    return found
+
+
+def test_an_unregistered_journal_that_votes_is_caught() -> None:
+    assert broken(lost, votes_anyway) > 0
+
+
+def test_a_lost_disk_that_votes_is_caught_in_random_runs() -> None:
+    told = (run_with_disk_loss(seed, votes_anyway).violation for seed in range(40))
+    assert any("has lost its journal" in (violation or "") for violation in told)
+
+
+def test_a_group_that_a_majority_founds_is_caught() -> None:
+    assert broken(never_all_there, founds_by_majority) > 0
+
+
+def test_an_incarnation_that_is_not_compared_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Start, "is_before", is_never_before)
+    assert broken(old_copy, unchanged) > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_judge_sees_a_promise_under_a_journal_that_is_not_registered(seed: int) -> None:
+    with pytest.raises(ViolationError, match=r"B1, .* has lost its journal"):
+        lost(seed, votes_anyway, frozenset({"B1"}))
+
+
+# Real nodes
+
+
+@pytest.fixture
+def addresses() -> dict[str, str]:
+    return dict(zip(NAMES, loopback_addresses(len(NAMES)), strict=True))
+
+
+@pytest.fixture
+def nodes() -> Iterator[dict[str, Node]]:
+    nodes: dict[str, Node] = {}
+    yield nodes
+    for node in nodes.values():
+        node.stop()
+
+
+def loopback_addresses(count: int) -> list[str]:
+    return [f"tcp://127.0.0.1:{port}" for port in free_ports(count)]
+
+
+def test_a_real_node_without_its_journal_serves_and_does_not_vote(
+    addresses: dict[str, str], nodes: dict[str, Node], tmp_path: Path
+) -> None:
+    config = parse(starting_config(addresses, protocol="bakery"), tmp_path)
+    nodes.update((name, Node.start(config, name)) for name in NAMES)
+
+    def hold(gate: str) -> int:
+        with (
+            holdfast.connect(addresses[gate], timeout=LONG_S) as client,
+            client.lock("x", timeout=LONG_S) as held,
+        ):
+            assert held.fence is not None
+            return held.fence
+
+    def describe(name: str) -> NodeStatus:
+        told: NodeStatus = nodes[name].proxy.ask(Describe(), timeout=LONG_S)
+        return told
+
+    fences = [hold("n1")]
+    nodes["n1"].stop()
+    shutil.rmtree(tmp_path / "data" / "n1")
+    nodes["n1"] = Node.start(config, "n1")
+
+    fences += [hold(name) for name in ("n1", "n2", "n3")]
+
+    assert fences == sorted(set(fences))
+    assert LOST in describe("n1").detail
+    assert "vote" not in describe("n2").detail
+    counted = dict(describe("n2").counters)
+    assert counted["bootstrap.unregistered_journal"] > 0
+    elected = describe("n2").elected
+    assert elected is not None
+    assert describe("n2").ready
