@@ -29,7 +29,7 @@ that is silent for longer does not keep this one from voting."""
 GREET_RETRY_MS = 50
 """Between two announcements during that time (ms)."""
 
-JOIN_RETRY_MS = 250
+JOIN_RETRY_MS = 100
 """Between two announcements to a member that has not answered, at other times (ms)."""
 
 RENEW_MS = 10_000
@@ -145,6 +145,8 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         """The members that confirmed this start."""
         self.followers: dict[str, int] = {}
         """At the first member: the journals that follow its own."""
+        self.refused: dict[str, int] = {}
+        """The last boot of each member whose journal was refused, so that the log has it once."""
         self.greet_until = Instant(0)
         self.told: VotingStatus | None = None
         self._seat: Callable[[GroupConfig, bool], tuple[Spawn, ...]] | None = seat
@@ -248,11 +250,13 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         if self.group is not None and join.founded_ms != self.group.founded_ms:
             told = [Send(to, self._config_for(start.boot))]
         if self.group is not None and journals_of(self.group)[member] != start.journal:
-            return (*told, Observe("bootstrap.unregistered_journal"))
+            refused = self._refuse(member, start, "with a journal that is not registered")
+            return (*told, *refused, Observe("bootstrap.unregistered_journal"))
         known = self.starts.get(member)
         if known is not None and start.is_before(known):
             older = Superseded(to=start.boot, start=known)
-            return (Send(to, older), *told, Observe("bootstrap.old_copy"))
+            refused = self._refuse(member, start, "from an old copy of its journal")
+            return (Send(to, older), *told, *refused, Observe("bootstrap.old_copy"))
         written: list[Effect] = []
         if known is None or known.journal != start.journal or known < start:
             if not self._note(member, start):
@@ -262,6 +266,15 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         ack = JoinAck(to=start.boot, start=self.own, follows=follows)
         asked = self._announce((member,)) if self._lacks_follower(member) else []
         return [*written, Send(to, ack), *told, *asked]
+
+    def _refuse(self, member: str, start: Start, how: str) -> list[Effect]:
+        """Write into the log, once for each start of ``member``, that it has no vote here."""
+        if self.refused.get(member) == start.boot:
+            return []
+        self.refused[member] = start.boot
+        text = f"{member} was started {how}: its votes are refused"
+        notice = Notice(level=Level.WARNING, text=text)
+        return [Send(address_of(self.node, "node"), notice)]
 
     def _lacks_follower(self, member: str) -> bool:
         """Return whether this first member waits for ``member`` to follow it."""

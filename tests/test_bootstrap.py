@@ -267,10 +267,14 @@ def test_an_empty_journal_is_told_of_the_group_and_never_votes_in_it() -> None:
     peer, _ = voter("a")
     lost = start_of("b", journal=8, boot=80)
     told = receive(peer, "b", join("b", start=lost))
+    warning = "b was started with a journal that is not registered: its votes are refused"
     assert told == [
         Send(bootstrap_of("b"), group(80)),
+        Send(address_of("a", "node"), Notice(level=Level.WARNING, text=warning)),
         Observe("bootstrap.unregistered_journal"),
     ]
+    again = receive(peer, "b", join("b", start=lost))
+    assert sent_notices(again) == []
 
     role, _ = bootstrap("b", start=lost)
     effects = receive(role, "a", group(80))
@@ -279,8 +283,8 @@ def test_an_empty_journal_is_told_of_the_group_and_never_votes_in_it() -> None:
     assert why(effects).startswith("b lost its journal: it serves, but does not vote.")
     notices = sent_notices(effects)
     assert [notice.level for notice in notices] == [Level.WARNING]
-    again, begun = bootstrap("b", records=written(effects), start=lost._replace(boot=81))
-    assert again.standing is Standing.NON_VOTING
+    restarted, begun = bootstrap("b", records=written(effects), start=lost._replace(boot=81))
+    assert restarted.standing is Standing.NON_VOTING
     assert seated(begun) == list(seat(group(), False))
 
 
@@ -298,8 +302,10 @@ def test_a_start_from_an_old_copy_is_told_so(incarnation: int) -> None:
     old = start_of("b", incarnation=incarnation, boot=99)
     effects = receive(peer, "b", join("b", founded_ms=DATE_MS, start=old))
 
+    warning = "b was started from an old copy of its journal: its votes are refused"
     assert effects == [
         Send(bootstrap_of("b"), Superseded(to=99, start=latest)),
+        Send(address_of("a", "node"), Notice(level=Level.WARNING, text=warning)),
         Observe("bootstrap.old_copy"),
     ]
 

@@ -121,3 +121,19 @@ def test_a_leader_that_must_stop_voting_gives_way_and_stands_no_more() -> None:
 
     assert Observe("paxos.withdrawn") in gave_way
     assert role.handle(Address("a/monitor"), Suspect(), T0) == [Observe("paxos.cannot_stand")]
+
+
+def test_an_acceptor_that_does_not_vote_learns_from_leaders_below_what_its_journal_promised() -> (
+    None
+):
+    promised = Recovered(promised=Ballot(9, leader_of("c")))
+    role = Acceptor(
+        acceptor_of("a"), HOST, node="a", config=CONFIG, recovered=promised, journal=1, votes=False
+    )
+    role.handle(
+        address_of("c", "scout-12"), Prepare(ballot=Ballot(12, leader_of("c")), first=1), T0
+    )
+
+    effects = role.handle(COMMANDER, BEAT, T0)
+
+    assert Send(address_of("a", "monitor"), Heard(ballot=BALLOT, leads=True)) in effects

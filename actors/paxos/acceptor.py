@@ -67,7 +67,8 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
     leader that says them was promised a majority, one of which waited for the lease. The
     master may give its lease back (`Release`), when it trusts it no more.
 
-    On a node that does not vote it learns which votes win, and sends nothing to other nodes.
+    On a node that does not vote it learns which votes win, and sends nothing to other nodes. It
+    promises nothing: a promise of which no leader hears would keep it from learning.
 
     Args:
         node: where it is.
@@ -98,7 +99,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         self.replica = replica_of(node)
         self.config = config
         self.lease_ms = lease_ms
-        self.promised = recovered.promised
+        self.promised = recovered.promised if votes else NO_BALLOT
         self.floor = recovered.led
         """A round that is known without a promise: this node led it, or its group began there."""
         self.votes = Votes(recovered.votes)
@@ -146,8 +147,10 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         if isinstance(event, Trimmed):
             return self._on_trimmed(event)
         if isinstance(event, StopVoting):
-            self.is_voter = False
+            self.is_voter, self.promised = False, NO_BALLOT
             return ()
+        if isinstance(event, Prepare) and not self.is_voter:
+            return (Observe("paxos.non_voter_asked"),)
         said = (sender, event.ballot)
         if said != self.led:
             refused = refusal(self.node, self.config.view, sender, event, self.promised, self.floor)

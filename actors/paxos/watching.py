@@ -31,7 +31,8 @@ ATTEMPTS_MAX = 3
 
 ADVICE = (
     "This node neither votes nor serves any more, and will not after a restart. Stop it, keep its "
-    "data folder for a bug report, see that all members run the same version, then replace it"
+    "data folder for a bug report, see that all members run the same version, then start it with "
+    "an empty folder: it will learn the table anew and serve, but not vote"
 )
 """What the operator of a diverged member has to do."""
 

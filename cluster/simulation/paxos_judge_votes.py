@@ -85,9 +85,10 @@ class VotesJudge:
                 image.cover(record)
                 continue
             if isinstance(record, Accept):
-                if record.ballot < image.promised and not alone:
+                kept = node not in self.silenced
+                if record.ballot < image.promised and kept and not alone:
                     self.blame("P6", f"{node} promised {image.promised} and wrote {record}")
-                if node not in self.silenced:  # Else it takes note, and casts no vote.
+                if kept:  # Else it takes note, and casts no vote.
                     self.choices.accept(node, Vote(record.slot, record.ballot, record.batch))
             image.take(record)
 
@@ -98,7 +99,7 @@ class VotesJudge:
             gone = [slot for slot in image.votes if slot not in left.votes]
             if any(slot >= image.covered for slot in gone):
                 self.blame("P16", f"{node} trims {gone}, what is durable ends at {image.covered}")
-            if left.promised < image.promised:
+            if left.promised < image.promised and node not in self.silenced:
                 self.blame("P5", f"{node} promised {image.promised}, and trims that")
         if role == "leader" and left.led < image.led:
             self.blame("P4", f"{node} led round {image.led}, and trims that")
