@@ -145,6 +145,10 @@ BAD = {
 }
 
 
+MUTING = {"wire.malformed", "wire.oversized"}
+"""After such a frame whatever its sender sends is dropped unread for a moment."""
+
+
 @pytest.mark.parametrize("counter", BAD)
 def test_a_bad_frame_is_counted_dropped_and_not_answered(
     wire: tuple[Station, zmq.Socket[bytes]], counter: str
@@ -152,9 +156,15 @@ def test_a_bad_frame_is_counted_dropped_and_not_answered(
     node, socket = wire
     for raw in BAD[counter]:
         socket.send(raw)
-    socket.send(frame())
-    until(lambda: node.arrivals, node)
-    assert node.counters == {counter: len(BAD[counter])}
+    if counter in MUTING:
+        until(lambda: node.counters.total() == len(BAD[counter]), node)
+        assert node.counters[counter] >= 1
+        assert node.counters.keys() <= {counter, "wire.muted"}
+        until(lambda: socket.send(frame()) or node.arrivals, node)
+    else:
+        socket.send(frame())
+        until(lambda: node.arrivals, node)
+        assert node.counters == {counter: len(BAD[counter])}
     node.say("me", alive(1), role="session")
     assert socket.poll(PATIENCE_S * 1000)
     assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
