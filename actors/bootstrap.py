@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from hashlib import blake2b
 
 from holdfast.actors.bootstrap_message import (
     GroupConfig,
@@ -22,9 +23,10 @@ from holdfast.actors.message import node_of as node_at
 from holdfast.actors.notice import Level, Notice
 from holdfast.actors.role import Host, Role
 
-GREET_MS = 300
-"""How long a registered journal waits for every other member to confirm its start (ms). A member
-that is silent for longer does not keep this one from voting."""
+GREET_MS = 1_300
+"""How long a registered journal waits for every other member to confirm its start (ms): as long as
+others may take to connect again, and a round. A member that is silent for longer does not keep this
+one from voting."""
 
 GREET_RETRY_MS = 50
 """Between two announcements during that time (ms)."""
@@ -44,6 +46,10 @@ FOUNDED_MS_MAX = 4_000_000_000_000
 
 NUMBER_MAX = 1 << 63
 """Journal ids, incarnations and boots stay below it."""
+
+
+Seat = Callable[[GroupConfig, bool, Mapping[Address, int]], tuple[Spawn, ...]]
+"""Returns the roles of a node for the group, whether to vote, and who votes under which id."""
 
 
 class Standing(Enum):
@@ -90,10 +96,12 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
     confirmed that it follows ``k'`` and knew no group, and wrote that down. It never goes
     back to a journal of the first member that it left, and takes a group only from the
     one it follows, so it never votes in ``B``. Hence all journals that ever voted in ``B`` were
-    lost when ``B'`` was founded.
+    lost when ``B'`` was founded. If one of them comes back, it is alone: votes name the group
+    (`vote_id`), so those of ``B'`` do not count in ``B``.
 
-    What I4 cannot exclude: that nobody who knew of the later start can be reached, and that a
-    copy was taken in the last `RENEW_MS` of the life that the journal ended with.
+    What I4 cannot exclude: that members who do not know of the later start are a majority with
+    the old copy, and those who know do not answer for `GREET_MS`; and that the copy was taken in
+    the last `RENEW_MS` of the life that the journal ended with.
 
     Args:
         members: all that are configured, sorted.
@@ -102,8 +110,11 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         date_ms: when it began (ms since 1970).
         records: what the journal holds of this role, oldest first.
         durable: whether there is a disk to write to.
-        seat: the roles that take part in the group, for the group and whether to vote.
-        voting: the roles among these that are told `StopVoting`.
+        seat: the roles that take part in the group. They read the ids of voters as they are at
+            any time: a member that is known to run on an old copy is left out.
+        voter: the address of the role of a member that votes.
+        voting: the roles of this node that are told `StopVoting`.
+        greet_ms: see `GREET_MS`.
         listener: a role of this node that is sent `VotingStatus`, or None.
 
     """
@@ -119,9 +130,11 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         date_ms: int,
         records: Sequence[Message],
         durable: bool,
-        seat: Callable[[GroupConfig, bool], tuple[Spawn, ...]],
+        seat: Seat,
+        voter: Callable[[str], Address],
         voting: tuple[Address, ...],
         listener: Address | None,
+        greet_ms: int = GREET_MS,
     ) -> None:
         super().__init__(address, host)
         assert list(members) == sorted(members)
@@ -130,8 +143,10 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         self.others = tuple(member for member in members if member != self.node)
         self.date_ms = date_ms
         self.durable = durable
+        self.voter = voter
         self.voting = voting
         self.listener = listener
+        self.greet_ns = greet_ms * NS_PER_MS
         self.standing = Standing.WAITING
         self.group: GroupConfig | None = None
         self.later: Start | None = None
@@ -149,12 +164,14 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         """The last boot of each member whose journal was refused, so that the log has it once."""
         self.greet_until = Instant(0)
         self.told: VotingStatus | None = None
-        self._seat: Callable[[GroupConfig, bool], tuple[Spawn, ...]] | None = seat
+        self.registered: dict[Address, int] = {}
+        """The id that each voter's votes name, without those that run on an old copy."""
+        self._seat: Seat | None = seat
         self._recover(records)
 
     def begin(self, now: Instant) -> Effects:
         """Write this start down, announce it, and go on as far as possible."""
-        self.greet_until = Instant(now + GREET_MS * NS_PER_MS)
+        self.greet_until = Instant(now + self.greet_ns)
         begun = [*self._write(), *self._announce(self.others)]
         return [*begun, *self._found(now), *self._go_on(now), self._retry()]
 
@@ -200,6 +217,11 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
                     pass
         if self.group is not None:
             self.standing = Standing.GREETING
+            self.registered.update(self._all_registered())
+
+    def _all_registered(self) -> dict[Address, int]:
+        assert self.group is not None
+        return {self.voter(member): vote_id(self.group, member) for member in self.members}
 
     def _write(self) -> list[Effect]:
         """Make everything durable that must not be forgotten."""
@@ -254,14 +276,19 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
             return (*told, *refused, Observe("bootstrap.unregistered_journal"))
         known = self.starts.get(member)
         if known is not None and start.is_before(known):
+            if self.group is not None:
+                self.registered.pop(self.voter(member), None)  # I4: its votes count no more.
             older = Superseded(to=start.boot, start=known)
             refused = self._refuse(member, start, "from an old copy of its journal")
             return (Send(to, older), *told, *refused, Observe("bootstrap.old_copy"))
         written: list[Effect] = []
         if known is None or known.journal != start.journal or known < start:
             if not self._note(member, start):
-                return (Observe("bootstrap.former_journal"),)
+                refused = self._refuse(member, start, "with a journal that was given up")
+                return (*refused, Observe("bootstrap.former_journal"))
             written = self._write()
+        if self.group is not None:
+            self.registered[self.voter(member)] = vote_id(self.group, member)
         follows = self.group is None and member == self.members[0] and self.later is None
         ack = JoinAck(to=start.boot, start=self.own, follows=follows)
         asked = self._announce((member,)) if self._lacks_follower(member) else []
@@ -272,7 +299,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         if self.refused.get(member) == start.boot:
             return []
         self.refused[member] = start.boot
-        text = f"{member} was started {how}: its votes are refused"
+        text = f"{member} was started {how}: it does not vote"
         notice = Notice(level=Level.WARNING, text=text)
         return [Send(address_of(self.node, "node"), notice)]
 
@@ -289,6 +316,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
             if start.journal in former or len(former) >= FORMER_MAX:
                 return False
             former[known.journal] = None
+            self.followers.pop(member, None)  # It must follow again, from its new journal.
         self.starts[member] = start
         return True
 
@@ -315,7 +343,8 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
             return []
         journals = {**self.followers, self.node: self.own.journal}
         voters = tuple(Voter(member, journals[member]) for member in self.members)
-        self._take(GroupConfig(to=0, founded_ms=max(1, self.date_ms), voters=voters), now)
+        founded_ms = min(max(1, self.date_ms), FOUNDED_MS_MAX - 1)
+        self._take(GroupConfig(to=0, founded_ms=founded_ms, voters=voters), now)
         sent = [
             Send(bootstrap_of(member), self._config_for(self.starts[member].boot))
             for member in self.others
@@ -324,8 +353,9 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
 
     def _take(self, group: GroupConfig, now: Instant) -> None:
         self.group = group
+        self.registered.update(self._all_registered())
         self.standing = Standing.GREETING
-        self.greet_until = Instant(now + GREET_MS * NS_PER_MS)
+        self.greet_until = Instant(now + self.greet_ns)
 
     def _config_for(self, boot: int) -> GroupConfig:
         assert self.group is not None
@@ -384,7 +414,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         seat, self._seat = self._seat, None  # It holds the whole journal, read back.
         assert seat is not None
         return [
-            *seat(self.group, votes),
+            *seat(self.group, votes, self.registered),
             *self._tell(votes=votes, why="" if votes else self._why_not()),
             Observe("bootstrap.votes" if votes else "bootstrap.non_voting"),
         ]
@@ -393,7 +423,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         if self.later is not None:
             return (
                 f"{self.node} was started from an old copy of its journal: it serves, but does "
-                "not vote, since it has forgotten votes that it cast"
+                "not vote, since it may have forgotten votes"
             )
         if not self.durable:
             return (
@@ -406,7 +436,13 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         )
 
     def _what_is_awaited(self) -> str:
-        missing = ", ".join(member for member in self.others if member not in self.acked)
+        if self.later is not None:
+            return (
+                f"{self.node} was started from an old copy of its journal, and no cluster began "
+                "yet: stop it and start it with an empty folder"
+            )
+        waits = self.followers if self.node == self.members[0] else self.acked
+        missing = ", ".join(member for member in self.others if member not in waits)
         return (
             f"waiting for {missing or self.members[0]}: a new cluster begins when all its "
             "members have met once"
@@ -429,6 +465,17 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
 def bootstrap_of(node: str) -> Address:
     """Return the address of the bootstrap role of ``node``."""
     return address_of(node, "bootstrap")
+
+
+def vote_id(group: GroupConfig, member: str) -> int:
+    """Return the id that votes of ``member`` in ``group`` name (63 bits).
+
+    It stands for the journal and for the whole group: a founding that was lost and came back
+    with its journal may have registered some of the same journals.
+    """
+    voters = ",".join(f"{name}={journal:x}" for name, journal in group.voters)
+    hashed = blake2b(f"{member} of {voters}".encode(), digest_size=8).digest()
+    return int.from_bytes(hashed) >> 1
 
 
 def journals_of(group: GroupConfig) -> dict[str, int]:

@@ -305,8 +305,9 @@ def test_members_that_lose_their_disks_harm_nothing() -> None:
 # What a role counts
 
 
-VOTING = Voting(JOURNALS, JOURNALS["n1"], True)
-NOT_VOTING = Voting(JOURNALS, 99, False)
+VOTERS = {election_of(name): journal for name, journal in JOURNALS.items()}
+VOTING = Voting(VOTERS, JOURNALS["n1"], True)
+NOT_VOTING = Voting(VOTERS, 99, False)
 LEADERS = tuple(Chosen(name, 1) for name in NAMES)
 SEATING = Seating(1, LEADERS, 1_000)
 PROPOSAL = Propose(epoch=2, leaders=LEADERS)
@@ -343,7 +344,7 @@ def test_a_promise_and_what_is_vouched_for_name_the_journal_that_keeps_them() ->
     vouch = Vouch(epoch=1, bound_ms=5_000)
     vouched = sent(election().handle(election_of("n2"), vouch, T0), Vouched)
 
-    assert [one.journal for one in (*promised, *vouched)] == [11, 11]
+    assert [one.voter for one in (*promised, *vouched)] == [11, 11]
 
 
 def test_a_node_that_does_not_vote_neither_promises_nor_vouches() -> None:
@@ -366,7 +367,7 @@ def test_a_node_that_does_not_vote_neither_promises_nor_vouches() -> None:
 def test_a_vote_of_a_journal_that_is_not_registered_is_refused_and_counted(
     vote: Promised | Vouched, journal: int
 ) -> None:
-    effects = election().handle(election_of("n2"), replace(vote, journal=journal), T0)
+    effects = election().handle(election_of("n2"), replace(vote, voter=journal), T0)
     assert list(effects) == [Observe("bakery.unregistered_vote")]
 
 
@@ -438,7 +439,7 @@ def beat_to(role: ClusterStatus, journal: int) -> Beat:
         seating=NOBODY,
         serving=0,
         waiting_ms=0,
-        journal=journal,
+        voter=journal,
     )
 
 
@@ -461,8 +462,8 @@ def test_beats_name_the_journal_of_a_voter_and_none_once_it_stops() -> None:
     after = sent(role.handle(bootstrap_of("n1"), StopVoting(), T0), Beat)
     unregistered = sent(cluster_status(NOT_VOTING).handle(status_of("n1"), BeatDue(), T0), Beat)
 
-    assert {one.journal for one in before} == {11}
-    assert {one.journal for one in (*after, *unregistered)} == {0}
+    assert {one.voter for one in before} == {11}
+    assert {one.voter for one in (*after, *unregistered)} == {0}
     assert [one.votes for one in role.seen] == [False]
 
 
@@ -470,11 +471,11 @@ def test_beats_name_the_journal_of_a_voter_and_none_once_it_stops() -> None:
 
 
 def votes_anyway(spawn: Spawn) -> Spawn:
-    """Let every node vote under the registered journal of its member, whichever it has."""
+    """Let every node vote under the registered id of its member, whichever journal it has."""
     if "voting" not in spawn.arguments or issubclass(spawn.role, Bootstrap):
         return spawn
-    journals = spawn.arguments["voting"].journals
-    voting = Voting(journals, journals[spawn.arguments["node"]], True)
+    voters = spawn.arguments["voting"].voters
+    voting = Voting(voters, voters[election_of(spawn.arguments["node"])], True)
     return replace(spawn, arguments={**spawn.arguments, "voting": voting})
 
 

@@ -52,7 +52,9 @@ def status() -> Rehearsal[ClusterStatus]:
             life=1,
             priority=14,
             pid=5,
-            voting=Voting({"n1": 11, "n2": 12, "n3": 13}, 11, True),
+            voting=Voting(
+                {election_of("n1"): 11, election_of("n2"): 12, election_of("n3"): 13}, 11, True
+            ),
         )
     )
 
@@ -70,7 +72,7 @@ def beat_of(play: Rehearsal[ClusterStatus]) -> Beat:
         seating=Seating(0, (), 0),
         serving=0,
         waiting_ms=0,
-        journal=12,
+        voter=12,
     )
 
 

@@ -93,6 +93,16 @@ def described(client: holdfast.Client, node: str) -> NodeStatus | None:
     return next((one for one in client.describe() if one.node == node), None)
 
 
+def wait_until_ready(client: holdfast.Client) -> None:
+    """Wait until `WRONG` follows the leader."""
+    ends = time.monotonic() + LONG_S
+    while time.monotonic() < ends:
+        status = described(client, WRONG)
+        if status is not None and status.ready:
+            return
+    pytest.fail(f"{WRONG} is not ready")
+
+
 def use_until_found(client: holdfast.Client) -> NodeStatus:
     """Use locks until `WRONG` says that it has diverged."""
     ends = time.monotonic() + LONG_S
@@ -103,7 +113,7 @@ def use_until_found(client: holdfast.Client) -> NodeStatus:
         status = described(client, WRONG)
         if status is not None and "differs from a majority" in status.detail:
             return status
-    pytest.fail("nobody noticed")
+    pytest.fail(f"nobody noticed: {described(client, WRONG)}")
 
 
 def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
@@ -118,6 +128,7 @@ def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
             second.stop()
             with client.lock("a", timeout=LONG_S):
                 second = Node.start(config, WRONG)  # It does not lead.
+            wait_until_ready(client)  # It applies what comes, and need not fetch a snapshot.
             fatal = client.lock("the fatal one", timeout=LONG_S)
             held = fatal.acquire()
             status = use_until_found(client)

@@ -27,7 +27,8 @@ from holdfast.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 BATCH = Batch(time_ms=1, commands=(b"x",))
-CONFIG = Config(View(0, ("a", "b", "c"), (1, 2, 3)))
+VOTERS = {acceptor_of(name): number for number, name in enumerate("abc", start=1)}
+CONFIG = Config(View(0, ("a", "b", "c"), VOTERS))
 BALLOT = Ballot(5, leader_of("b"))
 COMMANDER, SCOUT = address_of("b", "commander-5"), address_of("b", "scout-5")
 BOOTSTRAP = address_of("a", "bootstrap")
@@ -44,7 +45,7 @@ def acceptor(kind: type[Acceptor] = Acceptor, *, votes: bool = True) -> Acceptor
         node="a",
         config=CONFIG,
         recovered=Recovered(),
-        journal=1,
+        voter=1,
         votes=votes,
     )
 
@@ -72,7 +73,7 @@ def test_a_voter_without_a_disk_writes_nothing_and_votes() -> None:
     assert sent == [Promise, Heard, Accepted]
 
 
-def test_every_vote_names_the_journal_that_keeps_it() -> None:
+def test_every_vote_names_its_voter() -> None:
     role = acceptor()
     effects = [
         *role.handle(SCOUT, PREPARE, T0),
@@ -81,7 +82,7 @@ def test_every_vote_names_the_journal_that_keeps_it() -> None:
     ]
 
     votes = [e.message for e in effects if isinstance(e, Send) and e.to.startswith("b/")]
-    assert [getattr(vote, "journal", None) for vote in votes] == [1, 1, 1]
+    assert [getattr(vote, "voter", None) for vote in votes] == [1, 1, 1]
 
 
 def test_an_acceptor_that_does_not_vote_sends_nothing_to_other_nodes_and_learns() -> None:
@@ -128,7 +129,7 @@ def test_an_acceptor_that_does_not_vote_learns_from_leaders_below_what_its_journ
 ):
     promised = Recovered(promised=Ballot(9, leader_of("c")))
     role = Acceptor(
-        acceptor_of("a"), HOST, node="a", config=CONFIG, recovered=promised, journal=1, votes=False
+        acceptor_of("a"), HOST, node="a", config=CONFIG, recovered=promised, voter=1, votes=False
     )
     role.handle(
         address_of("c", "scout-12"), Prepare(ballot=Ballot(12, leader_of("c")), first=1), T0

@@ -113,7 +113,7 @@ def half_is_enough(spawn: Spawn) -> Spawn:
     if "config" not in spawn.arguments:
         return spawn
     config = spawn.arguments["config"]
-    half = Config(HalfView(config.view.number, config.view.members, config.view.journals))
+    half = Config(HalfView(config.view.number, config.view.members, config.view.registered))
     return replace(spawn, arguments={**spawn.arguments, "config": half})
 
 
@@ -145,7 +145,7 @@ def counts_messages(kind: type[Promise] | type[Accepted]) -> Broken:
             role._heard = getattr(role, "_heard", 0) + 1
             view = role.config.view
             other = view.acceptors[role._heard % len(view.acceptors)]
-            return sound(role, other, replace(event, journal=view.registered[other]), now)
+            return sound(role, other, replace(event, voter=view.registered.get(other, 0)), now)
 
         return handle
 

@@ -61,16 +61,16 @@ class Terms:
 class Voting:
     """The journals that vote, and whether this node's is one of them."""
 
-    journals: Mapping[str, int]
-    """The registered journal of each member."""
-    journal: int
-    """The journal of this node."""
+    voters: Mapping[Address, int]
+    """The id that votes of each member's coordinator name, as of now."""
+    voter: int
+    """The id of this node's."""
     votes: bool
     """Whether it is the registered one, and no old copy."""
 
-    def registers(self, member: str, journal: int) -> bool:
-        """Return whether ``member`` votes under ``journal``."""
-        return self.journals.get(member) == journal
+    def registers(self, member: str, voter: int) -> bool:
+        """Return whether ``member`` votes under the id ``voter``."""
+        return self.voters.get(election_of(member)) == voter
 
 
 def later(now: Instant, after_ms: int) -> Instant:

@@ -144,9 +144,7 @@ class ElectionCoordinator(Role[Heard]):
             return (Observe("bakery.stranger_elects"),)
         if isinstance(event, Propose | Vouch) and not self.is_voter:
             return (Observe("bakery.cannot_vote"),)
-        if isinstance(event, Promised | Vouched) and not self.voting.registers(
-            member, event.journal
-        ):
+        if isinstance(event, Promised | Vouched) and not self.voting.registers(member, event.voter):
             return (Observe("bakery.unregistered_vote"),)
         match event:
             case Propose():
@@ -178,7 +176,7 @@ class ElectionCoordinator(Role[Heard]):
             epoch=proposal.epoch,
             seating=pledges.seating,
             quiet_ms=quiet_ms,
-            journal=self.voting.journal,
+            voter=self.voting.voter,
         )
         return [*effects, Send(sender, promised)]
 
@@ -303,8 +301,8 @@ class ElectionCoordinator(Role[Heard]):
         if (pledges.promised, pledges.seating.epoch) != (vouch.epoch, vouch.epoch):
             return (Observe("bakery.vouch_ignored"),)
         seating = pledges.seating._replace(bound_ms=max(pledges.seating.bound_ms, vouch.bound_ms))
-        journal = self.voting.journal
-        vouched = Vouched(epoch=vouch.epoch, bound_ms=vouch.bound_ms, journal=journal)
+        voter = self.voting.voter
+        vouched = Vouched(epoch=vouch.epoch, bound_ms=vouch.bound_ms, voter=voter)
         return [*self._learn(seating, now), Send(sender, vouched)]
 
     def _standing(self, now: Instant) -> Send:

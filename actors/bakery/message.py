@@ -61,9 +61,9 @@ class Beat(Message):
     """The epoch in which I lead and serve, 0 for none."""
     waiting_ms: int
     """How long I, who coordinate, still wait until every lease is over (ms), 0 if I do not."""
-    journal: int = 0
-    """The id of the journal under which the sender votes, 0 if it does not vote. Only beats of
-    a registered journal count in a majority."""
+    voter: int = 0
+    """The id under which the sender votes (`bootstrap.vote_id`), 0 if it does not vote. Only beats
+    of registered voters count in a majority."""
 
 
 @message(0x41)
@@ -79,14 +79,14 @@ class Promised(Message):
     """I heed no lower epoch, and no other leaders in this one.
 
     ``quiet_ms`` is how long I have heeded no leader of ``seating`` already, in this life (ms).
-    ``journal`` is the id of the journal that keeps the promise.
+    ``voter`` is the id under which the sender votes.
     """
 
     epoch: int
     seating: Seating
     """The highest installed one that I know: no set of leaders after it has ever served."""
     quiet_ms: int
-    journal: int = 0
+    voter: int = 0
 
 
 @message(0x43)
@@ -140,12 +140,12 @@ class Vouch(Message):
 class Vouched(Message):
     """I know, durably, that leases of ``epoch`` may last ``bound_ms``.
 
-    ``journal`` is the id of the journal that keeps it.
+    ``voter`` is the id under which the sender votes.
     """
 
     epoch: int
     bound_ms: int
-    journal: int = 0
+    voter: int = 0
 
 
 @message(0x4B)

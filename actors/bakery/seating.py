@@ -18,10 +18,10 @@ from holdfast.actors.bakery.door import Door
 from holdfast.actors.bakery.election import ElectionCoordinator
 from holdfast.actors.bakery.leader import Leader
 from holdfast.actors.bakery.status import ClusterStatus
-from holdfast.actors.bootstrap import Bootstrap, bootstrap_of, journals_of
+from holdfast.actors.bootstrap import Bootstrap, bootstrap_of, vote_id
 from holdfast.actors.bootstrap_message import GroupConfig
 from holdfast.actors.effect import Spawn
-from holdfast.actors.message import Message
+from holdfast.actors.message import Address, Message
 
 if TYPE_CHECKING:
     from random import Random
@@ -63,11 +63,11 @@ def seat_bakery(
     bound_ms = terms.hold_ms + terms.grace_ms
     election = {**known, "bound_ms": bound_ms, "random": random, "records": kept}
 
-    def seat(group: GroupConfig, votes: bool) -> tuple[Spawn, ...]:
-        voting = Voting(journals_of(group), journal, votes)
+    def seat(group: GroupConfig, votes: bool, voters: Mapping[Address, int]) -> tuple[Spawn, ...]:
+        voting = Voting(voters, vote_id(group, node), votes)
         return (
-            Spawn(election_of(node), ElectionCoordinator, {**election, "voting": voting}),
             Spawn(status_of(node), ClusterStatus, {**status, "voting": voting}),
+            Spawn(election_of(node), ElectionCoordinator, {**election, "voting": voting}),
         )
 
     bootstrap = {
@@ -78,6 +78,7 @@ def seat_bakery(
         "records": records.get("bootstrap", ()),
         "durable": True,
         "seat": seat,
+        "voter": election_of,
         "voting": (election_of(node), status_of(node)),
         "listener": door_of(node),
     }

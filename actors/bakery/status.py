@@ -99,8 +99,9 @@ class ClusterStatus(Role[Heard]):
         self.seen: tuple[Member, ...] = ()
 
     def begin(self, now: Instant) -> Effects:
-        """Say that this node is there."""
-        return [*self._beat(now), Wake(BEAT_MS, BeatDue()), *self._tell(now)]
+        """Wait for the coordinator of this node: beats say what its journal holds."""
+        del now
+        return [Wake(BEAT_MS, BeatDue())]
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Take in a beat, or what the next ones are to say."""
@@ -142,7 +143,7 @@ class ClusterStatus(Role[Heard]):
                     seating=self.standing.seating,
                     serving=self.serving,
                     waiting_ms=self.standing.waiting_ms,
-                    journal=self.voting.journal if self.is_voter else 0,
+                    voter=self.voting.voter if self.is_voter else 0,
                 ),
             )
             for name, peer in self.peers.items()
@@ -165,13 +166,13 @@ class ClusterStatus(Role[Heard]):
             if late:
                 return (Observe("bakery.late_beat"),)
         peer.beat, peer.heard_at, peer.said_at, peer.down = beat, now, said_at, False
-        if beat.journal and not self._votes(node_of(sender), beat):
+        if beat.voter and not self._votes(node_of(sender), beat):
             return [Observe("bakery.unregistered_vote"), *self._tell(now)]
         return self._tell(now)
 
     def _votes(self, member: str, beat: Beat) -> bool:
         """Return whether ``member`` votes, under the journal that is registered for it."""
-        return beat.journal != 0 and self.voting.registers(member, beat.journal)
+        return beat.voter != 0 and self.voting.registers(member, beat.voter)
 
     def _tell(self, now: Instant) -> list[Effect]:
         """Tell the coordinator what is new, and the leader how much it is trusted."""

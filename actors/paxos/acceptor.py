@@ -8,6 +8,7 @@ from holdfast.actors.message import Address, Instant, node_of
 from holdfast.actors.paxos.config import (
     LEASE_MS,
     Config,
+    acceptor_of,
     monitor_of,
     replica_of,
 )
@@ -74,8 +75,8 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         node: where it is.
         config: who is a member.
         recovered: what its journal holds.
-        journal: the id of that journal.
-        votes: whether it is the registered one, and no old copy.
+        voter: the id that its votes name.
+        votes: whether its journal is the registered one, and no old copy.
         lease_ms: what a heartbeat is promised (ms).
 
     """
@@ -88,13 +89,13 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         node: str,
         config: Config,
         recovered: Recovered,
-        journal: int = 0,
+        voter: int = 0,
         votes: bool = True,
         lease_ms: int = LEASE_MS,
     ) -> None:
         super().__init__(address, host)
         self.node = node
-        self.journal = journal
+        self.voter = voter
         self.is_voter = votes
         self.replica = replica_of(node)
         self.config = config
@@ -172,6 +173,8 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
     def _on_prepare(self, scout: Address, prepare: Prepare, now: Instant) -> Effects:
         if not 1 <= prepare.first < NUMBER_MAX:
             return (Observe("paxos.impossible_slot"),)
+        if acceptor_of(node_of(scout)) not in self.config.view.registered:
+            return (Observe("paxos.unregistered_leads"),)
         if prepare.ballot < self.promised:
             return (Send(scout, Preempted(ballot=self.promised)),)
         if prepare.ballot == self.promised:
@@ -208,7 +211,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
             first=first,
             votes=tuple(self.votes.by_slot[slot] for slot in slots[:PAGE]),
             more=slots[PAGE] if len(slots) > PAGE else None,
-            journal=self.journal,
+            voter=self.voter,
         )
 
     def _on_accept(self, commander: Address, accept: Accept) -> Effects:
@@ -218,7 +221,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
             return (Send(commander, Preempted(ballot=self.promised)),)
         answer: Effects = ()
         if accept.committed <= accept.slot:  # Else it is decided, and nobody counts votes.
-            accepted = Accepted(ballot=accept.ballot, slot=accept.slot, journal=self.journal)
+            accepted = Accepted(ballot=accept.ballot, slot=accept.slot, voter=self.voter)
             answer = (Send(commander, accepted),)
         before = self.votes.get(accept.slot)
         if before is not None and before.ballot == accept.ballot:
@@ -274,7 +277,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
             return [*adopted, Observe("paxos.late_heartbeat")]
         self.lease.give(beat.ballot.leader, now, self.lease_ms)
         ack = HeartbeatAck(
-            ballot=beat.ballot, number=beat.number, applied=self.applied, journal=self.journal
+            ballot=beat.ballot, number=beat.number, applied=self.applied, voter=self.voter
         )
         effects = [
             *adopted,

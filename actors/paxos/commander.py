@@ -147,8 +147,8 @@ class Commander(Role[Heeded]):
         if accepted.ballot != self.ballot or proposal is None:
             return ()  # Decided already, by the votes of others.
         view = self.config.at(accepted.slot)
-        if view.registered.get(acceptor) != accepted.journal:
-            known = acceptor in view.registered
+        if view.registered.get(acceptor) != accepted.voter:
+            known = acceptor in view.acceptors
             return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_votes"),)
         proposal.votes[acceptor] = None
         if len(proposal.votes) < view.majority:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.actors.message import Address, address_of
@@ -43,15 +44,15 @@ class View:
     number: int
     members: tuple[str, ...]
     """Sorted, without repetition, never empty."""
-    journals: tuple[int, ...] = ()
-    """The journal under which each member votes, in their order; 0 for all if left out."""
+    voters: Mapping[Address, int] | None = field(default=None, repr=False, compare=False)
+    """The id that votes of each acceptor name, as of now; 0 for all if it is left out."""
 
     acceptors: tuple[Address, ...] = field(init=False, repr=False, compare=False)
     """Where its members' acceptors are."""
     replicas: tuple[Address, ...] = field(init=False, repr=False, compare=False)
     """Where its members' replicas are."""
-    registered: dict[Address, int] = field(init=False, repr=False, compare=False)
-    """The journal under which each acceptor votes: `Promise.journal` and its like must name it."""
+    registered: Mapping[Address, int] = field(init=False, repr=False, compare=False)
+    """The same: `Promise.voter` and its like must name it."""
 
     def __post_init__(self) -> None:
         """Work out, once, what is asked for with every vote."""
@@ -60,8 +61,8 @@ class View:
         assert list(members) == sorted(set(members))
         object.__setattr__(self, "acceptors", tuple(acceptor_of(one) for one in members))
         object.__setattr__(self, "replicas", tuple(replica_of(one) for one in members))
-        journals = self.journals or (0,) * len(members)
-        object.__setattr__(self, "registered", dict(zip(self.acceptors, journals, strict=True)))
+        registered = dict.fromkeys(self.acceptors, 0) if self.voters is None else self.voters
+        object.__setattr__(self, "registered", registered)
 
     @property
     def majority(self) -> int:

@@ -110,7 +110,7 @@ class Promise(Message):
     ``votes`` are those of the slots from ``first`` up to ``more``, or to the end if that
     is None. ``first`` is the one asked for, or the first slot that this node has not
     applied, if that is later: what is before was decided, and can be had from its replica.
-    ``journal`` is the id of the journal that keeps the promise.
+    ``voter`` is the id under which the sender votes (`bootstrap.vote_id`).
     """
 
     ballot: Ballot
@@ -118,7 +118,7 @@ class Promise(Message):
     first: int
     votes: tuple[Vote, ...]
     more: int | None
-    journal: int = 0
+    voter: int = 0
 
 
 @message(0x22)
@@ -144,11 +144,11 @@ class Accept(Message):
 
 @message(0x24)
 class Accepted(Message):
-    """PMMC p2b: I accepted what you proposed for ``slot``, and it is in my ``journal``."""
+    """PMMC p2b: I accepted what you proposed for ``slot``, and it is on my disk."""
 
     ballot: Ballot
     slot: int
-    journal: int = 0
+    voter: int = 0
 
 
 @message(0x25)
@@ -181,13 +181,13 @@ class Heartbeat(Message):
 class HeartbeatAck(Message):
     """I follow ``ballot``, and adopt no other leader's for a lease from now; my next slot.
 
-    ``journal`` is the id of the journal that keeps my votes.
+    ``voter`` is the id under which the sender votes (`bootstrap.vote_id`).
     """
 
     ballot: Ballot
     number: int
     applied: int
-    journal: int = 0
+    voter: int = 0
 
 
 @message(0x28)

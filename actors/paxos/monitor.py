@@ -255,8 +255,8 @@ class Monitor(Role[Heeded]):
 
     def _on_ack(self, acceptor: Address, ack: HeartbeatAck) -> Effects:
         registered = self.config.view.registered
-        if registered.get(acceptor) != ack.journal:
-            known = acceptor in registered
+        if registered.get(acceptor) != ack.voter:
+            known = acceptor in self.config.view.acceptors
             return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_follows"),)
         asked = self.asked.get(ack.number)
         reign, lease = self.reign, self.lease

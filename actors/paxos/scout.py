@@ -124,7 +124,7 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
             return (self._step(acceptor, promise.ballot.round),)
         if promise.ballot != self.ballot or self.asking.get(acceptor) != promise.asked:
             return (Observe("paxos.promise_ignored"),)  # Repeated, or not asked for.
-        if promise.journal != self.config.view.registered[acceptor]:
+        if promise.voter != self.config.view.registered.get(acceptor):
             return (Observe("paxos.unregistered_vote"),)
         if not _is_sound(promise):
             return (Observe("paxos.impossible_promise"),)

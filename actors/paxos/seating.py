@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.actors.bootstrap import Bootstrap, bootstrap_of
+from holdfast.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, vote_id
 from holdfast.actors.bootstrap_message import GroupConfig
 from holdfast.actors.effect import Spawn
 from holdfast.actors.message import Address, Message
@@ -61,6 +61,8 @@ class LogOptions:
     """Decided slots that each replica keeps for others, 1 or more."""
     journal_bytes: int = JOURNAL_BYTES
     """After how many bytes of commands the journal is cut; 0 for never."""
+    greet_ms: int = GREET_MS
+    """How long a restarted member waits for others to confirm its start (ms)."""
     digest_slots: int = AGREED_SLOTS
     """After how many slots members compare their states; the same everywhere."""
 
@@ -100,15 +102,15 @@ def seat_log(
         return (Spawn(replica_of(node), Quarantined, why),)
     first_number = random.getrandbits(60)
 
-    def seat(group: GroupConfig, votes: bool) -> tuple[Spawn, ...]:
-        journals = tuple(voter.journal for voter in group.voters)
-        config = Config(View(0, tuple(sorted(members)), journals))
+    def seat(group: GroupConfig, votes: bool, voters: Mapping[Address, int]) -> tuple[Spawn, ...]:
+        config = Config(View(0, tuple(sorted(members)), voters))
         known = recovered
         if known is None:  # Far above all slots and rounds of earlier groups.
             first = 1 + group.founded_ms * SLOTS
             known = Recovered(led=first, base=Base(first, 0, ()))
         seats = _Seats(node, config, known, random, machine, options, first_number)
-        return seats.all(durable=records is not None, journal=identity, votes=votes)
+        voter = vote_id(group, node)
+        return seats.all(durable=records is not None, voter=voter, votes=votes)
 
     identity = journal if records is not None else boot
     arguments = {
@@ -119,8 +121,10 @@ def seat_log(
         "records": records or (),
         "durable": records is not None,
         "seat": seat,
+        "voter": acceptor_of,
         "voting": (acceptor_of(node), leader_of(node)),
         "listener": options.listener,
+        "greet_ms": options.greet_ms,
     }
     return (Spawn(bootstrap_of(node), Bootstrap, arguments),)
 
@@ -137,7 +141,7 @@ class _Seats:
     options: LogOptions
     first_number: int
 
-    def all(self, *, durable: bool, journal: int, votes: bool) -> tuple[Spawn, ...]:
+    def all(self, *, durable: bool, voter: int, votes: bool) -> tuple[Spawn, ...]:
         """Return the roles, of which acceptor and leader take part in votes or do not."""
         kinds = (Acceptor, Leader, CatchUp)
         if not durable:
@@ -146,7 +150,7 @@ class _Seats:
         node, options = self.node, self.options
         seat = {"node": node, "config": self.config}
         known = {**seat, "recovered": self.recovered}
-        voting = {**known, "journal": journal, "votes": votes, "lease_ms": options.lease_ms}
+        voting = {**known, "voter": voter, "votes": votes, "lease_ms": options.lease_ms}
         times = {
             "lease_ms": options.lease_ms,
             "election_ms": options.election_ms,

@@ -20,6 +20,9 @@ from holdfast.cluster.simulation.sweep import Outcome, outcomes
 from holdfast.cluster.simulation.trace import Trace
 from holdfast.cluster.simulation.violation import ViolationError
 
+GREET_MS = 300
+"""How long members greet (ms): links of the simulator are there at once."""
+
 STEP_MS = 50
 """How often a run looks whether everybody is done."""
 
@@ -130,6 +133,7 @@ class _Run:
             log_max=plan.log_max,
             journal_bytes=plan.journal_bytes,
             digest_slots=plan.digest_slots,
+            greet_ms=GREET_MS,
         )
         (bootstrap,) = seat_log(
             seat.node,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from holdfast.actors.bootstrap import Bootstrap
 from holdfast.actors.bootstrap_message import GroupConfig
 from holdfast.actors.effect import Spawn
+from holdfast.actors.message import Address
 from holdfast.actors.paxos.acceptor import Acceptor
 from holdfast.actors.paxos.leader import Leader
 from holdfast.cluster.recipe import Cast, Recipe, Seat
@@ -23,8 +24,10 @@ def changed(spawn: Spawn, change: Change) -> Spawn:
         return spawn
     seat = spawn.arguments["seat"]
 
-    def seat_changed(group: GroupConfig, votes: bool) -> tuple[Spawn, ...]:
-        return tuple(change(one) for one in seat(group, votes))
+    def seat_changed(
+        group: GroupConfig, votes: bool, voters: Mapping[Address, int]
+    ) -> tuple[Spawn, ...]:
+        return tuple(change(one) for one in seat(group, votes, voters))
 
     return replace(spawn, arguments={**spawn.arguments, "seat": seat_changed})
 
@@ -40,10 +43,10 @@ def planted(recipe: Recipe, change: Change) -> Recipe:
 
 
 def votes_as_registered(spawn: Spawn) -> Spawn:
-    """Let every node vote under the registered journal of its member, whichever it has."""
+    """Let every node vote under the registered id of its member, whichever journal it has."""
     if issubclass(spawn.role, Leader):
         return replace(spawn, arguments={**spawn.arguments, "votes": True})
     if not issubclass(spawn.role, Acceptor):
         return spawn
-    journal = spawn.arguments["config"].view.registered[spawn.address]
-    return replace(spawn, arguments={**spawn.arguments, "votes": True, "journal": journal})
+    voter = spawn.arguments["config"].view.registered[spawn.address]
+    return replace(spawn, arguments={**spawn.arguments, "votes": True, "voter": voter})

@@ -159,7 +159,9 @@ class Stage:
 
     def _send(self, source: Address, to: Address, event: Event) -> None:
         node = node_of(to)
-        if node == self.node.name:
+        if node == self.node.name and to not in self.roles:
+            self._without_role(source, to, event)  # As on a real node: it is not kept for later.
+        elif node == self.node.name:
             self._queue.append((source, to, event, self.node.boot))
         elif isinstance(event, Local):
             raise ViolationError(f"{source} sent {event!r}, which is local, to {to}")
