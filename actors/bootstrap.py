@@ -35,8 +35,9 @@ JOIN_RETRY_MS = 100
 """Between two announcements to a member that has not answered, at other times (ms)."""
 
 RENEW_MS = 10_000
-"""How often a running node raises its incarnation (ms). A copy of a journal that is older than
-this at the end of the life it was taken in is recognised when it is started."""
+"""How often a running node raises its incarnation (ms). A copy of a journal that was made longer
+than this, or twice this if an announcement is lost, before the journal was last used is
+recognised when it is started."""
 
 FORMER_MAX = 64
 """Journals of one member that may be given up before the group is founded."""
