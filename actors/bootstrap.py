@@ -49,8 +49,11 @@ NUMBER_MAX = 1 << 63
 """Journal ids, incarnations and boots stay below it."""
 
 
-Seat = Callable[[GroupConfig, bool, Mapping[Address, int]], tuple[Spawn, ...]]
-"""Returns the roles of a node for the group, whether to vote, and who votes under which id."""
+Voters = Mapping[Address, int]
+"""The id that votes of each role name, as of now: members that run on old copies are left out."""
+
+Seat = Callable[[GroupConfig, bool, Voters], tuple[Spawn, ...]]
+"""Returns the roles of a node for the group, whether to vote, and the voters."""
 
 
 class Standing(Enum):

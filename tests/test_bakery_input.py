@@ -17,9 +17,9 @@ from holdfast.actors.bakery.config import (
     leader_of,
     status_of,
 )
-from holdfast.actors.bakery.event import Seen
+from holdfast.actors.bakery.event import Seen, Standing
 from holdfast.actors.bakery.leader import SWEEP_MS, Leader
-from holdfast.actors.bakery.message import Beat, Chosen, Seating
+from holdfast.actors.bakery.message import NOBODY, Beat, Chosen, Seating
 from holdfast.actors.bakery.status import ClusterStatus
 from holdfast.actors.bakery.step_message import (
     AddTicket,
@@ -43,7 +43,7 @@ WHO = Who("ann", "o")
 
 
 def status() -> Rehearsal[ClusterStatus]:
-    return Rehearsal(
+    play = Rehearsal(
         lambda host: ClusterStatus(
             status_of("n1"),
             host,
@@ -57,6 +57,8 @@ def status() -> Rehearsal[ClusterStatus]:
             ),
         )
     )
+    play.hear(election_of("n1"), Standing(promised=0, seating=NOBODY, waiting_ms=0))
+    return play
 
 
 def beat_of(play: Rehearsal[ClusterStatus]) -> Beat:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.actors.bootstrap import GREET_MS
 from holdfast.actors.lock.message import (
     Cancel,
     Granted,
@@ -50,6 +51,7 @@ def test_a_request_before_there_are_leaders_is_kept() -> None:
 def test_a_request_that_nobody_can_serve_ends_at_its_own_deadline_and_says_why() -> None:
     """Scenario 108."""
     town = Town(3).found().start("n1")
+    town.run(GREET_MS + 100)
     asked = town.acquire("n1", wait_ms=500)
     town.until(lambda: bool(town.answers(Refused, asked)), 2_000)
     refused = town.answers(Refused, asked)[0]
@@ -199,7 +201,7 @@ def test_a_look_shows_holder_and_waiters_in_the_order_of_their_tickets() -> None
 def test_a_status_names_leaders_and_epoch() -> None:
     town = Town(3).start().ready()
     door: Any = town.world.role_at(address_of("n1", "proxy"))
-    town.until(lambda: door.errands.readiness.ready)
+    town.until(lambda: door.errands.readiness.ready and len(town.serving()) == 3)
     readiness = door.errands.readiness
     assert readiness.epoch == town.epoch()
     assert {leader.node for leader in readiness.leaders} == set(town.serving())

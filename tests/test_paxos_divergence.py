@@ -23,7 +23,7 @@ from holdfast.cluster.simulation.planting import planted
 from holdfast.cluster.simulation.promise import KEEPS_DISKS, promise_of
 from holdfast.cluster.simulation.run import run_seed
 
-SEEDS = range(6)
+SEEDS = range(12)
 
 JUDGED = frozenset(INVARIANTS) - {"P13", "P14", "S1"}
 """A member that is wrong may tell a client something wrong before anybody can notice."""

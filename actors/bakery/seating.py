@@ -18,10 +18,10 @@ from holdfast.actors.bakery.door import Door
 from holdfast.actors.bakery.election import ElectionCoordinator
 from holdfast.actors.bakery.leader import Leader
 from holdfast.actors.bakery.status import ClusterStatus
-from holdfast.actors.bootstrap import Bootstrap, bootstrap_of, vote_id
+from holdfast.actors.bootstrap import Bootstrap, Voters, bootstrap_of, vote_id
 from holdfast.actors.bootstrap_message import GroupConfig
 from holdfast.actors.effect import Spawn
-from holdfast.actors.message import Address, Message
+from holdfast.actors.message import Message
 
 if TYPE_CHECKING:
     from random import Random
@@ -63,7 +63,7 @@ def seat_bakery(
     bound_ms = terms.hold_ms + terms.grace_ms
     election = {**known, "bound_ms": bound_ms, "random": random, "records": kept}
 
-    def seat(group: GroupConfig, votes: bool, voters: Mapping[Address, int]) -> tuple[Spawn, ...]:
+    def seat(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
         voting = Voting(voters, vote_id(group, node), votes)
         return (
             Spawn(status_of(node), ClusterStatus, {**status, "voting": voting}),

@@ -104,8 +104,9 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         self.floor = recovered.led
         """A round that is known without a promise: this node led it, or its group began there."""
         self.votes = Votes(recovered.votes)
-        self.applied = 1
-        """The first slot that this node has not applied. No votes are kept from before."""
+        self.applied = recovered.next
+        """The first slot that this node has not applied. No votes are kept from before: a promise
+        that began earlier would hide them."""
         self.lease = LeasePromise()
         self.led: tuple[Address, Ballot] | None = None
         """The last who spoke and might, and for which ballot."""

@@ -48,6 +48,11 @@ class Recovered:
     diverged: str = ""
     """Why this node must not take part any more, empty if it may."""
 
+    @property
+    def next(self) -> int:
+        """The first slot that the replica has not applied once it has read the journal."""
+        return (1 if self.base is None else self.base.slot) + len(self.decided)
+
 
 class _Reading:
     """The state of a journal after some of its records."""
