@@ -59,8 +59,7 @@ def seat_bakery(
     ordered = tuple(sorted(members))
     known = {"node": node, "members": ordered}
     status = {**known, "life": life, "priority": priority, "pid": pid}
-    kept = records.get("election", ())
-    bound_ms = terms.hold_ms + terms.grace_ms
+    kept, bound_ms = records.get("election", ()), terms.hold_ms + terms.grace_ms
     election = {**known, "bound_ms": bound_ms, "random": random, "records": kept}
 
     def seat(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
