@@ -31,7 +31,7 @@ def test_clients_take_turns_and_each_ones_frames_stay_in_order() -> None:
     assert guests.put("modest", frame(b"a"))
     order = [("greedy", b"1"), ("modest", b"a"), ("greedy", b"2"), ("greedy", b"3")]
     assert taken(guests, 4) == order
-    assert not guests
+    assert not guests.frames
 
 
 def test_the_rest_of_a_frame_comes_before_later_frames_of_its_client_and_after_others() -> None:

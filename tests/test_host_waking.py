@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -55,6 +55,7 @@ class Wire:
     cluster = "c"
 
     def __init__(self, order: list[str]) -> None:
+        self.waiting: Collection[str] = ()
         self._order = order
         self._rung = threading.Event()
 

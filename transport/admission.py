@@ -10,6 +10,7 @@ from holdfast.actors.message import Address, address_of, node_of, role_of
 from holdfast.transport.bounds import (
     CLIENT_BYTES_MAX,
     CLIENT_ENVELOPES_MAX,
+    SMALL_BYTES,
     has_few_arrays,
 )
 from holdfast.transport.cbor import INT_MAX, UndecodableError, load
@@ -91,24 +92,15 @@ class Admission:
         known = self.gates or link in self._members
         if len(raw) > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX):
             return Dropped("wire.oversized", hostile=True)
-        if not has_few_arrays(raw):
+        if len(raw) > SMALL_BYTES and not has_few_arrays(raw):
             return Dropped("wire.malformed", detail="more arrays than a frame has", hostile=True)
-        frame = self._decoded(link, raw)
-        if not known and type(frame) is Frame and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
-            return Dropped("wire.oversized")
-        return frame
-
-    def _decoded(self, link: str, raw: bytes) -> Frame | Dropped:
-        """Return the frame in ``raw``, which has no more of anything than a frame may have."""
         try:
-            if raw.startswith(USUAL_START):
-                items = load(raw)
-                familiar = self._familiar(link, items)
-                if familiar is not None:
-                    return familiar
-            else:
-                items = open_frame(raw)
-            frame = frame_of(items, self.cluster)
+            usual = raw.startswith(USUAL_START)
+            items = load(raw) if usual else open_frame(raw)
+            frame = self._familiar(link, items) if usual else None
+            familiar = frame is not None
+            if frame is None:
+                frame = frame_of(items, self.cluster)
         except WrongVersionError as error:
             return Dropped("wire.wrong_version", Mismatch.VERSION, str(error))
         except ForeignClusterError as error:
@@ -117,7 +109,9 @@ class Admission:
             return Dropped("wire.malformed", detail=str(error), hostile=True)
         except MalformedFrameError as error:
             return Dropped("wire.malformed", detail=str(error))
-        return self._addressed(link, frame)
+        if not known and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
+            return Dropped("wire.oversized")
+        return frame if familiar else self._addressed(link, frame)
 
     def _familiar(self, link: str, items: list[Any]) -> Frame | None:
         """Return the frame if in all but its messages it is like others that passed.

@@ -41,8 +41,6 @@ def has_few_arrays(data: bytes) -> bool:
     which ends at the first array, or the first item, too many.
     """
     size = len(data)
-    if size <= SMALL_BYTES:
-        return True
     most = ARRAYS_FREE + size // ARRAY_SHARE
     return size - len(data.translate(None, _ARRAY_HEADS)) <= most or _walk(data, most)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import zmq
 
@@ -52,6 +52,9 @@ class Bridge:
         connections_max: how many connections to ``listen`` are kept.
         count: called with a counter's name and by how much it rises.
 
+    Attributes:
+        waiting: the clients whose frames wait for `receive_clients`; it changes as they do.
+
     Raises:
         ConfigError: an endpoint cannot be bound or parsed.
         ValueError: an id or the cluster id is not well-formed.
@@ -81,6 +84,7 @@ class Bridge:
         self._links: dict[str, Link] = {}
         self._monitors: set[Socket | int] = set()
         self._listener: Listener | None = None
+        self.waiting: Collection[str] = ()
         self._sources: deque[Link] = deque()
         self._doorbell = Doorbell()
         self._context: zmq.Context[Socket] = zmq.Context()
@@ -113,6 +117,7 @@ class Bridge:
                 self._count,
             )
             self.endpoint = self._listener.endpoint
+            self.waiting = self._listener.waiting
         for number, (peer, endpoint) in enumerate(sorted(peers.items())):
             # The number tells two links to one node apart: a client may list it twice.
             identity = f"{node}#{boot:x}.{number}".encode()
@@ -131,7 +136,7 @@ class Bridge:
         for frames of clients that wait, and for news that only `receive` could find.
         """
         listener = self._listener
-        if self._news_waits or (listener is not None and listener.waiting):
+        if self._news_waits or self.waiting:
             timeout_ms = 0
         elif listener is not None and listener.connections.restless:
             timeout_ms = TEND_MS if timeout_ms is None else min(timeout_ms, TEND_MS)
@@ -211,8 +216,11 @@ class Bridge:
         if not self._looked_for_events:
             self._look(0)
         self._looked_for_events = False
-        if self._listener is not None:
-            self._listener.tend(self._readable)
+        listener = self._listener
+        if listener is not None:
+            connections = listener.connections
+            if connections.restless or connections.monitor in self._readable:
+                listener.tend(self._readable)
         if not self._news_waits and self._monitors.isdisjoint(self._readable):
             return []
         self._news_waits = False

@@ -69,6 +69,7 @@ class Connections:
     Attributes:
         fresh: the connections over which nothing came so far, by descriptor, oldest first.
         beating: those over which heartbeats come, and no frame has.
+        restless: whether `tend` has something to wait for.
 
     """
 
@@ -89,13 +90,9 @@ class Connections:
         """When to listen again (s), 0 while listening."""
         self._due = 0.0
         self._logged = 0.0
+        self.restless = False
         self._refused = 0
         """Connections that were ended for want of room since the last line in the log."""
-
-    @property
-    def restless(self) -> bool:
-        """Whether `tend` has something to wait for."""
-        return self._resume > 0 or len(self.fresh) > 0
 
     def spoke(self, descriptor: int) -> None:
         """Note that a good frame came over ``descriptor``."""
@@ -113,6 +110,7 @@ class Connections:
                 return False
             news = parse_monitor_message(parts)
             event, descriptor = int(news["event"]), int(news["value"])
+            self.restless = True
             if event == zmq.EVENT_ACCEPTED:
                 self._accepted(descriptor)
             elif event == zmq.EVENT_DISCONNECTED:
@@ -187,6 +185,7 @@ class Connections:
                 self._refused,
             )
             self._logged, self._refused = now, 0
+        self.restless = self._resume > 0 or self._refused > 0 or len(self.fresh) > 0
 
     def _look(self, descriptor: int, one: Connection) -> None:
         """End a connection that has been silent; one that sends heartbeats is well."""

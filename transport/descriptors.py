@@ -52,18 +52,22 @@ class Reserve:
     Args:
         size: how many.
 
+    Attributes:
+        missing: how many `fill` has to open.
+
     """
 
     def __init__(self, size: int = RESERVE) -> None:
-        self._size = size
+        self.missing = size
         self._kept: list[int] = []
         self.fill()
 
     def fill(self) -> None:
         """Open as many as are missing, as far as the limit allows."""
         with contextlib.suppress(OSError):
-            while len(self._kept) < self._size:
+            while self.missing:
                 self._kept.append(os.eventfd(0, os.EFD_CLOEXEC))
+                self.missing -= 1
 
     def spend(self, opening: Callable[[], T]) -> T:
         """Return what ``opening`` returns; while no descriptor is free, give one up and try again.
@@ -79,6 +83,7 @@ class Reserve:
                 if error.errno not in (EMFILE, ENFILE) or not self._kept:
                     raise
                 os.close(self._kept.pop())
+                self.missing += 1
 
     def close(self) -> None:
         """Close all. Twice does nothing."""

@@ -34,25 +34,25 @@ class Guests:
 
     `take` returns one of each client in turn. So a client that sends much waits longer itself,
     and others wait for one of its frames at most.
+
+    Attributes:
+        frames: what waits of each client, the next client first; read only.
+
     """
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[str, deque[Waiting]] = OrderedDict()
+        self.frames: OrderedDict[str, deque[Waiting]] = OrderedDict()
         self._bytes: dict[str, int] = {}
         self._total = 0
-
-    def __len__(self) -> int:
-        """Return how many clients have frames that wait."""
-        return len(self._waiting)
 
     def put(self, client: str, waiting: Waiting) -> bool:
         """Add a frame; return False if there is no room for it."""
         size = len(waiting.raw)
-        frames = self._waiting.get(client)
+        frames = self.frames.get(client)
         if frames is None:
             if self._total + size > WAITING_MAX:
                 return False
-            self._waiting[client] = deque((waiting,))
+            self.frames[client] = deque((waiting,))
             self._bytes[client] = size
         else:
             used = self._bytes[client] + size
@@ -66,17 +66,17 @@ class Guests:
 
     def put_back(self, client: str, rest: Waiting) -> None:
         """Have what is left of a frame be the next of ``client``, after all others' turns."""
-        self._waiting.setdefault(client, deque()).appendleft(rest)
+        self.frames.setdefault(client, deque()).appendleft(rest)
         self._bytes.setdefault(client, 0)
 
     def take(self) -> tuple[str, Waiting]:
         """Return the next frame and whose it is; there must be one."""
-        client, frames = self._waiting.popitem(last=False)
+        client, frames = self.frames.popitem(last=False)
         waiting = frames.popleft()
         size = len(waiting.raw)
         self._total -= size
         if frames:
-            self._waiting[client] = frames
+            self.frames[client] = frames
             self._bytes[client] -= size
         else:
             del self._bytes[client]

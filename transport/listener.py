@@ -69,6 +69,9 @@ class Listener:
         poller: is told when the socket was used.
         count: called with a counter's name and by how much it rises.
 
+    Attributes:
+        waiting: the clients that have frames waiting; it changes as they do.
+
     Raises:
         ConfigError: the endpoint cannot be bound.
 
@@ -90,6 +93,7 @@ class Listener:
         self._count = count
         self._clients = Clients()
         self._guests = Guests()
+        self.waiting: Collection[str] = self._guests.frames
         self._amid_message = False
         """Whether parts of a message that has too many are still to be discarded."""
         self._muted: dict[bytes, float] = {}
@@ -100,11 +104,6 @@ class Listener:
         self.endpoint = self.connections.endpoint
         poller.register(self.socket)
         poller.register(self.connections.monitor)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether frames of clients wait."""
-        return len(self._guests) > 0
 
     def tend(self, readable: Collection[Socket | int]) -> None:
         """Look after connections; ``readable`` are the sockets that have something to read."""
@@ -165,9 +164,13 @@ class Listener:
             if not self._guests.put(name, Waiting(identity, source, part.bytes)):
                 self._count("wire.client_flooded", 1)
             return size
-        frame = self._judged(name, identity, source, part.bytes)
-        if frame is not None:
-            arrivals.append(Arrival(name, frame))
+        frame = self._admission.admit(name, part.bytes)
+        if isinstance(frame, Dropped):
+            self._dropped(name, identity, frame)
+            return size
+        if source >= 0:
+            connections.spoke(source)
+        arrivals.append(Arrival(name, frame))
         return size
 
     def _mute(self, identity: bytes) -> None:
@@ -201,20 +204,15 @@ class Listener:
 
         """
         guests, arrivals, left = self._guests, list[Arrival](), most
+        others = guests.frames
         ends = 0
-        while left > 0 and guests:
+        while left > 0 and others:
             name, waiting = guests.take()
-            frame = waiting.rest
-            if frame is None and self._muted and self._is_muted(waiting.identity):
-                self._count("wire.muted", 1)
-            elif frame is None:
-                frame = self._judged(name, waiting.identity, waiting.source, waiting.raw)
-                if frame is not None and self._clients.heard(name, waiting.identity):
-                    self._count("wire.client_forgotten", 1)
+            frame = waiting.rest or self._opened(name, waiting)
             if frame is None:
                 left -= 1
             else:
-                room = min(left, SHARE) if guests else left
+                room = min(left, SHARE) if others else left
                 envelopes = frame.envelopes
                 if len(envelopes) > room:
                     rest = frame._replace(envelopes=envelopes[room:])
@@ -222,27 +220,37 @@ class Listener:
                     frame = frame._replace(envelopes=envelopes[:room])
                 left -= len(frame.envelopes) or 1
                 arrivals.append(Arrival(name, frame))
-            if guests:
+            if others:
                 now = time.perf_counter_ns()
                 ends = ends or now + within_ns
                 if now >= ends:
                     break
         return arrivals, most - left
 
-    def _judged(self, name: str, identity: bytes, source: int, raw: bytes) -> Frame | None:
-        """Return the frame if it passes; otherwise count it, and tell who can mend it."""
-        frame = self._admission.admit(name, raw)
-        if not isinstance(frame, Dropped):
-            if source >= 0:
-                self.connections.spoke(source)
-            return frame
-        self._count(frame.counter, 1)
-        if frame.hostile:
+    def _opened(self, name: str, waiting: Waiting) -> Frame | None:
+        """Decode a client's frame; None if it is dropped."""
+        identity = waiting.identity
+        if self._muted and self._is_muted(identity):
+            self._count("wire.muted", 1)
+            return None
+        frame = self._admission.admit(name, waiting.raw)
+        if isinstance(frame, Dropped):
+            self._dropped(name, identity, frame)
+            return None
+        if waiting.source >= 0:
+            self.connections.spoke(waiting.source)
+        if self._clients.heard(name, identity):
+            self._count("wire.client_forgotten", 1)
+        return frame
+
+    def _dropped(self, name: str, identity: bytes, dropped: Dropped) -> None:
+        """Count a frame that is dropped, and tell its sender if that can mend it."""
+        self._count(dropped.counter, 1)
+        if dropped.hostile:
             self._mute(identity)
-        if frame.mismatch is not None and frame.counter != "wire.rejected":
-            refusal = self._admission.refusal(name, frame.mismatch, frame.detail)
+        if dropped.mismatch is not None and dropped.counter != "wire.rejected":
+            refusal = self._admission.refusal(name, dropped.mismatch, dropped.detail)
             self._answer(identity, encode_frame(refusal))
-        return None
 
     def send(self, client: str, raw: bytes) -> None:
         """Send ``raw`` to ``client`` by the connection over which it was last heard."""

@@ -130,8 +130,9 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         self, sender: Address, event: Spoken | Applied | Trimmed | StopVoting, now: Instant
     ) -> Effects:
         """Judge one ballot."""
-        effects = self._judge(sender, event, now)
-        return effects if self.is_voter else self._without_votes(effects)
+        if not self.is_voter:
+            return self._without_votes(self._judge(sender, event, now))
+        return self._judge(sender, event, now)
 
     def _without_votes(self, effects: Effects) -> Effects:
         """Return ``effects`` less all that goes to other nodes."""

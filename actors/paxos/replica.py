@@ -84,6 +84,7 @@ class Replica(Role[ReplicaHears]):
         self.past = State.of(
             node, config.view.members, machine, listener, log_max, journal_bytes, digest_slots
         )
+        self.ledger = self.past.ledger
         self.ordering = Ordering(opening)
         self.reception = Reception(node, listener)
         self.reads = Reads(node, machine, config.view.replicas, first_number)
@@ -99,10 +100,10 @@ class Replica(Role[ReplicaHears]):
         """Apply what the journal knows to be decided. Whom that concerns was told long ago."""
         compared = self.past.recover(self._recovered)
         self._recovered = Recovered()
-        self.committed = self.past.next
-        self.ordering.clock.set(self.past.ledger.time_ms, now)
+        self.committed = self.ledger.next
+        self.ordering.clock.set(self.ledger.time_ms, now)
         told = [] if self.listener is None else [Send(self.listener, Follow(master=""))]
-        return [*told, *self._tell_applied(now), *compared] if self.past.next > 1 else told
+        return [*told, *self._tell_applied(now), *compared] if self.ledger.next > 1 else told
 
     def handle(self, sender: Address, event: ReplicaHears, now: Instant) -> Effects:
         """Order, apply, answer."""
@@ -159,7 +160,7 @@ class Replica(Role[ReplicaHears]):
         self.ordering.proposals.add(propose)
         if self.ordering.gathering:
             return ()  # It is given a slot with all others of this turn.
-        if self.ordering.free == self.past.next and self.machine.is_patient(propose.command):
+        if self.ordering.free == self.ledger.next and self.machine.is_patient(propose.command):
             return self.ordering.linger()
         return self.ordering.gather(self.address)
 
@@ -172,26 +173,26 @@ class Replica(Role[ReplicaHears]):
         ordering.proposals.add_all(bundle)
         if ordering.gathering:
             return ()  # It is given a slot with what other nodes passed on in this turn.
-        if ordering.free == self.past.next and all(map(self.machine.is_patient, bundle.commands)):
+        if ordering.free == self.ledger.next and all(map(self.machine.is_patient, bundle.commands)):
             return ordering.linger()
-        return ordering.order(self.past.next, now)
+        return ordering.order(self.ledger.next, now)
 
     def _on_order(self, event: Gather | Tick | Linger, now: Instant) -> Effects:
         """Give slots to what has come, or to what falls due."""
         if isinstance(event, Linger):
             self.ordering.lingering = False
         if not isinstance(event, Tick):
-            return self.ordering.order(self.past.next, now)
-        return self.ordering.tick(event, self.machine.due_ms(), self.past.next, now)
+            return self.ordering.order(self.ledger.next, now)
+        return self.ordering.tick(event, self.machine.due_ms(), self.ledger.next, now)
 
     def _on_reign(self, reign: Reign, now: Instant) -> Effects:
-        if reign.first < self.past.next:
+        if reign.first < self.ledger.next:
             return (Observe("paxos.reign_overtaken"),)  # By a higher ballot, which will end it.
-        opening = self.ordering.begin(reign, self.past.ledger.time_ms, now)
+        opening = self.ordering.begin(reign, self.ledger.time_ms, now)
         followed = self._follow(self.node, now)
         for propose in self.reception.take_waiting():
             self.ordering.proposals.add(propose)
-        return [opening, *followed, *self.ordering.order(self.past.next, now)]
+        return [opening, *followed, *self.ordering.order(self.ledger.next, now)]
 
     def _on_deposed(self, now: Instant) -> Effects:
         """Tell whoever waits to propose again: what has a slot may still be decided, or not."""
@@ -217,7 +218,7 @@ class Replica(Role[ReplicaHears]):
 
     def _tell_yielded(self) -> list[Effect]:
         reign = self.ordering.reign
-        yielding = self.ordering.yielding and self.ordering.is_drained(self.past.next)
+        yielding = self.ordering.yielding and self.ordering.is_drained(self.ledger.next)
         if reign is None or not yielding:
             return []
         return [Send(leader_of(self.node), Yielded(ballot=reign.ballot))]
@@ -230,7 +231,7 @@ class Replica(Role[ReplicaHears]):
         return [*told, *self.reception.follow(master), *self.reads.follow(master, now)]
 
     def _take(self, slot: int, batch: Batch) -> list[Effect]:
-        return [] if self.past.ledger.take(slot, batch) else [Observe("paxos.far_behind")]
+        return [] if self.ledger.take(slot, batch) else [Observe("paxos.far_behind")]
 
     def _on_learned(self, learned: Learned, now: Instant) -> Effects:
         effects = [mark for slot, batch in learned.slots for mark in self._take(slot, batch)]
@@ -239,47 +240,47 @@ class Replica(Role[ReplicaHears]):
 
     def _apply(self, now: Instant) -> list[Effect]:
         """Apply what is decided without a gap, answer, and go on ordering."""
-        first = self.past.next
+        first = self.ledger.next
         effects: list[Effect] = []
         for slot, batch, outcomes in self.past.apply():
             asked = self.ordering.proposals.settle(slot, batch.commands)
             effects += self.reception.answers(slot, asked, outcomes[1:])
             happened = everything(outcomes)
             if self.listener is not None and happened:
-                time_ms = self.past.ledger.time_ms
+                time_ms = self.ledger.time_ms
                 word = Happened(slot=slot, time_ms=time_ms, outcomes=happened)
                 effects.append(Send(self.listener, word))
-        if self.past.next == first:
+        if self.ledger.next == first:
             return effects
         effects += self._tell_applied(now)
         reign = self.ordering.reign
         effects += self.past.trim(reigning=reign is not None)
         if reign is None:
-            self.ordering.clock.set(self.past.ledger.time_ms, now)
+            self.ordering.clock.set(self.ledger.time_ms, now)
             return effects
-        ordered = self.ordering.order(self.past.next, now)
+        ordered = self.ordering.order(self.ledger.next, now)
         armed = self.ordering.arm(self.machine.due_ms(), now)
         return [*effects, *ordered, *armed, *self._tell_yielded()]
 
     def _tell_applied(self, now: Instant) -> list[Effect]:
-        applied = Applied(slot=self.past.next)
-        settled = self.ordering.is_settled(self.past.next)
+        applied = Applied(slot=self.ledger.next)
+        settled = self.ordering.is_settled(self.ledger.next)
         return [
             Send(acceptor_of(self.node), applied),
             Send(leader_of(self.node), applied),
-            *self.reads.progress(self.past.next, settled=settled, now=now),
+            *self.reads.progress(self.ledger.next, settled=settled, now=now),
         ]
 
     def _watch_gap(self) -> list[Effect]:
-        if self.committed <= self.past.next or self.checking or self.ordering.reign is not None:
+        if self.committed <= self.ledger.next or self.checking or self.ordering.reign is not None:
             return []
-        self.checking = self.past.next
+        self.checking = self.ledger.next
         return [Wake(GAP_MS, GapCheck(slot=self.checking))]
 
     def _on_gap_check(self, check: GapCheck) -> Effects:
         self.checking = 0
         again = self._watch_gap()
-        if check.slot != self.past.next or not again:
+        if check.slot != self.ledger.next or not again:
             return again
         lacking = Lacking(first=check.slot, target=self.committed, source=self.reception.master)
         return [Send(catchup_of(self.node), lacking), *again]
@@ -289,7 +290,7 @@ class Replica(Role[ReplicaHears]):
         kept = self.past.restore(restore) if self.ordering.reign is None else None
         if kept is None:
             return (Observe("paxos.snapshot_unusable"),)
-        self.ordering.clock.set(self.past.ledger.time_ms, now)
+        self.ordering.clock.set(self.ledger.time_ms, now)
         skipped = Skipped(slot=restore.slot)
         return [
             *self._tell_applied(now),

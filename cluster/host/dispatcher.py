@@ -240,8 +240,10 @@ class Dispatcher:
         self._arrivals.run()
         self._gateway.take(FRAMES_MAX)
         self._stage.ring_alarms()
-        self._pace.begin()
-        taken = self._gateway.take_clients(self._pace.most, CLIENTS_NS)
+        taken = 0
+        if self._bridge.waiting:
+            self._pace.begin()
+            taken = self._gateway.take_clients(self._pace.most, CLIENTS_NS)
         self._stage.work(TURN_MAX)
         wrote = bool(self._stage.records)
         while self._stage.records:  # A role that is spawned by what was held may persist, too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
@@ -13,6 +14,8 @@ class Links(Protocol):
     """What a `Bridge` is to a dispatcher."""
 
     cluster: str
+    waiting: Collection[str]
+    """The clients whose frames wait for `receive_clients`; it changes as they do."""
 
     def poll(self, timeout_ms: int | None) -> None:
         """Sleep until a frame may have come, `ring` was called, or the time is over."""

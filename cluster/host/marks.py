@@ -57,7 +57,8 @@ class Marks:
         self._watch(links, "poll")
         self._watch(links, "ring")
         self._watch(links, "send", _receiver)
-        self._watch_receiving(links)
+        self._watch(links, "receive_members", _senders, "receive")
+        self._watch(links, "receive_clients", _senders_of_clients, "receive")
         return links
 
     def journal(self, journal: Journal | None) -> Journal | None:
@@ -76,48 +77,32 @@ class Marks:
         path.write_text(json.dumps(list(self.marks)), encoding="utf-8")
 
     def _watch(
-        self, thing: object, method: str, detail: Callable[[Any, Any], str] | None = None
+        self,
+        thing: object,
+        method: str,
+        detail: Callable[[Any, Any], str] | None = None,
+        name: str = "",
     ) -> None:
-        """Have ``method`` of this one ``thing`` mark each of its calls that returns.
+        """Mark each call of ``method`` of this one ``thing`` that returns, under ``name`` if given.
 
-        ``detail`` is told the first argument and the result.
+        ``detail`` gets the first argument and the result.
         """
-        call, note = getattr(thing, method), self.marks.append
+        call, note, what = getattr(thing, method), self.marks.append, name or method
 
         def watched(*given: Any) -> Any:
             begin_ns = now_ns()
             result = call(*given)
-            note((method, begin_ns, now_ns(), ""))
+            note((what, begin_ns, now_ns(), ""))
             return result
 
         def watched_in_detail(*given: Any) -> Any:
             begin_ns = now_ns()
             result = call(*given)
             end_ns = now_ns()
-            note((method, begin_ns, end_ns, detail(given[0], result) if detail else ""))
+            note((what, begin_ns, end_ns, detail(given[0], result) if detail else ""))
             return result
 
         setattr(thing, method, watched if detail is None else watched_in_detail)
-
-    def _watch_receiving(self, links: Any) -> None:
-        """Have the two steps in which a turn takes in frames make one mark."""
-        members, clients = links.receive_members, links.receive_clients
-        began, senders = [0], list[str]()
-
-        def receive_members(most: int) -> Any:
-            began[0] = now_ns()
-            arrivals = members(most)
-            senders[:] = [arrival.link for arrival in arrivals]
-            return arrivals
-
-        def receive_clients(most: int, within_ns: int) -> Any:
-            arrivals, taken = clients(most, within_ns)
-            senders.extend(arrival.link for arrival in arrivals)
-            detail = " ".join(dict.fromkeys(senders))
-            self.marks.append(("receive", began[0], now_ns(), detail))
-            return arrivals, taken
-
-        links.receive_members, links.receive_clients = receive_members, receive_clients
 
     def _watched(self, spawn: Spawn) -> Spawn:
         """Return ``spawn`` with a class of roles each turn of which is marked."""
@@ -144,3 +129,12 @@ def read_marks(path: Path) -> list[Mark]:
 def _receiver(link: Any, sent: Any) -> str:
     del sent
     return str(link)
+
+
+def _senders(most: Any, arrivals: Any) -> str:
+    del most
+    return " ".join(dict.fromkeys(arrival.link for arrival in arrivals))
+
+
+def _senders_of_clients(most: Any, received: Any) -> str:
+    return _senders(most, received[0])

@@ -158,7 +158,8 @@ class Journal:
             if self.disk_bytes > 2 * self._index.live_bytes + self.segment_bytes_max:
                 segment = self._replace_by_snapshot()
             segment.make_room(self.segment_bytes_max)
-            self._reserve.fill()
+            if self._reserve.missing:
+                self._reserve.fill()
         except (OSError, JournalDamagedError) as error:
             raise self._failed("trimmed", error) from error
 
