@@ -28,9 +28,6 @@ from holdfast.transport.sockets import (
 
 __all__ = ["Arrival", "Bridge"]
 
-TEND_MS = 500
-"""How long `poll` sleeps at most while connections have to be looked after (ms)."""
-
 READ_NS = 10_000_000
 """How long `Bridge.receive` decodes frames of clients (ns)."""
 
@@ -138,8 +135,8 @@ class Bridge:
         listener = self._listener
         if self._news_waits or self.waiting:
             timeout_ms = 0
-        elif listener is not None and listener.connections.restless:
-            timeout_ms = TEND_MS if timeout_ms is None else min(timeout_ms, TEND_MS)
+        elif listener is not None and (tend_ms := listener.connections.tend_ms) is not None:
+            timeout_ms = tend_ms if timeout_ms is None else min(timeout_ms, tend_ms)
         self._look(timeout_ms)
         if self._doorbell.fd in self._readable:
             self._doorbell.answer()
@@ -219,7 +216,7 @@ class Bridge:
         listener = self._listener
         if listener is not None:
             connections = listener.connections
-            if connections.restless or connections.monitor in self._readable:
+            if connections.tend_ms is not None or connections.monitor in self._readable:
                 listener.tend(self._readable)
         if not self._news_waits and self._monitors.isdisjoint(self._readable):
             return []

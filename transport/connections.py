@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 import zmq
@@ -34,8 +35,14 @@ LOG_S = 10.0
 PAUSE_S = 1.0
 """How long a node that is out of descriptors does not listen (s)."""
 
-EVENTS_MAX = 4096
-"""News of connections that are taken in at once."""
+EVENTS_MAX = 16
+"""Events of connections that one turn processes; each takes some 30 us."""
+
+LOOKS_MAX = 8
+"""Silent connections that one turn looks at."""
+
+LOOK_ON_S = 0.002
+"""How soon it goes on if more are left (s)."""
 
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")
 """``tcpi_last_data_recv`` in Linux' ``struct tcp_info``: how long ago data came (ms)."""
@@ -69,7 +76,8 @@ class Connections:
     Attributes:
         fresh: the connections over which nothing came so far, by descriptor, oldest first.
         beating: those over which heartbeats come, and no frame has.
-        restless: whether `tend` has something to wait for.
+        is_behind: whether events may wait, so that frames come over connections not known yet.
+        tend_ms: how soon to call `tend` again (ms), None if nothing waits for it.
 
     """
 
@@ -83,6 +91,9 @@ class Connections:
         self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
         self.fresh: dict[int, Connection] = {}
         self.beating: dict[int, Connection] = {}
+        self.is_behind = False
+        self._early: set[int] = set()
+        """Descriptors over which a frame came whose event has not been processed yet."""
         self._open: set[int] = set()
         self._ended: set[int] = set()
         """Those of ``_open`` that were shut down; libzmq has not said yet that they are gone."""
@@ -90,27 +101,32 @@ class Connections:
         """When to listen again (s), 0 while listening."""
         self._due = 0.0
         self._logged = 0.0
-        self.restless = False
+        self.tend_ms: int | None = None
         self._refused = 0
         """Connections that were ended for want of room since the last line in the log."""
 
     def spoke(self, descriptor: int) -> None:
         """Note that a good frame came over ``descriptor``."""
         self._forget(descriptor)
+        if self.is_behind and descriptor not in self._open:
+            self._early.add(descriptor)
 
     def _forget(self, descriptor: int) -> Connection | None:
         return self.fresh.pop(descriptor, None) or self.beating.pop(descriptor, None)
 
     def watch(self) -> bool:
-        """Take in what the monitor reports; return whether there may be more."""
+        """Process events of the monitor; return whether there may be more (`is_behind`)."""
+        self.is_behind = True
         for _ in range(EVENTS_MAX):
             try:
                 parts = self.monitor.recv_multipart(NOBLOCK)
             except zmq.Again:
+                self.is_behind = False
+                self._early.clear()
                 return False
             news = parse_monitor_message(parts)
             event, descriptor = int(news["event"]), int(news["value"])
-            self.restless = True
+            self.tend_ms = self.tend_ms or 1
             if event == zmq.EVENT_ACCEPTED:
                 self._accepted(descriptor)
             elif event == zmq.EVENT_DISCONNECTED:
@@ -125,7 +141,8 @@ class Connections:
         self._open.add(descriptor)
         self._ended.discard(descriptor)
         self._forget(descriptor)
-        peer = _borrow(descriptor, _peer_of)
+        peer = None if descriptor in self._early else _borrow(descriptor, _peer_of)
+        self._early.discard(descriptor)
         if peer is not None:
             self.fresh[descriptor] = Connection(peer, time.monotonic())
         if len(self._open) - len(self._ended) > self._most:
@@ -167,15 +184,22 @@ class Connections:
     def tend(self) -> None:
         """End connections that are silent, listen again, and say in the log that it is full."""
         now = time.monotonic()
-        if now < self._due:
-            return
+        if now >= self._due:
+            self._tend(now)
+        waits = self._resume > 0 or self._refused > 0 or len(self.fresh) > 0
+        self.tend_ms = max(1, round(1000 * (self._due - now))) if waits else None
+
+    def _tend(self, now: float) -> None:
         self._due = now + LOOK_S
         if self._resume and now >= self._resume:
             self._listen_again(now)
-        for descriptor, one in list(self.fresh.items()):
+        for descriptor, one in list(islice(self.fresh.items(), LOOKS_MAX)):
             if now - one.since < SILENT_S:
                 break
             self._look(descriptor, one)
+        else:
+            if self.fresh:
+                self._due = now + LOOK_ON_S
         if self._refused and now - self._logged >= LOG_S:
             logger.warning(
                 "{}: {} connections, the limit; ended {} more. Close clients that are not needed, "
@@ -185,7 +209,6 @@ class Connections:
                 self._refused,
             )
             self._logged, self._refused = now, 0
-        self.restless = self._resume > 0 or self._refused > 0 or len(self.fresh) > 0
 
     def _look(self, descriptor: int, one: Connection) -> None:
         """End a connection that has been silent; one that sends heartbeats is well."""

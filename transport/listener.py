@@ -158,7 +158,7 @@ class Listener:
             return 0
         source = -1
         connections = self.connections
-        if connections.fresh or connections.beating:
+        if connections.fresh or connections.beating or connections.is_behind:
             source = int(part.get(_SRCFD))
         if not member:
             if not self._guests.put(name, Waiting(identity, source, part.bytes)):
