@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from hashlib import blake2b
 
-from holdfast.actors.bootstrap_message import (
+from fencelock.actors.bootstrap_message import (
     GroupConfig,
     Join,
     JoinAck,
@@ -17,11 +17,11 @@ from holdfast.actors.bootstrap_message import (
     Voter,
     VotingStatus,
 )
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
-from holdfast.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
-from holdfast.actors.message import node_of as node_at
-from holdfast.actors.notice import Level, Notice
-from holdfast.actors.role import Host, Role
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
+from fencelock.actors.message import node_of as node_at
+from fencelock.actors.notice import Level, Notice
+from fencelock.actors.role import Host, Role
 
 GREET_MS = 1_300
 """How long a registered journal waits for every other member to confirm its start (ms): as long as

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.message import Local, Message, local, message
+from fencelock.actors.message import Local, Message, local, message
 
 
 class Start(NamedTuple):

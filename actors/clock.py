@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.actors.effect import Effects, Observe, Send
-from holdfast.actors.message import Address, Instant, Local, Message, local
-from holdfast.actors.role import Host, Role
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.message import Address, Instant, Local, Message, local
+from fencelock.actors.role import Host, Role
 
 STAMP_MAX = (1 << 56) - 1
 """Stamps fit 56 bits, so that a stamp and the number of a node (7 bits) pack into a fence."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
-from holdfast.actors.message import Address, Local, Message, Timer
+from fencelock.actors.message import Address, Local, Message, Timer
 
 if TYPE_CHECKING:
-    from holdfast.actors.role import Role
+    from fencelock.actors.role import Role
 
 
 T = TypeVar("T")

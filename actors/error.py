@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 
-class HoldfastError(Exception):
+class FencelockError(Exception):
     """Base of every error a caller may want to catch. Never raised itself."""
 
 
-class RefusedError(HoldfastError):
+class RefusedError(FencelockError):
     """The cluster answered, and the answer is no. Nothing changed."""
 
 
@@ -51,7 +51,7 @@ class InvalidRequestError(RefusedError, ValueError):
     """A field of the request is out of its limits; the text names field, value and limit."""
 
 
-class UnavailableError(HoldfastError):
+class UnavailableError(FencelockError):
     """No answer can be had just now: a node that is needed, or all of them, are unreachable.
 
     For an acquire nothing is held. The text names the node and for how long.
@@ -73,7 +73,7 @@ class WrongClusterError(UnavailableError):
     """What answers at the address belongs to another cluster, or speaks another version."""
 
 
-class UnknownOutcomeError(HoldfastError):
+class UnknownOutcomeError(FencelockError):
     """No answer came in time: the request may or may not have taken effect.
 
     Do not assume either. Ask again under the same request number, which the
@@ -81,9 +81,9 @@ class UnknownOutcomeError(HoldfastError):
     """
 
 
-class ClosedError(HoldfastError):
+class ClosedError(FencelockError):
     """The client was closed, or belongs to the process that this one was forked from."""
 
 
-class ConfigError(HoldfastError, ValueError):
+class ConfigError(FencelockError, ValueError):
     """The configuration is not usable; the text names the key, the value and what is allowed."""

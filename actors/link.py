@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.actors.message import Local, local
+from fencelock.actors.message import Local, local
 
 
 @local

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar, cast
 
-from holdfast.actors.message import Message
+from fencelock.actors.message import Message
 
 C = TypeVar("C")
 M = TypeVar("M", bound=Message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from holdfast.actors.message import Local, local
+from fencelock.actors.message import Local, local
 
 
 class Level(IntEnum):

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_orig
 
 import pykka
 
-from holdfast.actors.effect import Effects, Observe
-from holdfast.actors.message import Address, Event, Instant
+from fencelock.actors.effect import Effects, Observe
+from fencelock.actors.message import Address, Event, Instant
 
 E = TypeVar("E", bound=Event)
 

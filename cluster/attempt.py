@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cluster.host.reply import Reply
+from fencelock.cluster.host.reply import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.cluster.hold import Grip, Listeners
+    from fencelock.cluster.hold import Grip, Listeners
 
 _tokens = itertools.count(1)
 """Names each acquire of this process to the session, so that exactly that one is cancelled."""

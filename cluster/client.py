@@ -6,14 +6,14 @@ import atexit
 from types import TracebackType
 from typing import Self
 
-from holdfast.actors.lock.message import Contender, LockStatus, NodeStatus
-from holdfast.actors.lock.session_message import ListedLock
-from holdfast.cluster.connection import Connection
-from holdfast.cluster.face import Face
-from holdfast.cluster.herald import ThreadHerald
-from holdfast.cluster.lock import Lock
-from holdfast.cluster.operation import drive
-from holdfast.cluster.settings import Read, Settings
+from fencelock.actors.lock.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.lock.session_message import ListedLock
+from fencelock.cluster.connection import Connection
+from fencelock.cluster.face import Face
+from fencelock.cluster.herald import ThreadHerald
+from fencelock.cluster.lock import Lock
+from fencelock.cluster.operation import drive
+from fencelock.cluster.settings import Read, Settings
 
 
 class Client(Face):
@@ -166,7 +166,7 @@ class Client(Face):
 def connect(
     addresses: str,
     *,
-    cluster: str = "holdfast",
+    cluster: str = "fencelock",
     timeout: float = 10.0,
     ttl: float = 15.0,
     label: str | None = None,

@@ -13,12 +13,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from holdfast.actors.bakery.config import LEADERS_MAX, OFF, PRIORITY
-from holdfast.actors.error import ConfigError
-from holdfast.actors.lock.name import WAIT_MS_MAX
-from holdfast.cluster.config_file import ALLOWED, MS_PER_S, PRIORITY_OFF, TABLES, File
-from holdfast.cluster.guarantee import PROMISES
-from holdfast.cluster.recipe import Settings
+from fencelock.actors.bakery.config import LEADERS_MAX, OFF, PRIORITY
+from fencelock.actors.error import ConfigError
+from fencelock.actors.lock.name import WAIT_MS_MAX
+from fencelock.cluster.config_file import ALLOWED, MS_PER_S, PRIORITY_OFF, TABLES, File
+from fencelock.cluster.guarantee import PROMISES
+from fencelock.cluster.recipe import Settings
 
 DEFAULT_PORT = 4040
 """Nodes of one machine are numbered on from here."""
@@ -64,7 +64,7 @@ def load(path: Path) -> Config:
     except FileNotFoundError as error:
         raise ConfigError(
             f"{path} does not exist: write a starting one with "
-            f'"holdfast init --nodes 3 --config {path}"'
+            f'"fencelock init --nodes 3 --config {path}"'
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -118,7 +118,7 @@ def parse(text: str, folder: Path) -> Config:
 
 
 def starting_config(
-    addresses: Mapping[str, str], *, cluster: str = "holdfast", protocol: str = "paxos"
+    addresses: Mapping[str, str], *, cluster: str = "fencelock", protocol: str = "paxos"
 ) -> str:
     """Return a configuration with comments, to begin from.
 
@@ -151,8 +151,8 @@ def loopback(nodes: int, port: int = DEFAULT_PORT) -> dict[str, str]:
 
 
 _STARTING = """\
-# A holdfast cluster. Every node is given this same file:
-#   holdfast serve --config cluster.toml --id n1
+# A fencelock cluster. Every node is given this same file:
+#   fencelock serve --config cluster.toml --id n1
 
 cluster = {cluster}  # a name of a-z, 0-9 and -; frames of another cluster are refused
 protocol = {protocol}  # {protocols}

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
-from holdfast.actors.bakery.config import GRACE_MS, HOLD_MS, OBTENTION_MS, PRIORITY, TERM_MS_MIN
-from holdfast.actors.bakery.ticket import TERM_MS_MAX
-from holdfast.actors.paxos.photography import JOURNAL_BYTES
-from holdfast.cluster.guarantee import PROMISES
+from fencelock.actors.bakery.config import GRACE_MS, HOLD_MS, OBTENTION_MS, PRIORITY, TERM_MS_MIN
+from fencelock.actors.bakery.ticket import TERM_MS_MAX
+from fencelock.actors.paxos.photography import JOURNAL_BYTES
+from fencelock.cluster.guarantee import PROMISES
 
 NODES_MAX = 64
 """Every node talks to every other: at 64 that is 63 links a node."""

@@ -15,38 +15,38 @@ from typing import cast
 
 import pykka
 
-from holdfast.actors.client.closing import CLOSE_MS
-from holdfast.actors.client.message import Close, ClusterState, Survey, Surveyed, WatchCluster
-from holdfast.actors.client.session import ClientSession
-from holdfast.actors.clock import Clock
-from holdfast.actors.effect import Spawn
-from holdfast.actors.error import (
-    HoldfastError,
+from fencelock.actors.client.closing import CLOSE_MS
+from fencelock.actors.client.message import Close, ClusterState, Survey, Surveyed, WatchCluster
+from fencelock.actors.client.session import ClientSession
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Spawn
+from fencelock.actors.error import (
+    FencelockError,
     InvalidRequestError,
     UnavailableError,
     WrongClusterError,
 )
-from holdfast.actors.lock.command import LABEL_BYTES_MAX
-from holdfast.actors.lock.message import Acquire, Contender, Describe, NodeStatus
-from holdfast.actors.lock.name import check_new_lock_name, check_owner
-from holdfast.actors.lock.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
-from holdfast.actors.message import Event, Instant, address_of
-from holdfast.cluster.forecast import Forecast
-from holdfast.cluster.grips import Grips
-from holdfast.cluster.guarantee import Guarantee, demand
-from holdfast.cluster.herald import Herald
-from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.host.marks import Marks
-from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.host.stage import CLOCK
-from holdfast.cluster.line import Line
-from holdfast.cluster.operation import Operation, Wait
-from holdfast.cluster.owner import process_label, process_user
-from holdfast.cluster.recipe import Cast
-from holdfast.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
-from holdfast.cluster.terms import Terms, term_ms_of, wait_ms_of
-from holdfast.transport.bridge import Bridge
-from holdfast.transport.wire import pack
+from fencelock.actors.lock.command import LABEL_BYTES_MAX
+from fencelock.actors.lock.message import Acquire, Contender, Describe, NodeStatus
+from fencelock.actors.lock.name import check_new_lock_name, check_owner
+from fencelock.actors.lock.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
+from fencelock.actors.message import Event, Instant, address_of
+from fencelock.cluster.forecast import Forecast
+from fencelock.cluster.grips import Grips
+from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.herald import Herald
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.marks import Marks
+from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.stage import CLOCK
+from fencelock.cluster.line import Line
+from fencelock.cluster.operation import Operation, Wait
+from fencelock.cluster.owner import process_label, process_user
+from fencelock.cluster.recipe import Cast
+from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
+from fencelock.cluster.terms import Terms, term_ms_of, wait_ms_of
+from fencelock.transport.bridge import Bridge
+from fencelock.transport.wire import pack
 
 STOP_S = 5.0
 """How long closing waits for the client's own threads (s); they need milliseconds."""
@@ -260,7 +260,7 @@ class Connection:
         try:
             reply = Reply()
             self.line.submit(Close(), reply)
-            with suppress(pykka.ActorDeadError, TimeoutError, HoldfastError):
+            with suppress(pykka.ActorDeadError, TimeoutError, FencelockError):
                 yield Wait(reply, 2 * CLOSE_MS / 1000)
             self._dispatcher.stop(0)
             with suppress(TimeoutError):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client.message import ClusterState
-from holdfast.cluster.connection import Connection
-from holdfast.cluster.forecast import ClusterCallback
-from holdfast.cluster.hold import Callback
+from fencelock.actors.client.message import ClusterState
+from fencelock.cluster.connection import Connection
+from fencelock.cluster.forecast import ClusterCallback
+from fencelock.cluster.hold import Callback
 
 
 class Face:
@@ -27,8 +27,8 @@ class Face:
     def on_lost(self, callback: Callback) -> None:
         """Have ``callback`` called when any lock of this client is lost.
 
-        Callbacks run one after the other: those of `holdfast.Client` on a thread of their
-        own, so they may block or use the client, those of `holdfast.aio.Client` on the loop.
+        Callbacks run one after the other: those of `fencelock.Client` on a thread of their
+        own, so they may block or use the client, those of `fencelock.aio.Client` on the loop.
         What they raise is logged, counted by `callbacks_failed`, and harms nobody.
         """
         self._connection.grips.listeners.lost.append(callback)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from holdfast.actors.client.message import ClusterState
-from holdfast.actors.client.outlook import unknown
-from holdfast.cluster.herald import Herald
+from fencelock.actors.client.message import ClusterState
+from fencelock.actors.client.outlook import unknown
+from fencelock.cluster.herald import Herald
 
 ClusterCallback = Callable[[ClusterState], object]
 

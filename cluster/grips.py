@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.actors.client.message import HoldsLost, Leased, Suspected, Trusted
-from holdfast.actors.error import LockOwnershipLostError, NotHeldError
-from holdfast.actors.lock.message import Granted, Released
-from holdfast.actors.lock.session_message import Unlocking
-from holdfast.actors.message import Event, Instant
-from holdfast.cluster.attempt import Attempt, Leaving
-from holdfast.cluster.herald import Herald
-from holdfast.cluster.hold import (
+from fencelock.actors.client.message import HoldsLost, Leased, Suspected, Trusted
+from fencelock.actors.error import LockOwnershipLostError, NotHeldError
+from fencelock.actors.lock.message import Granted, Released
+from fencelock.actors.lock.session_message import Unlocking
+from fencelock.actors.message import Event, Instant
+from fencelock.cluster.attempt import Attempt, Leaving
+from fencelock.cluster.herald import Herald
+from fencelock.cluster.hold import (
     LAPSED,
     UNCONFIRMED,
     Callback,
@@ -25,7 +25,7 @@ from holdfast.cluster.hold import (
     loss_error,
     not_held,
 )
-from holdfast.cluster.leases import Leases
+from fencelock.cluster.leases import Leases
 
 LOST_MAX = 10_000
 """Losses nobody was told of that are remembered; of an older one a release says "not held"."""

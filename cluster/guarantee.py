@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from holdfast.actors.error import UnsupportedError
+from fencelock.actors.error import UnsupportedError
 
 
 class Guarantee(Enum):
@@ -38,7 +38,7 @@ class Promise:
 
     guarantees: frozenset[Guarantee]
     does_not_survive: str
-    """What stops it, as a sentence that ends ``holdfast serve``'s greeting."""
+    """What stops it, as a sentence that ends ``fencelock serve``'s greeting."""
     nodes_min: int
     """The fewest nodes it runs on."""
     why_nodes_min: str = ""

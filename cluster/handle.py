@@ -9,22 +9,22 @@ from functools import partial
 
 import pykka
 
-from holdfast.actors.error import (
+from fencelock.actors.error import (
     AlreadyHeldError,
-    HoldfastError,
+    FencelockError,
     LimitReachedError,
     LockOwnershipLostError,
     LockTimeoutError,
     NotHeldError,
 )
-from holdfast.actors.lock.message import Cancel, Release
-from holdfast.actors.lock.session_message import Renew
-from holdfast.cluster.attempt import Attempt, Leaving
-from holdfast.cluster.grips import Grips
-from holdfast.cluster.hold import HOLDING, Callback, Grip, HoldState, Listeners, not_held, note_of
-from holdfast.cluster.line import Line, closed_meanwhile
-from holdfast.cluster.operation import Operation
-from holdfast.cluster.terms import Terms, acquire_by, release_by, term_ms_of, wait_ms_of
+from fencelock.actors.lock.message import Cancel, Release
+from fencelock.actors.lock.session_message import Renew
+from fencelock.cluster.attempt import Attempt, Leaving
+from fencelock.cluster.grips import Grips
+from fencelock.cluster.hold import HOLDING, Callback, Grip, HoldState, Listeners, not_held, note_of
+from fencelock.cluster.line import Line, closed_meanwhile
+from fencelock.cluster.operation import Operation
+from fencelock.cluster.terms import Terms, acquire_by, release_by, term_ms_of, wait_ms_of
 
 
 class Handle:
@@ -158,7 +158,7 @@ class Handle:
             self._line.submit(acquire_by(self._acquire, owner, attempt.token, wait_ms), attempt)
             yield attempt
             return self._entered(attempt)
-        except HoldfastError as error:
+        except FencelockError as error:
             if trying and _is_not_now(error, wait_ms):
                 return None
             raise
@@ -190,7 +190,7 @@ class Handle:
                 raise error
         elif (reply := grip.leaving) is not None and reply.sent and not reply.done:
             # However that ends, the session knows whether the owner may acquire.
-            with suppress(HoldfastError):
+            with suppress(FencelockError):
                 yield from self._line.answer(reply)
 
     def _releasing(self) -> Operation[None]:
@@ -261,7 +261,7 @@ class Handle:
         """Release at the end of ``with``: the body's ``error`` is never replaced, but noted on."""
         try:
             yield from self._releasing()
-        except HoldfastError as failure:
+        except FencelockError as failure:
             if error is None:
                 raise
             if not isinstance(error, LockOwnershipLostError):
@@ -284,7 +284,7 @@ class Handle:
             self._line.tell(Release(lock=grip.lock, fence=grip.fence, owner=grip.owner))
 
 
-def _is_not_now(error: HoldfastError, wait_ms: int | None) -> bool:
+def _is_not_now(error: FencelockError, wait_ms: int | None) -> bool:
     """Whether whoever tries for ``wait_ms`` hears of ``error`` as a mere "not now"."""
     if isinstance(error, AlreadyHeldError | LimitReachedError):
         return wait_ms is not None  # At once: it would wait for itself.

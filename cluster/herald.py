@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from loguru import logger
 
-from holdfast.cluster.hold import Notice
+from fencelock.cluster.hold import Notice
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class ThreadHerald:
             self._news.put((callback, news))
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._run, name="holdfast-callbacks", daemon=True
+                    target=self._run, name="fencelock-callbacks", daemon=True
                 )
                 self._thread.start()
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from holdfast.actors.error import HoldfastError, LockOwnershipLostError
-from holdfast.actors.message import Instant
+from fencelock.actors.error import FencelockError, LockOwnershipLostError
+from fencelock.actors.message import Instant
 
 if TYPE_CHECKING:
-    from holdfast.cluster.attempt import Leaving
+    from fencelock.cluster.attempt import Leaving
 
 
 class HoldState(Enum):
@@ -113,7 +113,7 @@ def loss_error(grip: Grip) -> LockOwnershipLostError:
     )
 
 
-def note_of(name: str, failure: HoldfastError) -> str:
+def note_of(name: str, failure: FencelockError) -> str:
     """Return what an error of a ``with`` body is told of its lock, which was not released."""
     if isinstance(failure, LockOwnershipLostError):
         return f"and the lock was lost before: {failure}"

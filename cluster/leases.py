@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client.message import Leased
-from holdfast.cluster.hold import Grip
+from fencelock.actors.client.message import Leased
+from fencelock.cluster.hold import Grip
 
 LEASES_MAX = 10_000
 """Deadlines whose grants are about to come; more are of grants that nobody waits for any more."""

@@ -8,17 +8,17 @@ from typing import Any, Protocol
 
 import pykka
 
-from holdfast.actors.error import ClosedError, OverloadedError
-from holdfast.actors.lock.message import Inspect, LockStatus
-from holdfast.actors.message import Event, Message
-from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.lineage import Lineage
-from holdfast.cluster.operation import Operation
-from holdfast.transport.wire import pack
+from fencelock.actors.error import ClosedError, OverloadedError
+from fencelock.actors.lock.message import Inspect, LockStatus
+from fencelock.actors.message import Event, Message
+from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.lineage import Lineage
+from fencelock.cluster.operation import Operation
+from fencelock.transport.wire import pack
 
 
 class Role(Protocol):
-    """The session role, as threads reach it (`holdfast.cluster.host.ref.RoleRef`)."""
+    """The session role, as threads reach it (`fencelock.cluster.host.ref.RoleRef`)."""
 
     def submit(self, message: Event, reply: Reply, /) -> None:
         """Ask ``message``, which is well-typed; the answer, or why not, goes to ``reply``."""
@@ -74,7 +74,7 @@ class Line:
 
         Raises:
             ClosedError: the client is closed, was closed meanwhile, or was forked.
-            HoldfastError: the refusal, as its own error.
+            FencelockError: the refusal, as its own error.
             TypeError: a field of ``message`` is of another type than it was declared.
 
         """
@@ -95,7 +95,7 @@ class Line:
 
         Raises:
             ClosedError: the client was closed before it came.
-            HoldfastError: the refusal, as its own error.
+            FencelockError: the refusal, as its own error.
 
         """
         try:

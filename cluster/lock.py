@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from holdfast.actors.lock.message import LockStatus
-from holdfast.cluster.handle import Handle
-from holdfast.cluster.operation import drive
-from holdfast.cluster.owner import owner_of_thread
-from holdfast.cluster.settings import Read, age_ms_of
+from fencelock.actors.lock.message import LockStatus
+from fencelock.cluster.handle import Handle
+from fencelock.cluster.operation import drive
+from fencelock.cluster.owner import owner_of_thread
+from fencelock.cluster.settings import Read, age_ms_of
 
 
 class Lock(Handle):
@@ -122,7 +122,7 @@ class Lock(Handle):
 
         Raises:
             LockOwnershipLostError: the body ended well, but the lock was lost before.
-            HoldfastError: the body ended well, and `release` failed as it says.
+            FencelockError: the body ended well, and `release` failed as it says.
 
         """
         del kind, trace

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from holdfast.actors.lock.command import Command
-from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
-from holdfast.actors.lock.outcome import Denied, Freed, Held
-from holdfast.actors.lock.table import LockTable
-from holdfast.actors.lock.table_record import TablePart
-from holdfast.actors.message import Local, Message
-from holdfast.actors.paxos.digest import Fingerprint, state_of
-from holdfast.actors.paxos.digest_message import Figure
-from holdfast.transport.cbor import load, load_each
-from holdfast.transport.schema import schema_of
-from holdfast.transport.wire import MalformedFrameError, decode, encode
+from fencelock.actors.lock.command import Command
+from fencelock.actors.lock.consult import Browse, Browsed, Looked, LookUp
+from fencelock.actors.lock.outcome import Denied, Freed, Held
+from fencelock.actors.lock.table import LockTable
+from fencelock.actors.lock.table_record import TablePart
+from fencelock.actors.message import Local, Message
+from fencelock.actors.paxos.digest import Fingerprint, state_of
+from fencelock.actors.paxos.digest_message import Figure
+from fencelock.transport.cbor import load, load_each
+from fencelock.transport.schema import schema_of
+from fencelock.transport.wire import MalformedFrameError, decode, encode
 
 _UNPACKERS: Mapping[int, Callable[[list[Any]], Command]] = {
     command.TAG: schema_of(command).unpack for command in get_args(Command)

@@ -1,7 +1,7 @@
 """Where log lines go. A library stays silent until the program it is part of says otherwise.
 
-``silence`` is called when the package is imported; ``holdfast serve`` calls `set_up`. A program
-that embeds a node and wants its lines calls ``loguru.logger.enable("holdfast")`` and keeps
+``silence`` is called when the package is imported; ``fencelock serve`` calls `set_up`. A program
+that embeds a node and wants its lines calls ``loguru.logger.enable("fencelock")`` and keeps
 its own sinks, as loguru advises.
 """
 
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, TextIO
 
 from loguru import logger
 
-from holdfast.actors.notice import Notice
+from fencelock.actors.notice import Notice
 
 if TYPE_CHECKING:
     from loguru import Record
 
-PACKAGE = "holdfast"
+PACKAGE = "fencelock"
 
 
 def silence() -> None:
-    """Drop the log lines of this package, until `set_up` or ``logger.enable("holdfast")``."""
+    """Drop the log lines of this package, until `set_up` or ``logger.enable("fencelock")``."""
     logger.disable(PACKAGE)
 
 

@@ -13,21 +13,21 @@ from typing import Self
 
 import pykka
 
-from holdfast.actors.client.message import Close
-from holdfast.actors.clock import STAMP_MAX
-from holdfast.actors.error import ConfigError, HoldfastError
-from holdfast.actors.message import Message, address_of
-from holdfast.actors.paxos.event import Resign
-from holdfast.cluster.config import Config
-from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.host.marks import Marks
-from holdfast.cluster.host.ref import RoleRef
-from holdfast.cluster.recipe import Seat, keeps_journal, recipe_of
-from holdfast.cluster.storage.identity import STREAM, claim
-from holdfast.cluster.storage.journal import SEGMENT_BYTES_MAX, Journal
-from holdfast.transport.bridge import Bridge
-from holdfast.transport.descriptors import connections_max, raise_limit
-from holdfast.transport.wire import decode
+from fencelock.actors.client.message import Close
+from fencelock.actors.clock import STAMP_MAX
+from fencelock.actors.error import ConfigError, FencelockError
+from fencelock.actors.message import Message, address_of
+from fencelock.actors.paxos.event import Resign
+from fencelock.cluster.config import Config
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.marks import Marks
+from fencelock.cluster.host.ref import RoleRef
+from fencelock.cluster.recipe import Seat, keeps_journal, recipe_of
+from fencelock.cluster.storage.identity import STREAM, claim
+from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, Journal
+from fencelock.transport.bridge import Bridge
+from fencelock.transport.descriptors import connections_max, raise_limit
+from fencelock.transport.wire import decode
 
 RESIGN_S = 2.0
 """How long a node that is told to stop may take to let another lead (s)."""
@@ -73,14 +73,14 @@ class Node:
         The process's limit of open files is raised as far as the system allows.
 
         With ``marks``, these note when the node did what. ``spins`` is for a process that does
-        nothing else; see `holdfast.transport.poller.Poller`.
+        nothing else; see `fencelock.transport.poller.Poller`.
 
         Raises:
             ConfigError: the config knows no such node, or needs what it does not give, or
                 the node's address cannot be bound (then from a ``zmq.ZMQError``).
             AssertionsOffError: Python runs with ``-O``.
-            holdfast.cluster.storage.error.JournalDamagedError: the journal is not readable.
-            holdfast.cluster.storage.error.JournalForeignError: it is that of another node,
+            fencelock.cluster.storage.error.JournalDamagedError: the journal is not readable.
+            fencelock.cluster.storage.error.JournalForeignError: it is that of another node,
                 cluster or set of members.
 
         """
@@ -170,11 +170,11 @@ class Node:
         """
         if Close in self.proxy.actor_class.accepts and not self._dispatcher.stopped.is_set():
             # If nobody answers, it is free once the TTL of the node's session is over.
-            with contextlib.suppress(pykka.Timeout, pykka.ActorDeadError, HoldfastError):
+            with contextlib.suppress(pykka.Timeout, pykka.ActorDeadError, FencelockError):
                 self.proxy.ask(Close(), timeout=CLOSE_S)
         if self._may_lead and not self._dispatcher.stopped.is_set():
             # Whatever goes wrong with that, the others find out by themselves that it is gone.
-            with contextlib.suppress(pykka.Timeout, pykka.ActorDeadError, HoldfastError):
+            with contextlib.suppress(pykka.Timeout, pykka.ActorDeadError, FencelockError):
                 self.ref("leader").ask(Resign(), timeout=RESIGN_S)
         return self._dispatcher.stop(timeout)
 

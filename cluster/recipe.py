@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from holdfast.actors.bakery.config import (
+from fencelock.actors.bakery.config import (
     GRACE_MS,
     HOLD_MS,
     OBTENTION_MS,
@@ -14,24 +14,24 @@ from holdfast.actors.bakery.config import (
     TERM_MS_MIN,
     Terms,
 )
-from holdfast.actors.bakery.seating import seat_bakery
-from holdfast.actors.central.broker import Broker
-from holdfast.actors.central.server import LockServer
-from holdfast.actors.clock import Clock
-from holdfast.actors.effect import Send, Spawn
-from holdfast.actors.error import UnsupportedError
-from holdfast.actors.lamport.courier import Courier
-from holdfast.actors.lamport.message import Neighbors
-from holdfast.actors.lamport.process import LockProcess
-from holdfast.actors.lock.command import FENCE_FLOOR_MAX, ExtendSessions
-from holdfast.actors.lock.proxy import Proxy
-from holdfast.actors.message import Address, Message, address_of
-from holdfast.actors.paxos.config import replica_of
-from holdfast.actors.paxos.photography import JOURNAL_BYTES
-from holdfast.actors.paxos.proxy import LogProxy
-from holdfast.actors.paxos.seating import LogOptions, seat_log
-from holdfast.cluster.lock_machine import LockMachine
-from holdfast.transport.wire import encode
+from fencelock.actors.bakery.seating import seat_bakery
+from fencelock.actors.central.broker import Broker
+from fencelock.actors.central.server import LockServer
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Send, Spawn
+from fencelock.actors.error import UnsupportedError
+from fencelock.actors.lamport.courier import Courier
+from fencelock.actors.lamport.message import Neighbors
+from fencelock.actors.lamport.process import LockProcess
+from fencelock.actors.lock.command import FENCE_FLOOR_MAX, ExtendSessions
+from fencelock.actors.lock.proxy import Proxy
+from fencelock.actors.message import Address, Message, address_of
+from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.photography import JOURNAL_BYTES
+from fencelock.actors.paxos.proxy import LogProxy
+from fencelock.actors.paxos.seating import LogOptions, seat_log
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.transport.wire import encode
 
 US_PER_MS = 1_000
 

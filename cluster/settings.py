@@ -8,11 +8,11 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.actors.client.gate import GATES_MAX
-from holdfast.actors.error import ConfigError, InvalidRequestError
-from holdfast.actors.lock.command import LABEL_BYTES_MAX
-from holdfast.actors.lock.name import forbidden_in, is_allowed
-from holdfast.transport.name import check_cluster
+from fencelock.actors.client.gate import GATES_MAX
+from fencelock.actors.error import ConfigError, InvalidRequestError
+from fencelock.actors.lock.command import LABEL_BYTES_MAX
+from fencelock.actors.lock.name import forbidden_in, is_allowed
+from fencelock.transport.name import check_cluster
 
 PORT_MAX = 65_535
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.message import Acquire, Release
-from holdfast.actors.lock.name import WAIT_MS_MAX
-from holdfast.actors.making import copier
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.message import Acquire, Release
+from fencelock.actors.lock.name import WAIT_MS_MAX
+from fencelock.actors.making import copier
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from holdfast import Notice, aio
+from fencelock import Notice, aio
 
 WORKERS = 5
 
@@ -37,4 +37,4 @@ async def main(addresses: str, cluster: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    asyncio.run(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "holdfast"))
+    asyncio.run(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "fencelock"))

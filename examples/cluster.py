@@ -4,7 +4,7 @@
     python examples/cluster.py --kill-leader         # kill -9 of whoever leads, again and again
     python examples/cluster.py --protocol central --clients 8 --json
 
-Each node is one `holdfast serve`; each client is a process of its own that, while it
+Each node is one `fencelock serve`; each client is a process of its own that, while it
 holds a lock, changes a shared file in a way that any overlap would corrupt, and checks
 that its fence is above every earlier one. With --kill-leader all this has to hold although
 the node that leads is killed every few seconds, and clients have to go on after each kill.
@@ -32,8 +32,8 @@ from rich.console import Console
 from rich.live import Live
 from view import plain_line, screen
 
-import holdfast
-from holdfast import HoldfastError
+import fencelock
+from fencelock import FencelockError
 
 VIEW_EVERY_S = 0.5
 LINE_EVERY_S = 1.0
@@ -100,7 +100,7 @@ def run(
         check_kills(protocol, nodes, journal=journal, every_s=kill_every, seconds=seconds)
     console = Console(stderr=as_json and not sys.stdout.isatty())
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fencelock-")))
         console.print(f"starting {nodes} nodes ({protocol}), logs in {folder}")
         cluster = stack.enter_context(LocalCluster(folder, protocol, nodes, journal=journal))
         watcher = stack.enter_context(cluster.watcher())
@@ -145,7 +145,9 @@ def check_kills(
         raise typer.BadParameter(text, param_hint="--seconds")
 
 
-def watch(console: Console, watcher: holdfast.Client, contenders: Contenders, until: float) -> None:
+def watch(
+    console: Console, watcher: fencelock.Client, contenders: Contenders, until: float
+) -> None:
     """Show who holds what and who waits, until the clients stop fighting."""
     if console.is_terminal:
         with Live(console=console, refresh_per_second=8) as live:
@@ -237,5 +239,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, leave)
     try:
         typer.run(run)
-    except (HoldfastError, ClusterFailedError) as error:
+    except (FencelockError, ClusterFailedError) as error:
         sys.exit(str(error))

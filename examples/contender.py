@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from checked_file import CheckedFile
 
-import holdfast
+import fencelock
 
 HOLD_S = (0.0, 0.004)
 """How long the protected work takes, drawn anew each time (s)."""
@@ -46,7 +46,7 @@ def contend(
     names = [f"lock-{number + 1}" for number in range(locks)]
     files = {lock: CheckedFile(folder, lock) for lock in names}
     grants = 0
-    with holdfast.connect(connect, cluster=cluster, timeout=CONNECT_S) as client:
+    with fencelock.connect(connect, cluster=cluster, timeout=CONNECT_S) as client:
         say("ready", client=name)
         if not sys.stdin.readline():  # The parent says when, so that all begin together.
             return  # It is gone.

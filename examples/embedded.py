@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from holdfast import Acquire, Granted, Inspect, LockStatus, LockTimeoutError, Node, Release
-from holdfast.cluster.config import parse
-from holdfast.cluster.ports import free_ports
+from fencelock import Acquire, Granted, Inspect, LockStatus, LockTimeoutError, Node, Release
+from fencelock.cluster.config import parse
+from fencelock.cluster.ports import free_ports
 
 CONFIG = """
 cluster = "embedded"

@@ -9,7 +9,7 @@ from typing import Self
 from contenders import Contenders
 from local_cluster import LocalCluster, described, leaders_of
 
-import holdfast
+import fencelock
 
 DOWN_S = 1.0
 """How long a killed node stays down, or half the time between two kills if that is less."""
@@ -61,7 +61,7 @@ class LeaderKiller:
     def __init__(
         self,
         cluster: LocalCluster,
-        watcher: holdfast.Client,
+        watcher: fencelock.Client,
         contenders: Contenders,
         *,
         every_s: float,

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import holdfast
-from holdfast import NodeStatus, UnavailableError
-from holdfast.cluster.config import starting_config
-from holdfast.cluster.ports import free_ports
+import fencelock
+from fencelock import NodeStatus, UnavailableError
+from fencelock.cluster.config import starting_config
+from fencelock.cluster.ports import free_ports
 
 READY_S = 60.0
 """How long nodes and clients may take to start (s): a busy machine needs many times a second."""
@@ -31,7 +31,7 @@ class ClusterFailedError(RuntimeError):
 
 
 class LocalCluster:
-    """Nodes on loopback ports of this machine, one ``holdfast serve`` process each.
+    """Nodes on loopback ports of this machine, one ``fencelock serve`` process each.
 
     Args:
         folder: where configuration, journals and logs go.
@@ -82,7 +82,7 @@ class LocalCluster:
 
     def start(self, node: str) -> None:
         """Start the process of ``node``."""
-        command = [sys.executable, "-m", "holdfast", "serve"]
+        command = [sys.executable, "-m", "fencelock", "serve"]
         with (self.folder / f"{node}.log").open("ab") as log:
             self.processes[node] = subprocess.Popen(
                 [*command, "--config", str(self.config), "--id", node], stdout=log, stderr=log
@@ -102,7 +102,7 @@ class LocalCluster:
         log = (self.folder / f"{node}.log").read_text(encoding="utf-8", errors="replace")
         return log[-LOGGED_MAX:]
 
-    def watcher(self) -> holdfast.Client:
+    def watcher(self) -> fencelock.Client:
         """Return a client once a node answers; a busy machine takes a while to start them.
 
         Raises:
@@ -112,11 +112,11 @@ class LocalCluster:
         ends = time.monotonic() + READY_S
         while True:
             try:
-                return holdfast.connect(self.connect, cluster=self.name, timeout=CONNECT_S)
+                return fencelock.connect(self.connect, cluster=self.name, timeout=CONNECT_S)
             except UnavailableError:
                 self._check_starting(ends)
 
-    def wait_until_ready(self, watcher: holdfast.Client) -> None:
+    def wait_until_ready(self, watcher: fencelock.Client) -> None:
         """Return when every node says that it can serve.
 
         Raises:
@@ -137,7 +137,7 @@ class LocalCluster:
             if process.poll() is not None or time.monotonic() > ends:
                 raise ClusterFailedError(f"node {node} is not ready:\n{self.log_of(node)}")
 
-    def messages_per_entry(self, watcher: holdfast.Client, grants: int) -> float | None:
+    def messages_per_entry(self, watcher: fencelock.Client, grants: int) -> float | None:
         """Return the protocol messages sent for each entry, for a protocol that counts them."""
         counted: Counter[str] = Counter()
         for status in described(watcher):
@@ -147,7 +147,7 @@ class LocalCluster:
         return sent / grants if sent and grants else None
 
 
-def described(watcher: holdfast.Client) -> tuple[NodeStatus, ...]:
+def described(watcher: fencelock.Client) -> tuple[NodeStatus, ...]:
     """Return what the nodes that can be heard say of themselves; empty if none can be."""
     try:
         return watcher.describe()

@@ -1,4 +1,4 @@
-"""A holdfast client from the description of the wire alone: pyzmq, cbor2, nothing else.
+"""A fencelock client from the description of the wire alone: pyzmq, cbor2, nothing else.
 
 Opens a session at one node, takes a lock, prints its fence, keeps the session while it holds,
 gives the lock back. `transport/README.md` explains every byte that is sent here; this file is

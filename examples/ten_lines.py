@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-import holdfast
+import fencelock
 
 
 def main(addresses: str, cluster: str) -> None:
     with (
-        holdfast.connect(addresses, cluster=cluster) as client,
+        fencelock.connect(addresses, cluster=cluster) as client,
         client.lock("orders/42", timeout=30) as lock,
     ):
         print(f"I hold {lock.name} under fence {lock.fence}")
@@ -19,4 +19,4 @@ def main(addresses: str, cluster: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "holdfast")
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "fencelock")

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import Contender, LockStatus, NodeStatus
+from fencelock import Contender, LockStatus, NodeStatus
 
 
 def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: float) -> Group:

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import aio
-from holdfast.actors.error import LockTimeoutError
-from holdfast.actors.lock.message import Acquire, Inspect, LockStatus, Release
-from holdfast.cluster.config import parse, starting_config
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
+import fencelock
+from fencelock import aio
+from fencelock.actors.error import LockTimeoutError
+from fencelock.actors.lock.message import Acquire, Inspect, LockStatus, Release
+from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "faces"
@@ -121,7 +121,7 @@ class Face:
         self._users: list[Thread | Task] = []
         self.client: Any = None
         if kind == "threads":
-            self.client = holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
+            self.client = fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
         elif kind == "tasks":
             self.client = self.on_loop(self._connect(addresses, ttl))
 

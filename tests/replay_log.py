@@ -2,7 +2,7 @@
 
 It reads a JSON array of ``[time_ms, tag, {field: value}]`` from standard input. It imports only
 the table and the standard library, so that an interpreter without any installed package can run
-it: ``holdfast`` is a bare namespace here, since the real one imports ZeroMQ and CBOR.
+it: ``fencelock`` is a bare namespace here, since the real one imports ZeroMQ and CBOR.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import types
 import unicodedata
 from pathlib import Path
 
-package = types.ModuleType("holdfast")
-package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "holdfast")]
-sys.modules["holdfast"] = package
+package = types.ModuleType("fencelock")
+package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "fencelock")]
+sys.modules["fencelock"] = package
 
-from holdfast.actors.lock.command import CloseReason, CloseSession  # noqa: E402
-from holdfast.actors.lock.spelling import spell  # noqa: E402
-from holdfast.actors.lock.table import LockTable  # noqa: E402
-from holdfast.actors.message import REGISTRY  # noqa: E402
+from fencelock.actors.lock.command import CloseReason, CloseSession  # noqa: E402
+from fencelock.actors.lock.spelling import spell  # noqa: E402
+from fencelock.actors.lock.table import LockTable  # noqa: E402
+from fencelock.actors.message import REGISTRY  # noqa: E402
 
 
 def main() -> None:

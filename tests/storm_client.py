@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import holdfast
-from holdfast import aio
+import fencelock
+from fencelock import aio
 
 OWNERS = 4
 """Threads or tasks that take locks, each for itself."""
@@ -114,7 +114,7 @@ class Client:
         return json.dumps(said)
 
 
-def with_threads(client: Client, connect: Callable[[], holdfast.Client]) -> None:
+def with_threads(client: Client, connect: Callable[[], fencelock.Client]) -> None:
     with connect() as connection:
         crowd = [
             threading.Thread(target=one_thread, args=(client, connection)) for _ in range(OWNERS)
@@ -127,7 +127,7 @@ def with_threads(client: Client, connect: Callable[[], holdfast.Client]) -> None
             thread.join()
 
 
-def one_thread(client: Client, connection: holdfast.Client) -> None:
+def one_thread(client: Client, connection: fencelock.Client) -> None:
     while not client.over.is_set():
         name, work_s = client.choose()
         lock = connection.lock(name)
@@ -175,8 +175,8 @@ async def one_task(client: Client, connection: aio.Client) -> None:
 def main(kind: str, address: str, cluster: str, folder: str, locks: str, seed: str) -> None:
     client = Client(Path(folder), locks.split(","), Random(seed))
 
-    def connect() -> holdfast.Client:
-        return holdfast.connect(address, cluster=cluster, timeout=CONNECT_S)
+    def connect() -> fencelock.Client:
+        return fencelock.connect(address, cluster=cluster, timeout=CONNECT_S)
 
     if kind == "threads":
         with_threads(client, connect)

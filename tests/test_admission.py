@@ -7,11 +7,11 @@ from typing import Any
 import cbor2
 import pytest
 
-from holdfast.actors.lock.message import Acquire, Inspect, Release
-from holdfast.actors.message import Address, Message
-from holdfast.transport.admission import Admission, Dropped
-from holdfast.transport.frame import Envelope, Frame, encode_frame
-from holdfast.transport.refusal import Mismatch, Rejected
+from fencelock.actors.lock.message import Acquire, Inspect, Release
+from fencelock.actors.message import Address, Message
+from fencelock.transport.admission import Admission, Dropped
+from fencelock.transport.frame import Envelope, Frame, encode_frame
+from fencelock.transport.refusal import Mismatch, Rejected
 
 TO, SENDER = Address("*/proxy"), Address("me/session")
 

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import aio
-from holdfast.actors.error import (
+import fencelock
+from fencelock import aio
+from fencelock.actors.error import (
     CancelledError,
     ConfigError,
     LockOwnershipLostError,
     NotHeldError,
     UnavailableError,
 )
-from holdfast.cluster.hold import HoldState, Notice
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
+from fencelock.cluster.hold import HoldState, Notice
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "faces"
@@ -157,7 +157,7 @@ def test_closing_ends_what_waits_and_leaves_no_thread(addresses: str) -> None:
 def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(addresses: str) -> None:
     program = (
         "import asyncio, sys\n"
-        "from holdfast import aio\n"
+        "from fencelock import aio\n"
         "async def main():\n"
         f"    client = await aio.connect(sys.argv[1], cluster={CLUSTER!r})\n"
         "    print(await client.lock('exit').acquire())\n"
@@ -172,7 +172,7 @@ def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(addre
     )
     assert int(ended.stdout) > 0
     assert ended.stderr == ""
-    with holdfast.connect(addresses, cluster=CLUSTER) as client:
+    with fencelock.connect(addresses, cluster=CLUSTER) as client:
         assert client.lock("exit").acquire(timeout=PATIENCE_S)
 
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import pytest
 
-from holdfast import aio
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
+from fencelock import aio
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "faces"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.cluster.bench.members import READY_S, Members
+import fencelock
+from fencelock.cluster.bench.members import READY_S, Members
 
 ATTACKERS = Path(__file__).with_name("bench") / "attackers.py"
 DESCRIPTORS = 256
@@ -43,7 +43,7 @@ def peak_kib(process: int) -> int:
 def test_nodes_under_attack_go_on_and_a_client_keeps_its_hold(
     members: Members, attack: str
 ) -> None:
-    with holdfast.connect(members.connect, cluster=members.cluster, timeout=READY_S) as client:
+    with fencelock.connect(members.connect, cluster=members.cluster, timeout=READY_S) as client:
         held, lock = client.lock(f"held-{attack}"), client.lock(f"pairs-{attack}")
         with held:
             fence = held.fence

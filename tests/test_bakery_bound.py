@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.actors.bakery.bound import Bound
-from holdfast.actors.bakery.config import RESEND_MS
-from holdfast.actors.bakery.door_message import Lock, Locked, Unlock
-from holdfast.actors.bakery.event import Raise
-from holdfast.actors.bakery.message import Seating, Vouched
-from holdfast.actors.bakery.ticket import Who
-from holdfast.cluster.simulation.bakery_bench import ANN, FENCE, LIVES, NAMES, Three
+from fencelock.actors.bakery.bound import Bound
+from fencelock.actors.bakery.config import RESEND_MS
+from fencelock.actors.bakery.door_message import Lock, Locked, Unlock
+from fencelock.actors.bakery.event import Raise
+from fencelock.actors.bakery.message import Seating, Vouched
+from fencelock.actors.bakery.ticket import Who
+from fencelock.cluster.simulation.bakery_bench import ANN, FENCE, LIVES, NAMES, Three
 
 BOB = Who("c", "bob")
 LONG_MS = 60_000

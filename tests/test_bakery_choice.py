@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.bakery.choice import NO_CHANGE, Choice, choose, identity_of
-from holdfast.actors.bakery.config import OFF, PRIORITY
-from holdfast.actors.bakery.event import Member
-from holdfast.actors.bakery.message import NOBODY, Chosen, Seating
+from fencelock.actors.bakery.choice import NO_CHANGE, Choice, choose, identity_of
+from fencelock.actors.bakery.config import OFF, PRIORITY
+from fencelock.actors.bakery.event import Member
+from fencelock.actors.bakery.message import NOBODY, Chosen, Seating
 
 
 def member(name: str, life: int = 5, priority: int = PRIORITY, pid: int = 1) -> Member:

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.bakery.config import Terms, election_of, later, leader_of
-from holdfast.actors.bakery.door_message import Locked, LockFailed, Unlock
-from holdfast.actors.bakery.entry import Key, Phase
-from holdfast.actors.bakery.event import Serve
-from holdfast.actors.bakery.expiry import SHELVES_MIN
-from holdfast.actors.bakery.handover import ENDED_MAX, PART, Import, parts_of
-from holdfast.actors.bakery.leader import Leader
-from holdfast.actors.bakery.message import EPOCH_MAX, Chosen, Export, Lead, Merged, Seating
-from holdfast.actors.bakery.message import Table as Handed
-from holdfast.actors.bakery.step_message import DropTicket, Entering, Extend, Extended, MaxTicket
-from holdfast.actors.bakery.table import Table
-from holdfast.actors.bakery.ticket import (
+from fencelock.actors.bakery.config import Terms, election_of, later, leader_of
+from fencelock.actors.bakery.door_message import Locked, LockFailed, Unlock
+from fencelock.actors.bakery.entry import Key, Phase
+from fencelock.actors.bakery.event import Serve
+from fencelock.actors.bakery.expiry import SHELVES_MIN
+from fencelock.actors.bakery.handover import ENDED_MAX, PART, Import, parts_of
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.message import EPOCH_MAX, Chosen, Export, Lead, Merged, Seating
+from fencelock.actors.bakery.message import Table as Handed
+from fencelock.actors.bakery.step_message import DropTicket, Entering, Extend, Extended, MaxTicket
+from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
     LEASE_MS_MAX,
     End,
@@ -27,10 +27,10 @@ from holdfast.actors.bakery.ticket import (
     Who,
     pack_fence,
 )
-from holdfast.actors.message import Address
-from holdfast.cluster.simulation.bakery_bench import ANN, FENCE, LIVES, NOW, Three
-from holdfast.cluster.simulation.parley import one as only
-from holdfast.cluster.simulation.rehearsal import Rehearsal
+from fencelock.actors.message import Address
+from fencelock.cluster.simulation.bakery_bench import ANN, FENCE, LIVES, NOW, Three
+from fencelock.cluster.simulation.parley import one as only
+from fencelock.cluster.simulation.rehearsal import Rehearsal
 
 BOB = Who("c", "bob")
 MEMBERS = tuple(one.node for one in LIVES)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from holdfast.actors.lock.message import Granted, Refused, Release, Released
-from holdfast.actors.lock.session_message import HoldLost, Unlocking
-from holdfast.actors.message import address_of
-from holdfast.cluster.simulation.bakery_town import GRACE_MS, HOLD_MS, Town
+from fencelock.actors.lock.message import Granted, Refused, Release, Released
+from fencelock.actors.lock.session_message import HoldLost, Unlocking
+from fencelock.actors.message import address_of
+from fencelock.cluster.simulation.bakery_town import GRACE_MS, HOLD_MS, Town
 
 LONG_MS = 60_000
 

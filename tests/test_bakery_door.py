@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.bakery.config import Terms, door_of, election_of, leader_of
-from holdfast.actors.bakery.door import Door
-from holdfast.actors.bakery.door_message import (
+from fencelock.actors.bakery.config import Terms, door_of, election_of, leader_of
+from fencelock.actors.bakery.door import Door
+from fencelock.actors.bakery.door_message import (
     Error,
     Lock,
     Locked,
@@ -18,11 +18,11 @@ from holdfast.actors.bakery.door_message import (
     Prolonged,
     Unlock,
 )
-from holdfast.actors.bakery.event import Readiness
-from holdfast.actors.bakery.message import Chosen
-from holdfast.actors.bakery.ticket import Who
-from holdfast.actors.effect import Send
-from holdfast.actors.lock.message import (
+from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
     Alive,
@@ -32,10 +32,10 @@ from holdfast.actors.lock.message import (
     Refused,
     Release,
 )
-from holdfast.actors.lock.session_message import Renew, Renewed
-from holdfast.actors.message import Address, address_of, node_of
-from holdfast.cluster.simulation.parley import of, one
-from holdfast.cluster.simulation.rehearsal import Rehearsal
+from fencelock.actors.lock.session_message import Renew, Renewed
+from fencelock.actors.message import Address, address_of, node_of
+from fencelock.cluster.simulation.parley import of, one
+from fencelock.cluster.simulation.rehearsal import Rehearsal
 
 MEMBERS = ("n1", "n2", "n3", "n4")
 ANN = Address("ann/session")

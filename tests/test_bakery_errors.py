@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.actors.lock.name import WAIT_MS_MAX
-from holdfast.cluster.bench.members import stop_all
-from holdfast.cluster.config import parse, starting_config
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
-from holdfast.cluster.terms import wait_ms_of
+import fencelock
+from fencelock.actors.lock.name import WAIT_MS_MAX
+from fencelock.cluster.bench.members import stop_all
+from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+from fencelock.cluster.terms import wait_ms_of
 
 PATIENCE_S = 60
 CLUSTER = "bakery-errors"
@@ -27,10 +27,10 @@ TICKETS = 4
 
 SERVE = f"""
 import sys
-from holdfast.actors.bakery import reception
+from fencelock.actors.bakery import reception
 reception.TICKETS_MAX = {TICKETS}
-from holdfast.cluster.cli.main import main
-sys.argv = ["holdfast", "serve", *sys.argv[1:]]
+from fencelock.cluster.cli.main import main
+sys.argv = ["fencelock", "serve", *sys.argv[1:]]
 main()
 """
 
@@ -45,7 +45,7 @@ def written(folder: Path, nodes: int) -> dict[str, str]:
     return at
 
 
-def serving(folder: Path, nodes: int) -> Iterator[holdfast.Client]:
+def serving(folder: Path, nodes: int) -> Iterator[fencelock.Client]:
     """Run n1 of a cluster of ``nodes`` as a process; yield a client of it."""
     at = written(folder, nodes)
     command = [sys.executable, "-c", SERVE, "--id", "n1"]
@@ -54,14 +54,14 @@ def serving(folder: Path, nodes: int) -> Iterator[holdfast.Client]:
             [*command, "--config", str(folder / "cluster.toml")], stdout=log, stderr=log
         )
     try:
-        with holdfast.connect(at["n1"], cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        with fencelock.connect(at["n1"], cluster=CLUSTER, timeout=PATIENCE_S) as client:
             yield client
     finally:
         stop_all([process])
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdfast.Client]:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fencelock.Client]:
     for client in serving(tmp_path_factory.mktemp("alone"), 1):
         client.lock("first").acquire(timeout=PATIENCE_S)
         client.lock("first").release()
@@ -69,12 +69,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdfast.Client
 
 
 def test_timed_out_says_how_long_it_waited_and_where_that_is_configured(
-    client: holdfast.Client,
+    client: fencelock.Client,
 ) -> None:
     """Scenarios 16 and 20."""
     with client.lock("busy", owner="holder", timeout=PATIENCE_S) as held:
         waiter = client.lock("busy", owner="waiter")
-        with pytest.raises(holdfast.LockTimeoutError) as caught, waiter:
+        with pytest.raises(fencelock.LockTimeoutError) as caught, waiter:
             pass
         assert f"held by holder through n1 under fence {held.fence}" in str(caught.value)
         assert "no timeout was said, and then it is 600 ms here" in str(caught.value)
@@ -82,16 +82,16 @@ def test_timed_out_says_how_long_it_waited_and_where_that_is_configured(
         assert waiter.acquire() is None
 
 
-def test_a_timeout_that_is_said_counts_however_short_it_is(client: holdfast.Client) -> None:
+def test_a_timeout_that_is_said_counts_however_short_it_is(client: fencelock.Client) -> None:
     with client.lock("short", owner="holder", timeout=PATIENCE_S):
         waiter = client.lock("short", owner="waiter", timeout=0.05)
-        with pytest.raises(holdfast.LockTimeoutError) as caught, waiter:
+        with pytest.raises(fencelock.LockTimeoutError) as caught, waiter:
             pass
         assert "obtention" not in str(caught.value)
         assert waiter.acquire(blocking=False) is None
 
 
-def test_who_wants_to_wait_longer_says_so(client: holdfast.Client) -> None:
+def test_who_wants_to_wait_longer_says_so(client: fencelock.Client) -> None:
     holder = client.lock("long", owner="holder", duration=3 * OBTENTION_S, grace=0.3)
     assert holder.acquire(timeout=PATIENCE_S) is not None
     waiter = client.lock("long", owner="waiter")
@@ -106,24 +106,26 @@ def test_without_limit_is_a_week() -> None:
         wait_ms_of(-math.inf)
 
 
-def test_invalid_names_the_field_and_what_is_allowed(client: holdfast.Client) -> None:
+def test_invalid_names_the_field_and_what_is_allowed(client: fencelock.Client) -> None:
     """Scenario 18: what is wrong is an error of its own."""
-    with pytest.raises(holdfast.InvalidRequestError, match=r"duration is 100 ms, 300 to 604800000"):
+    with pytest.raises(
+        fencelock.InvalidRequestError, match=r"duration is 100 ms, 300 to 604800000"
+    ):
         client.lock("invalid", duration=0.1).acquire()
 
 
-def test_duplicate_names_the_owner(client: holdfast.Client) -> None:
+def test_duplicate_names_the_owner(client: fencelock.Client) -> None:
     mine = client.lock("twice", owner="ann", timeout=PATIENCE_S)
-    with mine, pytest.raises(holdfast.AlreadyHeldError, match="ann"):
+    with mine, pytest.raises(fencelock.AlreadyHeldError, match="ann"):
         client.lock("twice", owner="ann").acquire()
 
 
-def test_overflow_names_the_limit_and_passes_when_there_is_room(client: holdfast.Client) -> None:
+def test_overflow_names_the_limit_and_passes_when_there_is_room(client: fencelock.Client) -> None:
     held = [client.lock(f"many-{number}") for number in range(TICKETS)]
     for lock in held:
         assert lock.acquire(timeout=PATIENCE_S) is not None
     more = client.lock("one-more")
-    with pytest.raises(holdfast.OverloadedError, match=f"{TICKETS} tickets are in the table"):
+    with pytest.raises(fencelock.OverloadedError, match=f"{TICKETS} tickets are in the table"):
         more.acquire()
     for lock in held:
         lock.release()
@@ -133,7 +135,7 @@ def test_overflow_names_the_limit_and_passes_when_there_is_room(client: holdfast
 
 def test_failed_says_what_is_missing(tmp_path: Path) -> None:
     for client in serving(tmp_path, 3):
-        with pytest.raises(holdfast.UnavailableError) as caught:
+        with pytest.raises(fencelock.UnavailableError) as caught:
             client.lock("nobody").acquire()
         waiting = "waiting for n2, n3: a new cluster begins when all its members have met once"
         assert waiting in str(caught.value)
@@ -146,8 +148,8 @@ def test_failed_is_told_to_who_repeats_what_it_gave_up(tmp_path: Path) -> None:
     config = parse((tmp_path / "cluster.toml").read_text(encoding="utf-8"), tmp_path)
     mine: dict[str, Any] = {"lock": "x", "session": "n1", "owner": "ann", "request": 7}
     with Node.start(config, "n1") as node:
-        asked = holdfast.Acquire(**mine, wait_ms=60_000)
+        asked = fencelock.Acquire(**mine, wait_ms=60_000)
         assert node.proxy.ask(asked, timeout=PATIENCE_S).fence > 0
-        node.proxy.ask(holdfast.Cancel(**mine), timeout=PATIENCE_S)
-        with pytest.raises(holdfast.CancelledError, match="ended before"):
+        node.proxy.ask(fencelock.Cancel(**mine), timeout=PATIENCE_S)
+        with pytest.raises(fencelock.CancelledError, match="ended before"):
             node.proxy.ask(asked, timeout=PATIENCE_S)

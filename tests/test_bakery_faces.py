@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import aio
-from holdfast.actors.error import (
+import fencelock
+from fencelock import aio
+from fencelock.actors.error import (
     AlreadyHeldError,
     InvalidRequestError,
     LockOwnershipLostError,
     NotHeldError,
     UnsupportedError,
 )
-from holdfast.cluster.config import Config, parse, starting_config
-from holdfast.cluster.hold import HoldState, Notice
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
+from fencelock.cluster.config import Config, parse, starting_config
+from fencelock.cluster.hold import HoldState, Notice
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "bakery-faces"
@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
         for node in config.nodes:
             stack.enter_context(Node.start(config, node))
         addresses = ",".join(config.nodes.values())
-        with holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
             client.lock("first").acquire(
                 timeout=PATIENCE_S
             )  # From now on there are leaders: no wait for them.
@@ -61,14 +61,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
 
 
 @pytest.fixture
-def client(cluster: Config) -> Iterator[holdfast.Client]:
+def client(cluster: Config) -> Iterator[fencelock.Client]:
     addresses = ",".join(cluster.nodes.values())
-    with holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
         yield client
 
 
 def test_at_the_end_of_the_duration_the_owner_is_told_and_after_the_grace_the_next_is_served(
-    client: holdfast.Client,
+    client: fencelock.Client,
 ) -> None:
     told: list[Notice] = []
     lost = threading.Event()
@@ -93,7 +93,7 @@ def test_at_the_end_of_the_duration_the_owner_is_told_and_after_the_grace_the_ne
     other.release()
 
 
-def test_who_renews_in_the_callback_keeps_the_lock(client: holdfast.Client) -> None:
+def test_who_renews_in_the_callback_keeps_the_lock(client: fencelock.Client) -> None:
     mine = client.lock("kept", duration=SHORT_S, grace=5, owner="keeper")
     renewed = threading.Semaphore(0)
 
@@ -112,7 +112,7 @@ def test_who_renews_in_the_callback_keeps_the_lock(client: holdfast.Client) -> N
     assert mine.state is HoldState.FREE
 
 
-def test_a_renewal_may_be_longer_and_is_never_shorter(client: holdfast.Client) -> None:
+def test_a_renewal_may_be_longer_and_is_never_shorter(client: fencelock.Client) -> None:
     mine = client.lock("longer", duration=SHORT_S, grace=SHORT_S)
     told = threading.Event()
     mine.on_unlocking(lambda notice: told.set())
@@ -124,21 +124,21 @@ def test_a_renewal_may_be_longer_and_is_never_shorter(client: holdfast.Client) -
     mine.release()
 
 
-def test_what_is_renewed_must_be_held(client: holdfast.Client) -> None:
+def test_what_is_renewed_must_be_held(client: fencelock.Client) -> None:
     with pytest.raises(NotHeldError):
         client.lock("nobodys").renew()
 
 
 @pytest.mark.parametrize("terms", [{"duration": 0.1}, {"grace": 0.1}])
 def test_a_duration_below_the_clusters_least_is_refused(
-    client: holdfast.Client, terms: dict[str, float]
+    client: fencelock.Client, terms: dict[str, float]
 ) -> None:
     with pytest.raises(InvalidRequestError, match="is 100 ms, 200 to 604800000 ms are allowed"):
         client.lock("short", **terms).acquire()  # type: ignore[arg-type]
 
 
 def test_a_renewal_below_the_clusters_least_is_refused_and_changes_nothing(
-    client: holdfast.Client,
+    client: fencelock.Client,
 ) -> None:
     mine = client.lock("renewed-short")
     mine.acquire()
@@ -150,13 +150,13 @@ def test_a_renewal_below_the_clusters_least_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("duration", [0, -1, 604_801, float("nan")])
 def test_an_impossible_duration_is_refused_before_anybody_is_asked(
-    client: holdfast.Client, duration: float
+    client: fencelock.Client, duration: float
 ) -> None:
     with pytest.raises(InvalidRequestError, match="duration is"):
         client.lock("impossible", duration=duration)
 
 
-def test_who_holds_a_lock_asks_for_it_again_in_vain(client: holdfast.Client) -> None:
+def test_who_holds_a_lock_asks_for_it_again_in_vain(client: fencelock.Client) -> None:
     mine = client.lock("twice", owner="one")
     mine.acquire()
     with pytest.raises(AlreadyHeldError):
@@ -164,7 +164,7 @@ def test_who_holds_a_lock_asks_for_it_again_in_vain(client: holdfast.Client) -> 
     mine.release()
 
 
-def test_reentrant_locks_and_lists_of_locks_are_refused_by_name(client: holdfast.Client) -> None:
+def test_reentrant_locks_and_lists_of_locks_are_refused_by_name(client: fencelock.Client) -> None:
     with pytest.raises(UnsupportedError, match="paxos has it"):
         client.lock("deep", reentrant=True)
     with pytest.raises(UnsupportedError, match="paxos does"):
@@ -193,7 +193,7 @@ def test_a_task_has_the_same_deadlines(cluster: Config) -> None:
 
 
 def test_a_wait_longer_than_the_duration_ends_in_a_hold_of_full_length(
-    client: holdfast.Client,
+    client: fencelock.Client,
 ) -> None:
     holder = client.lock("long-wait", owner="holder", duration=60)
     holder.acquire()
@@ -224,7 +224,7 @@ def test_one_node_and_two_grant_locks_too(tmp_path: Path, nodes: int) -> None:
             stack.enter_context(Node.start(config, node))
         addresses = ",".join(config.nodes.values())
         client = stack.enter_context(
-            holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S)
+            fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S)
         )
         lock = client.lock("small")
         first = lock.acquire(timeout=PATIENCE_S)

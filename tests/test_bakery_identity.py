@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.actors.bakery.choice import NO_CHANGE, choose
-from holdfast.actors.bakery.config import OFF, Voting, election_of, leader_of, status_of
-from holdfast.actors.bakery.door import Door
-from holdfast.actors.bakery.election import ElectionCoordinator
-from holdfast.actors.bakery.event import BeatDue, Member, Seen, Serve, Serving, Trust
-from holdfast.actors.bakery.message import (
+import fencelock
+from fencelock.actors.bakery.choice import NO_CHANGE, choose
+from fencelock.actors.bakery.config import OFF, Voting, election_of, leader_of, status_of
+from fencelock.actors.bakery.door import Door
+from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.event import BeatDue, Member, Seen, Serve, Serving, Trust
+from fencelock.actors.bakery.message import (
     NOBODY,
     Beat,
     Chosen,
@@ -29,29 +29,29 @@ from holdfast.actors.bakery.message import (
     Vouch,
     Vouched,
 )
-from holdfast.actors.bakery.status import ClusterStatus
-from holdfast.actors.bootstrap import Bootstrap, bootstrap_of
-from holdfast.actors.bootstrap_message import GroupConfig, Start, StopVoting
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Spawn
-from holdfast.actors.lock.message import Describe, Granted, NodeStatus, Reason, Refused
-from holdfast.actors.lock.session_message import Renew, Renewed
-from holdfast.actors.message import Event, Instant, address_of
-from holdfast.cluster.config import parse, starting_config
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
-from holdfast.cluster.recipe import Settings, bakery
-from holdfast.cluster.simulation.bakery_judge import BakeryJudge
-from holdfast.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
-from holdfast.cluster.simulation.bakery_run import draw_bakery_plan
-from holdfast.cluster.simulation.bakery_town import Town
-from holdfast.cluster.simulation.ground import Judge
-from holdfast.cluster.simulation.machine import HOST
-from holdfast.cluster.simulation.planting import Change, planted
-from holdfast.cluster.simulation.promise import promise_of
-from holdfast.cluster.simulation.run import Report, run_seed
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.violation import ViolationError
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bootstrap import Bootstrap, bootstrap_of
+from fencelock.actors.bootstrap_message import GroupConfig, Start, StopVoting
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn
+from fencelock.actors.lock.message import Describe, Granted, NodeStatus, Reason, Refused
+from fencelock.actors.lock.session_message import Renew, Renewed
+from fencelock.actors.message import Event, Instant, address_of
+from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+from fencelock.cluster.recipe import Settings, bakery
+from fencelock.cluster.simulation.bakery_judge import BakeryJudge
+from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
+from fencelock.cluster.simulation.bakery_run import draw_bakery_plan
+from fencelock.cluster.simulation.bakery_town import Town
+from fencelock.cluster.simulation.ground import Judge
+from fencelock.cluster.simulation.machine import HOST
+from fencelock.cluster.simulation.planting import Change, planted
+from fencelock.cluster.simulation.promise import promise_of
+from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.world import World
 
 LONG_S = 30.0
 SEEDS = range(4)
@@ -565,7 +565,7 @@ def test_a_real_node_without_its_journal_serves_and_does_not_vote(
 
     def hold(gate: str) -> int:
         with (
-            holdfast.connect(addresses[gate], timeout=LONG_S) as client,
+            fencelock.connect(addresses[gate], timeout=LONG_S) as client,
             client.lock("x", timeout=LONG_S) as held,
         ):
             assert held.fence is not None

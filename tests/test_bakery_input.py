@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.bakery.config import (
+from fencelock.actors.bakery.config import (
     BEAT_MS,
     COPY_MS,
     OFF,
@@ -17,11 +17,11 @@ from holdfast.actors.bakery.config import (
     leader_of,
     status_of,
 )
-from holdfast.actors.bakery.event import Seen, Standing
-from holdfast.actors.bakery.leader import SWEEP_MS, Leader
-from holdfast.actors.bakery.message import NOBODY, Beat, Chosen, Seating
-from holdfast.actors.bakery.status import ClusterStatus
-from holdfast.actors.bakery.step_message import (
+from fencelock.actors.bakery.event import Seen, Standing
+from fencelock.actors.bakery.leader import SWEEP_MS, Leader
+from fencelock.actors.bakery.message import NOBODY, Beat, Chosen, Seating
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
     DropTicket,
@@ -30,11 +30,11 @@ from holdfast.actors.bakery.step_message import (
     MaxTicket,
     TicketDropped,
 )
-from holdfast.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
-from holdfast.actors.effect import Send
-from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
-from holdfast.cluster.simulation.parley import of, one
-from holdfast.cluster.simulation.rehearsal import Rehearsal
+from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
+from fencelock.actors.effect import Send
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.cluster.simulation.parley import of, one
+from fencelock.cluster.simulation.rehearsal import Rehearsal
 
 MEMBERS = ("n1", "n2", "n3")
 LIVES = tuple(Chosen(name, 1) for name in MEMBERS)

@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-import holdfast
-from holdfast.actors.bakery.config import TERM_MS_MIN
-from holdfast.actors.bakery.config import Terms as ClusterTerms
-from holdfast.actors.bakery.ticket import TERM_MS_MAX
-from holdfast.actors.client.message import HoldsLost, Leased
-from holdfast.actors.effect import Send
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.link import LinkDown, LinkRefused
-from holdfast.actors.lock.message import (
+import fencelock
+from fencelock.actors.bakery.config import TERM_MS_MIN
+from fencelock.actors.bakery.config import Terms as ClusterTerms
+from fencelock.actors.bakery.ticket import TERM_MS_MAX
+from fencelock.actors.client.message import HoldsLost, Leased
+from fencelock.actors.effect import Send
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.link import LinkDown, LinkRefused
+from fencelock.actors.lock.message import (
     Acquire,
     Cancel,
     Granted,
@@ -25,10 +25,10 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import Renew, Unlocking
-from holdfast.actors.message import NS_PER_MS
-from holdfast.cluster.simulation.parley import ANN, ME, WATCHER, A, B, Parley, of, one
-from holdfast.cluster.terms import Terms, term_ms_of, wait_ms_of
+from fencelock.actors.lock.session_message import Renew, Unlocking
+from fencelock.actors.message import NS_PER_MS
+from fencelock.cluster.simulation.parley import ANN, ME, WATCHER, A, B, Parley, of, one
+from fencelock.cluster.terms import Terms, term_ms_of, wait_ms_of
 
 TTL_MS = 600_000
 HOUR_MS = 3_600_000
@@ -231,11 +231,11 @@ def test_with_no_node_of_its_cluster_left_a_wait_fails_at_once_and_says_why(
 @pytest.mark.parametrize(
     ("reason", "error"),
     [
-        (Reason.TIMED_OUT, holdfast.LockTimeoutError),
-        (Reason.INVALID, holdfast.InvalidRequestError),
-        (Reason.ALREADY_HELD, holdfast.AlreadyHeldError),
-        (Reason.OVERLOADED, holdfast.OverloadedError),
-        (Reason.UNAVAILABLE, holdfast.UnavailableError),
+        (Reason.TIMED_OUT, fencelock.LockTimeoutError),
+        (Reason.INVALID, fencelock.InvalidRequestError),
+        (Reason.ALREADY_HELD, fencelock.AlreadyHeldError),
+        (Reason.OVERLOADED, fencelock.OverloadedError),
+        (Reason.UNAVAILABLE, fencelock.UnavailableError),
     ],
 )
 def test_each_refusal_is_an_error_of_its_own(
@@ -276,4 +276,4 @@ def test_a_release_that_nobody_confirms_is_told_after_a_while_and_goes_on(
 
 def test_the_version_is_the_one_that_was_built() -> None:
     """Scenario 24."""
-    assert holdfast.__version__ == metadata.version("holdfast")
+    assert fencelock.__version__ == metadata.version("fencelock")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.bakery.config import election_of
-from holdfast.actors.bakery.rivalry import Rivalry
-from holdfast.actors.lock.message import Granted, Released
-from holdfast.actors.lock.session_message import HoldLost
-from holdfast.actors.message import NS_PER_MS, address_of
-from holdfast.cluster.simulation.bakery_town import Town
-from holdfast.cluster.simulation.network import Cut
+from fencelock.actors.bakery.config import election_of
+from fencelock.actors.bakery.rivalry import Rivalry
+from fencelock.actors.lock.message import Granted, Released
+from fencelock.actors.lock.session_message import HoldLost
+from fencelock.actors.message import NS_PER_MS, address_of
+from fencelock.cluster.simulation.bakery_town import Town
+from fencelock.cluster.simulation.network import Cut
 
 
 @pytest.mark.parametrize("nodes", [3, 5])

@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.actors.bakery.config import door_of
-from holdfast.actors.bakery.course import Courses
-from holdfast.actors.bakery.door_message import Lock, Locked, Unlock
-from holdfast.actors.bakery.message import Chosen
-from holdfast.actors.bakery.office import Office
-from holdfast.actors.bakery.step_message import AddTicket, Collected, MaxTicket
-from holdfast.actors.bakery.table import Table
-from holdfast.actors.bakery.ticket import Turn, Who
-from holdfast.actors.effect import Send
-from holdfast.actors.lock.message import Granted
-from holdfast.actors.message import NS_PER_MS, Instant
-from holdfast.cluster.simulation.bakery_judge import BakeryJudge
-from holdfast.cluster.simulation.bakery_town import Town
-from holdfast.cluster.simulation.violation import ViolationError
+from fencelock.actors.bakery.config import door_of
+from fencelock.actors.bakery.course import Courses
+from fencelock.actors.bakery.door_message import Lock, Locked, Unlock
+from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.office import Office
+from fencelock.actors.bakery.step_message import AddTicket, Collected, MaxTicket
+from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.ticket import Turn, Who
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.message import Granted
+from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.cluster.simulation.bakery_judge import BakeryJudge
+from fencelock.cluster.simulation.bakery_town import Town
+from fencelock.cluster.simulation.violation import ViolationError
 
 
 class Patch(NamedTuple):

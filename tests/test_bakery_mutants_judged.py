@@ -12,24 +12,24 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.actors.bakery import choice, clerk, election
-from holdfast.actors.bakery.agenda import Course, Step, locked
-from holdfast.actors.bakery.campaign import Campaign
-from holdfast.actors.bakery.course import Courses
-from holdfast.actors.bakery.door_message import Locked
-from holdfast.actors.bakery.entry import Entry
-from holdfast.actors.bakery.event import Member
-from holdfast.actors.bakery.handover import Import
-from holdfast.actors.bakery.message import Chosen, Seating
-from holdfast.actors.bakery.past import Past
-from holdfast.actors.bakery.pledge import Pledges
-from holdfast.actors.bakery.succession import Succession
-from holdfast.actors.bakery.table import NOTHING_DRAWN, Table
-from holdfast.actors.bakery.ticket import Ticket, Turn, pack_fence
-from holdfast.actors.effect import Send
-from holdfast.actors.message import Instant
-from holdfast.cluster.simulation.bakery_nemesis import Blow
-from holdfast.cluster.simulation.bakery_run import run_bakery_seed
+from fencelock.actors.bakery import choice, clerk, election
+from fencelock.actors.bakery.agenda import Course, Step, locked
+from fencelock.actors.bakery.campaign import Campaign
+from fencelock.actors.bakery.course import Courses
+from fencelock.actors.bakery.door_message import Locked
+from fencelock.actors.bakery.entry import Entry
+from fencelock.actors.bakery.event import Member
+from fencelock.actors.bakery.handover import Import
+from fencelock.actors.bakery.message import Chosen, Seating
+from fencelock.actors.bakery.past import Past
+from fencelock.actors.bakery.pledge import Pledges
+from fencelock.actors.bakery.succession import Succession
+from fencelock.actors.bakery.table import NOTHING_DRAWN, Table
+from fencelock.actors.bakery.ticket import Ticket, Turn, pack_fence
+from fencelock.actors.effect import Send
+from fencelock.actors.message import Instant
+from fencelock.cluster.simulation.bakery_nemesis import Blow
+from fencelock.cluster.simulation.bakery_run import run_bakery_seed
 
 SEEDS_SOUND = 24
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.bakery.config import later
-from holdfast.actors.bakery.entry import Entry, Phase
-from holdfast.actors.bakery.handover import ENDED_MAX, Import, parts_of
-from holdfast.actors.bakery.message import Chosen, Lead, Seating
-from holdfast.actors.bakery.past import Past
-from holdfast.actors.bakery.table import Table
-from holdfast.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
-from holdfast.actors.lock.session_message import Renew, Renewed
-from holdfast.actors.message import NS_PER_MS, Address, Instant
-from holdfast.cluster.recipe import Settings
-from holdfast.cluster.simulation.bakery_judge import BakeryJudge
-from holdfast.cluster.simulation.bakery_town import Town
-from holdfast.cluster.simulation.network import Cut
-from holdfast.cluster.simulation.violation import ViolationError
+from fencelock.actors.bakery.config import later
+from fencelock.actors.bakery.entry import Entry, Phase
+from fencelock.actors.bakery.handover import ENDED_MAX, Import, parts_of
+from fencelock.actors.bakery.message import Chosen, Lead, Seating
+from fencelock.actors.bakery.past import Past
+from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from fencelock.actors.lock.session_message import Renew, Renewed
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.cluster.recipe import Settings
+from fencelock.cluster.simulation.bakery_judge import BakeryJudge
+from fencelock.cluster.simulation.bakery_town import Town
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.violation import ViolationError
 
 ANN = Who("c", "ann")
 NOW = Instant(10**12)

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.actors.error import UnavailableError
-from holdfast.cluster.bench.members import stop_all
-from holdfast.cluster.config import starting_config
-from holdfast.cluster.ports import free_ports
+import fencelock
+from fencelock.actors.error import UnavailableError
+from fencelock.cluster.bench.members import stop_all
+from fencelock.cluster.config import starting_config
+from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "bakery-real"
@@ -27,7 +27,7 @@ LEAST_S = 0.5
 
 
 class Processes:
-    """A cluster of ``holdfast serve`` processes with short leases."""
+    """A cluster of ``fencelock serve`` processes with short leases."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Processes:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, node: str) -> None:
-        command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
+        command = [sys.executable, "-m", "fencelock", "serve", "--id", node]
         with (self.folder / f"{node}.log").open("ab") as log:
             self.running[node] = subprocess.Popen(
                 [*command, "--config", str(self.folder / "cluster.toml")], stdout=log, stderr=log
@@ -61,23 +61,23 @@ def wait_for(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def elected(client: holdfast.Client) -> holdfast.Elected:
+def elected(client: fencelock.Client) -> fencelock.Elected:
     """What the nodes say of the last election; nobody leads if none answers."""
     try:
         told = [status.elected for status in client.describe() if status.elected]
     except UnavailableError:
         told = []
-    return max(told, key=lambda one: one.epoch, default=holdfast.Elected(0, (), ()))
+    return max(told, key=lambda one: one.epoch, default=fencelock.Elected(0, (), ()))
 
 
-def ready(client: holdfast.Client) -> set[str]:
+def ready(client: fencelock.Client) -> set[str]:
     try:
         return {status.node for status in client.describe() if status.ready}
     except UnavailableError:
         return set()
 
 
-def agreed(client: holdfast.Client) -> set[str]:
+def agreed(client: fencelock.Client) -> set[str]:
     """The nodes that are ready in the latest epoch: who was stopped has heard of it."""
     latest = elected(client).epoch
     return {
@@ -102,14 +102,14 @@ def five(tmp_path: Path) -> Iterator[Processes]:
 
 
 @pytest.fixture
-def client(five: Processes) -> Iterator[holdfast.Client]:
-    with holdfast.connect(five.connect, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+def client(five: Processes) -> Iterator[fencelock.Client]:
+    with fencelock.connect(five.connect, cluster=CLUSTER, timeout=PATIENCE_S) as client:
         wait_for(lambda: len(ready(client)) == len(five.addresses))
         yield client
 
 
 def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
-    five: Processes, client: holdfast.Client
+    five: Processes, client: fencelock.Client
 ) -> None:
     before = elected(client)
     held = client.lock("held", owner="holder", duration=60)
@@ -131,7 +131,7 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
 
 
 def test_after_two_leaders_are_lost_nothing_is_granted_before_the_longest_lease_is_over(
-    five: Processes, client: holdfast.Client
+    five: Processes, client: fencelock.Client
 ) -> None:
     leaders = elected(client).leaders
     lease_s = 3.0
@@ -152,7 +152,7 @@ def test_after_two_leaders_are_lost_nothing_is_granted_before_the_longest_lease_
 
 
 def test_a_leader_that_is_stopped_and_goes_on_later_serves_in_no_old_epoch(
-    five: Processes, client: holdfast.Client
+    five: Processes, client: fencelock.Client
 ) -> None:
     before = elected(client)
     stopped = before.leaders[0]
@@ -168,7 +168,7 @@ def test_a_leader_that_is_stopped_and_goes_on_later_serves_in_no_old_epoch(
     assert client.lock("order", owner="two").acquire(blocking=False) is None
 
 
-def test_garbage_at_a_nodes_port_changes_nothing(five: Processes, client: holdfast.Client) -> None:
+def test_garbage_at_a_nodes_port_changes_nothing(five: Processes, client: fencelock.Client) -> None:
     for address in five.addresses.values():
         host, _, port = address.removeprefix("tcp://").partition(":")
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as wire:
@@ -180,7 +180,7 @@ def test_garbage_at_a_nodes_port_changes_nothing(five: Processes, client: holdfa
 
 
 def test_status_shows_members_leaders_epoch_and_the_missing_condition(
-    five: Processes, client: holdfast.Client
+    five: Processes, client: fencelock.Client
 ) -> None:
     told = status(five)
     (epoch,) = {one["elected"]["epoch"] for one in told}
@@ -203,7 +203,7 @@ def shown(five: Processes) -> str:
 
 
 def run(five: Processes, *options: str) -> str:
-    command = [sys.executable, "-m", "holdfast", "status", "--connect", five.connect]
+    command = [sys.executable, "-m", "fencelock", "status", "--connect", five.connect]
     done = subprocess.run(
         [*command, "--cluster", CLUSTER, *options],
         capture_output=True,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.bakery.config import later, leader_of
-from holdfast.actors.bakery.door_message import NotLeading, Prolong, Prolonged
-from holdfast.actors.bakery.step_message import Extend, Extended
-from holdfast.actors.client.message import HoldsLost
-from holdfast.actors.lock.message import Acquire, Granted, Reason, Refused
-from holdfast.actors.lock.session_message import HoldLost, Renew, Renewed
-from holdfast.actors.message import Instant
-from holdfast.cluster.simulation.bakery_bench import ANN, FENCE, LIVES, Three
-from holdfast.cluster.simulation.bakery_town import GRACE_MS, HOLD_MS, Town
-from holdfast.cluster.simulation.parley import ANN as USER
-from holdfast.cluster.simulation.parley import WATCHER, A, Parley, of, one
+from fencelock.actors.bakery.config import later, leader_of
+from fencelock.actors.bakery.door_message import NotLeading, Prolong, Prolonged
+from fencelock.actors.bakery.step_message import Extend, Extended
+from fencelock.actors.client.message import HoldsLost
+from fencelock.actors.lock.message import Acquire, Granted, Reason, Refused
+from fencelock.actors.lock.session_message import HoldLost, Renew, Renewed
+from fencelock.actors.message import Instant
+from fencelock.cluster.simulation.bakery_bench import ANN, FENCE, LIVES, Three
+from fencelock.cluster.simulation.bakery_town import GRACE_MS, HOLD_MS, Town
+from fencelock.cluster.simulation.parley import ANN as USER
+from fencelock.cluster.simulation.parley import WATCHER, A, Parley, of, one
 
 TTL_MS = 600_000
 LEASE_MS = HOLD_MS + GRACE_MS

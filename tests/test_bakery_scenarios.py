@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.bootstrap import GREET_MS
-from holdfast.actors.lock.message import (
+from fencelock.actors.bootstrap import GREET_MS
+from fencelock.actors.lock.message import (
     Cancel,
     Granted,
     Inspect,
@@ -17,11 +17,11 @@ from holdfast.actors.lock.message import (
     Refused,
     Released,
 )
-from holdfast.actors.lock.session_message import HoldLost, Renew, Renewed, Unlocking
-from holdfast.actors.message import (
+from fencelock.actors.lock.session_message import HoldLost, Renew, Renewed, Unlocking
+from fencelock.actors.message import (
     address_of,
 )
-from holdfast.cluster.simulation.bakery_town import GRACE_MS, HOLD_MS, Town
+from fencelock.cluster.simulation.bakery_town import GRACE_MS, HOLD_MS, Town
 
 
 def is_more(town: Town, than: int) -> bool:

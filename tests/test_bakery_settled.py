@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.bakery.agenda import STALE_MAX, Step
-from holdfast.actors.bakery.config import RESEND_MS, door_of, later, leader_of
-from holdfast.actors.bakery.door_message import (
+from fencelock.actors.bakery.agenda import STALE_MAX, Step
+from fencelock.actors.bakery.config import RESEND_MS, door_of, later, leader_of
+from fencelock.actors.bakery.door_message import (
     Lock,
     Locked,
     LockFailed,
@@ -19,8 +19,8 @@ from holdfast.actors.bakery.door_message import (
     UnlockAll,
     Unlocked,
 )
-from holdfast.actors.bakery.entry import Phase
-from holdfast.actors.bakery.step_message import (
+from fencelock.actors.bakery.entry import Phase
+from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
     DropTicket,
@@ -30,8 +30,8 @@ from holdfast.actors.bakery.step_message import (
     TicketDropped,
     Yield,
 )
-from holdfast.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
-from holdfast.cluster.simulation.bakery_bench import ANN, FENCE, NAMES, NOW, Three
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from fencelock.cluster.simulation.bakery_bench import ANN, FENCE, NAMES, NOW, Three
 
 LEASE_MS = 1_000
 DAY_MS = 24 * 3_600_000

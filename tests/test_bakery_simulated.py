@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from holdfast.cluster.simulation.plan import Plan
-from holdfast.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.plan import Plan
+from fencelock.cluster.simulation.run import Report, run_seed
 
 SEEDS = 40
 RARE = (

@@ -1,4 +1,4 @@
-"""What `holdfast status` and the configuration say of a `bakery` cluster."""
+"""What `fencelock status` and the configuration say of a `bakery` cluster."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast.actors.error import ConfigError
-from holdfast.actors.lock.message import Contender, LockStatus, NodeStatus
-from holdfast.actors.lock.self_report import Elected, MemberSeen
-from holdfast.cluster.cli.status import headline, locks_seen, nodes_table
-from holdfast.cluster.config import loopback, parse, starting_config
+from fencelock.actors.error import ConfigError
+from fencelock.actors.lock.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.lock.self_report import Elected, MemberSeen
+from fencelock.cluster.cli.status import headline, locks_seen, nodes_table
+from fencelock.cluster.config import loopback, parse, starting_config
 
 MEMBERS = (MemberSeen("n1", True, 14), MemberSeen("n2", True, 15), MemberSeen("n3", False, 0))
 HOLDER = Contender("n1", "c", "first", 7, 10)

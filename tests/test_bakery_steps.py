@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.bakery.asking import LATE_MS
-from holdfast.actors.bakery.config import election_of
-from holdfast.actors.bakery.leader import Leader
-from holdfast.actors.bakery.message import Chosen
-from holdfast.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
-from holdfast.actors.lock.message import Granted, Reason, Refused
-from holdfast.actors.message import NS_PER_MS, Address
-from holdfast.cluster.recipe import Cast, Recipe, Seat, bakery
-from holdfast.cluster.simulation.bakery_town import Town
-from holdfast.cluster.simulation.network import Cut
+from fencelock.actors.bakery.asking import LATE_MS
+from fencelock.actors.bakery.config import election_of
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
+from fencelock.actors.lock.message import Granted, Reason, Refused
+from fencelock.actors.message import NS_PER_MS, Address
+from fencelock.cluster.recipe import Cast, Recipe, Seat, bakery
+from fencelock.cluster.simulation.bakery_town import Town
+from fencelock.cluster.simulation.network import Cut
 
 
 class OneView(Leader):

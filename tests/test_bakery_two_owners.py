@@ -10,19 +10,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.actors.bakery.agenda import Course, Step
-from holdfast.actors.bakery.clerk import Clerk
-from holdfast.actors.bakery.config import Terms, door_of, election_of, later
-from holdfast.actors.bakery.course import Courses
-from holdfast.actors.bakery.door_message import Lock, Locked, Unlock
-from holdfast.actors.bakery.ending import Endings
-from holdfast.actors.bakery.entry import Key, Phase
-from holdfast.actors.bakery.event import Serve
-from holdfast.actors.bakery.handover import Import
-from holdfast.actors.bakery.message import Chosen, Lead, Seating
-from holdfast.actors.bakery.message import Table as TablePart
-from holdfast.actors.bakery.office import Office
-from holdfast.actors.bakery.step_message import (
+from fencelock.actors.bakery.agenda import Course, Step
+from fencelock.actors.bakery.clerk import Clerk
+from fencelock.actors.bakery.config import Terms, door_of, election_of, later
+from fencelock.actors.bakery.course import Courses
+from fencelock.actors.bakery.door_message import Lock, Locked, Unlock
+from fencelock.actors.bakery.ending import Endings
+from fencelock.actors.bakery.entry import Key, Phase
+from fencelock.actors.bakery.event import Serve
+from fencelock.actors.bakery.handover import Import
+from fencelock.actors.bakery.message import Chosen, Lead, Seating
+from fencelock.actors.bakery.message import Table as TablePart
+from fencelock.actors.bakery.office import Office
+from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
     DropTicket,
@@ -31,12 +31,12 @@ from holdfast.actors.bakery.step_message import (
     MaxTicket,
     Yield,
 )
-from holdfast.actors.bakery.succession import Succession
-from holdfast.actors.bakery.table import Table
-from holdfast.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
-from holdfast.actors.bakery.voting import Voting
-from holdfast.actors.effect import Effect, Send
-from holdfast.actors.message import Instant
+from fencelock.actors.bakery.succession import Succession
+from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.voting import Voting
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.message import Instant
 
 ANN, BEN = Who("c", "ann"), Who("c", "ben")
 NOW = Instant(10**12)

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.bakery.event import Readiness
-from holdfast.actors.bakery.message import Chosen
-from holdfast.actors.bakery.watching import NUMBERS, SILENCE_MS, WATCHERS_MAX, Watchers
-from holdfast.actors.client.message import Close, ClusterState, WatchCluster
-from holdfast.actors.client.outlook import WATCH_MS
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.link import LinkDown, LinkUp
-from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
-from holdfast.actors.lock.message import KeepAlive
-from holdfast.actors.lock.session_message import Open
-from holdfast.actors.message import NS_PER_MS, Address, Instant
-from holdfast.cluster.simulation.bakery_town import Town
-from holdfast.cluster.simulation.parley import ME, WATCHER, A, B, Parley, of, one
+from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.watching import NUMBERS, SILENCE_MS, WATCHERS_MAX, Watchers
+from fencelock.actors.client.message import Close, ClusterState, WatchCluster
+from fencelock.actors.client.outlook import WATCH_MS
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.lock.message import KeepAlive
+from fencelock.actors.lock.session_message import Open
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.cluster.simulation.bakery_town import Town
+from fencelock.cluster.simulation.parley import ME, WATCHER, A, B, Parley, of, one
 
 ANN, OWN = Address("ann/session"), Address("n1/~ask.1")
 MEMBERS = ("n1", "n2", "n3")

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import aio
-from holdfast.cluster.bench.members import stop_all
-from holdfast.cluster.config import parse, starting_config
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
+import fencelock
+from fencelock import aio
+from fencelock.cluster.bench.members import stop_all
+from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "bakery-watch"
 
 
 class Processes:
-    """Three ``holdfast serve`` processes."""
+    """Three ``fencelock serve`` processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class Processes:
 
     def start(self, *nodes: str) -> None:
         for node in nodes:
-            command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
+            command = [sys.executable, "-m", "fencelock", "serve", "--id", node]
             with (self.folder / f"{node}.log").open("ab") as log:
                 self.running[node] = subprocess.Popen(
                     [*command, "--config", str(self.folder / "cluster.toml")],
@@ -68,15 +68,15 @@ class Seen:
     """What a callback was told, and a way to wait for something in particular."""
 
     def __init__(self) -> None:
-        self.states: list[holdfast.ClusterState] = []
+        self.states: list[fencelock.ClusterState] = []
         self._changed = threading.Condition()
 
-    def __call__(self, state: holdfast.ClusterState) -> None:
+    def __call__(self, state: fencelock.ClusterState) -> None:
         with self._changed:
             self.states.append(state)
             self._changed.notify_all()
 
-    def until(self, holds: Callable[[holdfast.ClusterState], bool]) -> holdfast.ClusterState:
+    def until(self, holds: Callable[[fencelock.ClusterState], bool]) -> fencelock.ClusterState:
         """Wait until the last that was told is such."""
         with self._changed:
             told = self._changed.wait_for(
@@ -86,7 +86,7 @@ class Seen:
             return self.states[-1]
 
 
-def is_ready(state: holdfast.ClusterState) -> bool:
+def is_ready(state: fencelock.ClusterState) -> bool:
     return state.up and state.ready and state.complete
 
 
@@ -94,7 +94,7 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
     three: Processes,
 ) -> None:
     addresses = ",".join(three.addresses.values())
-    with holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
         seen = Seen()
         client.on_cluster(seen)
         first = seen.until(is_ready)
@@ -119,7 +119,7 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
 
 def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(three: Processes) -> None:
     address = three.addresses["n1"]
-    with holdfast.connect(address, cluster=CLUSTER, timeout=PATIENCE_S, ttl=3) as client:
+    with fencelock.connect(address, cluster=CLUSTER, timeout=PATIENCE_S, ttl=3) as client:
         seen = Seen()
         client.on_cluster(seen)
         seen.until(is_ready)
@@ -141,7 +141,7 @@ def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
         on_loop: list[bool] = []
         told = asyncio.Event()
 
-        def see(state: holdfast.ClusterState) -> None:
+        def see(state: fencelock.ClusterState) -> None:
             on_loop.append(asyncio.get_running_loop() is loop)
             if state.ready:
                 told.set()
@@ -165,17 +165,17 @@ def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path
     text = starting_config({"n1": f"tcp://127.0.0.1:{port}"}, cluster=CLUSTER, protocol="bakery")
     with Node.start(parse(text, tmp_path), "n1") as node:
         number = 0
-        news: holdfast.ClusterUp | holdfast.ClusterDown
+        news: fencelock.ClusterUp | fencelock.ClusterDown
         ends = time.monotonic() + PATIENCE_S
         while True:
-            news = node.proxy.ask(holdfast.Watch(known=number), timeout=PATIENCE_S)
+            news = node.proxy.ask(fencelock.Watch(known=number), timeout=PATIENCE_S)
             assert news.number != number
             number = news.number
-            if isinstance(news, holdfast.ClusterUp) and news.ready:
+            if isinstance(news, fencelock.ClusterUp) and news.ready:
                 break
             assert time.monotonic() < ends
         assert (news.complete, news.leaders) == (True, ("n1",))
-        waits = node.proxy.ask(holdfast.Watch(known=number), block=False)
+        waits = node.proxy.ask(fencelock.Watch(known=number), block=False)
         assert not waits.done
 
 
@@ -185,10 +185,10 @@ def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
     config = parse(starting_config({"n1": address}, cluster=CLUSTER), tmp_path)
     with (
         Node.start(config, "n1") as node,
-        holdfast.connect(address, cluster=CLUSTER, timeout=PATIENCE_S) as client,
+        fencelock.connect(address, cluster=CLUSTER, timeout=PATIENCE_S) as client,
     ):
         for watch in (lambda: client.cluster, lambda: client.on_cluster(print)):
-            with pytest.raises(holdfast.UnsupportedError, match="bakery has it"):
+            with pytest.raises(fencelock.UnsupportedError, match="bakery has it"):
                 watch()
         with pytest.raises(TypeError, match="does not accept Watch"):
-            node.proxy.ask(holdfast.Watch(), timeout=PATIENCE_S)
+            node.proxy.ask(fencelock.Watch(), timeout=PATIENCE_S)

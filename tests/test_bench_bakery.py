@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast.cluster.bench import bakery
-from holdfast.cluster.bench.bakery import PAIR_RATIO_MAX, STEPS, compare, steps_table
-from holdfast.cluster.bench.job import Job, Kind
-from holdfast.cluster.bench.load import WARM_PAIRS
-from holdfast.cluster.bench.locks import PROCESSES, RIVALS
-from holdfast.cluster.bench.machine import Machine
-from holdfast.cluster.bench.members import BenchFailedError
+from fencelock.cluster.bench import bakery
+from fencelock.cluster.bench.bakery import PAIR_RATIO_MAX, STEPS, compare, steps_table
+from fencelock.cluster.bench.job import Job, Kind
+from fencelock.cluster.bench.load import WARM_PAIRS
+from fencelock.cluster.bench.locks import PROCESSES, RIVALS
+from fencelock.cluster.bench.machine import Machine
+from fencelock.cluster.bench.members import BenchFailedError
 
 PAIRS = 100
 

@@ -67,7 +67,7 @@ def test_a_bar_is_the_median_of_each_rounds_ratio(tmp_path: Path) -> None:
     ours["distinct"][1] = {"pairs_per_s": 9900.0}
     path = saved(
         tmp_path,
-        holdfast=ours,
+        fencelock=ours,
         redlock=figures(500, 2000, 300, 0),
         etcd=figures(2500, 2000, 80, 1.5),
     )
@@ -85,7 +85,7 @@ def test_a_bar_is_the_median_of_each_rounds_ratio(tmp_path: Path) -> None:
 
 def test_a_missed_bar_fails_the_run_and_says_which(tmp_path: Path) -> None:
     path = saved(
-        tmp_path, holdfast=figures(700, 6000, 800, 0.7), redlock=figures(500, 2000, 300, 0)
+        tmp_path, fencelock=figures(700, 6000, 800, 0.7), redlock=figures(500, 2000, 300, 0)
     )
     ended = run("--again", str(path), "--json", str(path))
     found = verdicts(path)
@@ -97,7 +97,7 @@ def test_a_missed_bar_fails_the_run_and_says_which(tmp_path: Path) -> None:
 
 
 def test_profiles_of_versions_are_kept_with_the_figures(tmp_path: Path) -> None:
-    path = saved(tmp_path, holdfast=figures(100, 6000, 800, 0.1))
+    path = saved(tmp_path, fencelock=figures(100, 6000, 800, 0.1))
     profile = tmp_path / "before.txt"
     found = {"sum_us": 5.0, "by_step": {"wire": 3.0, "sync": 2.0}, "pairs": 9}
     profile.write_text(f"measuring\n{json.dumps(found)}\n", encoding="utf-8")
@@ -119,8 +119,8 @@ def test_what_is_no_profile_is_refused_in_words(tmp_path: Path) -> None:
 def test_two_holders_at_once_fail_the_run(tmp_path: Path) -> None:
     ours = figures(100, 6000, 800, 0.1)
     ours["handover"] = [{"handovers_per_s": 800, "overlaps": 1}]
-    ended = run("--again", str(saved(tmp_path, holdfast=ours)))
-    assert "holdfast: 1 times a holder of the one lock met another" in ended.stdout
+    ended = run("--again", str(saved(tmp_path, fencelock=ours)))
+    assert "fencelock: 1 times a holder of the one lock met another" in ended.stdout
     assert ended.returncode == 1
 
 
@@ -133,17 +133,17 @@ def test_what_is_not_installed_is_skipped_with_a_word(tmp_path: Path) -> None:
 
 def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
     ended = run("--peers", "memcached")
-    assert "no such peer: memcached; there are holdfast, bare, redlock" in ended.stderr
+    assert "no such peer: memcached; there are fencelock, bare, redlock" in ended.stderr
     assert ended.returncode == 2
 
 
-def test_holdfast_itself_is_measured_by_client_processes(tmp_path: Path) -> None:
+def test_fencelock_itself_is_measured_by_client_processes(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     ended = run("--peers", "", "--rounds", "1", "--seconds", "0.5", "--json", str(path))
     results = json.loads(path.read_text(encoding="utf-8"))
-    assert results["peers"] == ["holdfast"], ended.stderr
+    assert results["peers"] == ["fencelock"], ended.stderr
     (pair,), (distinct,), (handover,) = (
-        results["figures"]["holdfast"][workload] for workload in ("pair", "distinct", "handover")
+        results["figures"]["fencelock"][workload] for workload in ("pair", "distinct", "handover")
     )
     assert 0 < pair["p50_us"] <= pair["p99_us"]
     assert distinct["pairs_per_s"] > 0

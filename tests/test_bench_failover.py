@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cluster.bench.deaths import CLIENTS, Death, RelayedMembers
-from holdfast.cluster.bench.failover import leader_seen_by
-from holdfast.cluster.bench.relays import Link, Relays
-from holdfast.cluster.client import connect
+from fencelock.cluster.bench.deaths import CLIENTS, Death, RelayedMembers
+from fencelock.cluster.bench.failover import leader_seen_by
+from fencelock.cluster.bench.relays import Link, Relays
+from fencelock.cluster.client import connect
 
 LONG_S = 60.0
 SILENT_S = 0.2
@@ -145,7 +145,7 @@ def test_the_links_of_a_node_are_cut_with_or_without_those_of_clients(tmp_path: 
 
 
 def test_the_command_measures_each_kind_of_death() -> None:
-    command = [sys.executable, "-m", "holdfast", "bench", "failover", "--json"]
+    command = [sys.executable, "-m", "fencelock", "bench", "failover", "--json"]
     options = ["--kind", "cut-off", "--times", "1"]
     done = subprocess.run(
         [*command, *options], capture_output=True, text=True, timeout=3 * LONG_S, check=True

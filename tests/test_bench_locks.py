@@ -1,4 +1,4 @@
-"""`holdfast bench locks`: what it measures, what it refuses, and that it leaves nothing behind."""
+"""`fencelock bench locks`: what it measures, what it refuses, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.actors.lock.message import NodeStatus
-from holdfast.cluster.bench.failover import longest_gap_ms
-from holdfast.cluster.bench.held import Held, resident_bytes
-from holdfast.cluster.bench.job import Job, Kind, read_job
-from holdfast.cluster.bench.load import quantiles_us
-from holdfast.cluster.bench.locks import Part, Plan
-from holdfast.cluster.bench.machine import this_machine
-from holdfast.cluster.bench.members import BenchFailedError, configuration, master_of
-from holdfast.cluster.bench.report import Reading, readings_table
-from holdfast.cluster.config import parse
+from fencelock.actors.lock.message import NodeStatus
+from fencelock.cluster.bench.failover import longest_gap_ms
+from fencelock.cluster.bench.held import Held, resident_bytes
+from fencelock.cluster.bench.job import Job, Kind, read_job
+from fencelock.cluster.bench.load import quantiles_us
+from fencelock.cluster.bench.locks import Part, Plan
+from fencelock.cluster.bench.machine import this_machine
+from fencelock.cluster.bench.members import BenchFailedError, configuration, master_of
+from fencelock.cluster.bench.report import Reading, readings_table
+from fencelock.cluster.config import parse
 
 LONG_S = 180.0
-COMMAND = [sys.executable, "-m", "holdfast", "bench", "locks"]
+COMMAND = [sys.executable, "-m", "fencelock", "bench", "locks"]
 
 
 def bench(*options: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""`holdfast bench locks --profile`: the steps of a pair, which add up to what it took."""
+"""`fencelock bench locks --profile`: the steps of a pair, which add up to what it took."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cluster.bench.machine import this_machine
-from holdfast.cluster.bench.members import BenchFailedError
-from holdfast.cluster.bench.profile import Profile, profile_table, steps_table
-from holdfast.cluster.bench.steps import Step, steps_of
-from holdfast.cluster.bench.timeline import CLIENT, Log, Span, way_of
-from holdfast.cluster.host.marks import Mark, Marks, read_marks
+from fencelock.cluster.bench.machine import this_machine
+from fencelock.cluster.bench.members import BenchFailedError
+from fencelock.cluster.bench.profile import Profile, profile_table, steps_table
+from fencelock.cluster.bench.steps import Step, steps_of
+from fencelock.cluster.bench.timeline import CLIENT, Log, Span, way_of
+from fencelock.cluster.host.marks import Mark, Marks, read_marks
 
 LONG_S = 180.0
 
@@ -166,7 +166,7 @@ def test_marks_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_a_real_pair_is_taken_apart_and_adds_up() -> None:
-    command = [sys.executable, "-m", "holdfast", "bench", "locks", "--profile"]
+    command = [sys.executable, "-m", "fencelock", "bench", "locks", "--profile"]
     ended = subprocess.run(
         [*command, "--seconds", "1", "--json"],
         capture_output=True,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.bootstrap import (
+from fencelock.actors.bootstrap import (
     FORMER_MAX,
     FOUNDED_MS_MAX,
     GREET_MS,
@@ -21,7 +21,7 @@ from holdfast.actors.bootstrap import (
     bootstrap_of,
     vote_id,
 )
-from holdfast.actors.bootstrap_message import (
+from fencelock.actors.bootstrap_message import (
     GroupConfig,
     Join,
     JoinAck,
@@ -32,11 +32,11 @@ from holdfast.actors.bootstrap_message import (
     Voter,
     VotingStatus,
 )
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
-from holdfast.actors.message import NS_PER_MS, Address, Instant, Message, address_of
-from holdfast.actors.notice import Level, Notice
-from holdfast.actors.paxos.config import acceptor_of
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of
+from fencelock.actors.notice import Level, Notice
+from fencelock.actors.paxos.config import acceptor_of
+from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 DATE_MS = 1_800_000_000_000

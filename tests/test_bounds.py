@@ -7,17 +7,17 @@ import time
 import cbor2
 import pytest
 
-from holdfast.actors.lock.message import Acquire, Describe, Granted
-from holdfast.actors.message import Address
-from holdfast.transport import admission as admission_module
-from holdfast.transport.admission import Admission, Dropped
-from holdfast.transport.bounds import (
+from fencelock.actors.lock.message import Acquire, Describe, Granted
+from fencelock.actors.message import Address
+from fencelock.transport import admission as admission_module
+from fencelock.transport.admission import Admission, Dropped
+from fencelock.transport.bounds import (
     CLIENT_BYTES_MAX,
     CLIENT_ENVELOPES_MAX,
     SMALL_BYTES,
     has_few_arrays,
 )
-from holdfast.transport.frame import (
+from fencelock.transport.frame import (
     ENVELOPES_MAX,
     FRAME_BYTES_MAX,
     Envelope,

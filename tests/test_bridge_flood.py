@@ -9,14 +9,14 @@ import time
 
 import zmq
 
-from holdfast.transport.sockets import HEARTBEAT_MS, QUEUE_FRAMES_MAX
+from fencelock.transport.sockets import HEARTBEAT_MS, QUEUE_FRAMES_MAX
 
 LONG_S = 60.0
 
 VICTIM = """
 import sys
 import zmq
-from holdfast.transport.sockets import bound_router, connected_dealer
+from fencelock.transport.sockets import bound_router, connected_dealer
 with zmq.Context() as context:
     if sys.argv[1] == "router":
         socket = bound_router(context, "tcp://127.0.0.1:*")

@@ -13,19 +13,19 @@ import psutil
 import pytest
 import zmq
 
-from holdfast.actors.lock.message import Acquire, Granted, LockStatus
-from holdfast.actors.message import Address, Message
-from holdfast.transport.admission import Admission, Dropped
-from holdfast.transport.bridge import Bridge
-from holdfast.transport.cbor import UndecodableError
-from holdfast.transport.frame import (
+from fencelock.actors.lock.message import Acquire, Granted, LockStatus
+from fencelock.actors.message import Address, Message
+from fencelock.transport.admission import Admission, Dropped
+from fencelock.transport.bridge import Bridge
+from fencelock.transport.cbor import UndecodableError
+from fencelock.transport.frame import (
     Envelope,
     Frame,
     MalformedFrameError,
     decode_frame,
     encode_frame,
 )
-from holdfast.transport.refusal import Mismatch, Rejected
+from fencelock.transport.refusal import Mismatch, Rejected
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 

@@ -10,9 +10,9 @@ import psutil
 import pytest
 import zmq
 
-from holdfast.actors.error import ConfigError
-from holdfast.transport.bridge import Bridge
-from holdfast.transport.doorbell import Doorbell
+from fencelock.actors.error import ConfigError
+from fencelock.transport.bridge import Bridge
+from fencelock.transport.doorbell import Doorbell
 
 PATIENCE_S = 20
 """How long a test waits for an event before it fails; far beyond what any takes."""

@@ -11,11 +11,11 @@ from selectors import EVENT_READ, DefaultSelector
 import pytest
 import zmq
 
-from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
-from holdfast.actors.lock.message import Alive, KeepAlive
-from holdfast.actors.message import Address, Message
-from holdfast.transport.bridge import Arrival, Bridge
-from holdfast.transport.frame import Envelope, Frame, decode_frame, encode_frame
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.lock.message import Alive, KeepAlive
+from fencelock.actors.message import Address, Message
+from fencelock.transport.bridge import Arrival, Bridge
+from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
 
 PATIENCE_S = 20
 """How long a test waits for an event before it fails; far beyond what any takes."""

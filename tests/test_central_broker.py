@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.central.broker import DOUBT_MS, Broker
-from holdfast.actors.central.client import LockClient
-from holdfast.actors.central.message import (
+from fencelock.actors.central.broker import DOUBT_MS, Broker
+from fencelock.actors.central.client import LockClient
+from fencelock.actors.central.message import (
     EndSession,
     Free,
     FreeReply,
@@ -21,10 +21,10 @@ from holdfast.actors.central.message import (
     Revoked,
     SessionEnded,
 )
-from holdfast.actors.central.ticket import WAITERS_SHOWN_MAX
-from holdfast.actors.central.watch import ServerWatch
-from holdfast.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
-from holdfast.actors.lock.backend import (
+from fencelock.actors.central.ticket import WAITERS_SHOWN_MAX
+from fencelock.actors.central.watch import ServerWatch
+from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
+from fencelock.actors.lock.backend import (
     Doubt,
     EndHolds,
     Freeing,
@@ -37,9 +37,9 @@ from holdfast.actors.lock.backend import (
     Surrender,
     Want,
 )
-from holdfast.actors.lock.message import Contender
-from holdfast.actors.message import NS_PER_MS, Address, Instant
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.lock.message import Contender
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.cluster.simulation.machine import HOST
 
 ME = Address("a/clients")
 PROXY = Address("a/proxy")

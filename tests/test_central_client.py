@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.central.client import RETRANSMIT_MS, LockClient
-from holdfast.actors.central.message import (
+from fencelock.actors.central.client import RETRANSMIT_MS, LockClient
+from fencelock.actors.central.message import (
     NUMBER_MAX,
     ClientRetransmit,
     Crowded,
@@ -17,10 +17,10 @@ from holdfast.actors.central.message import (
     Request,
     Settled,
 )
-from holdfast.actors.effect import Effect, Observe, Send, Wake
-from holdfast.actors.lock.backend import Full, Give, Got, Want
-from holdfast.actors.message import Address, Event, Instant
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.effect import Effect, Observe, Send, Wake
+from fencelock.actors.lock.backend import Full, Give, Got, Want
+from fencelock.actors.message import Address, Event, Instant
+from fencelock.cluster.simulation.machine import HOST
 
 ME, BROKER = Address("a/clients-1-1"), Address("a/clients")
 SERVER = Address("s/server")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.central.broker import Broker
-from holdfast.actors.central.client import LockClient
-from holdfast.actors.central.message import (
+from fencelock.actors.central.broker import Broker
+from fencelock.actors.central.client import LockClient
+from fencelock.actors.central.message import (
     Grant,
     Idle,
     Mode,
@@ -21,15 +21,15 @@ from holdfast.actors.central.message import (
     ReleaseAck,
     Request,
 )
-from holdfast.actors.central.server import LockServer
-from holdfast.actors.central.table import Holding
-from holdfast.actors.effect import Effects, Observe, Send
-from holdfast.actors.lock.backend import Full, Give, Got, Want
-from holdfast.actors.message import Address, Event, Instant
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.simulation.explore import Exploration, Explorer, Violation
-from holdfast.cluster.simulation.machine import HOST, Picture
-from holdfast.cluster.simulation.patron import Patron, is_served, may, patient, should
+from fencelock.actors.central.server import LockServer
+from fencelock.actors.central.table import Holding
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.lock.backend import Full, Give, Got, Want
+from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.simulation.explore import Exploration, Explorer, Violation
+from fencelock.cluster.simulation.machine import HOST, Picture
+from fencelock.cluster.simulation.patron import Patron, is_served, may, patient, should
 
 SERVER = Address("s/server")
 PROXIES = (Address("a/proxy"), Address("b/proxy"))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.actors.error import UnavailableError
-from holdfast.cluster.config import starting_config
-from holdfast.cluster.ports import free_ports
+import fencelock
+from fencelock.actors.error import UnavailableError
+from fencelock.cluster.config import starting_config
+from fencelock.cluster.ports import free_ports
 
 LONG_S = 60.0
 FREE_S = 20.0
@@ -24,7 +24,7 @@ SERVER, GATE = "n1", "n2"
 
 
 class Members:
-    """Three `holdfast serve` processes of `central`; the first one runs the lock server."""
+    """Three `fencelock serve` processes of `central`; the first one runs the lock server."""
 
     def __init__(self, folder: Path, *, journal: bool) -> None:
         self.at = {
@@ -41,7 +41,7 @@ class Members:
 
     def start(self, *nodes: str) -> None:
         for node in nodes:
-            command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
+            command = [sys.executable, "-m", "fencelock", "serve", "--id", node]
             with (self.folder / f"{node}.log").open("ab") as log:
                 self.processes[node] = subprocess.Popen(
                     [*command, "--config", str(self.config)], stdout=log, stderr=log
@@ -54,9 +54,9 @@ class Members:
             self.processes[node].wait(LONG_S)
         self.start(*nodes)
 
-    def connect(self, *nodes: str) -> holdfast.Client:
+    def connect(self, *nodes: str) -> fencelock.Client:
         addresses = ",".join(self.at[node] for node in nodes)
-        return holdfast.connect(addresses, timeout=LONG_S)
+        return fencelock.connect(addresses, timeout=LONG_S)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ RESTARTS = [
 ]
 
 
-def wait_until_ready(client: holdfast.Client, node: str) -> None:
+def wait_until_ready(client: fencelock.Client, node: str) -> None:
     ends = time.monotonic() + LONG_S
     ready: set[str] = set()
     while node not in ready:
@@ -86,7 +86,7 @@ def wait_until_ready(client: holdfast.Client, node: str) -> None:
             ready = {status.node for status in client.describe() if status.ready}
 
 
-def granted_in_time(client: holdfast.Client) -> int:
+def granted_in_time(client: fencelock.Client) -> int:
     """Acquire the lock within `FREE_S`, whether or not the server answers at first."""
     ends = time.monotonic() + FREE_S
     while time.monotonic() < ends:
@@ -97,7 +97,7 @@ def granted_in_time(client: holdfast.Client) -> int:
     pytest.fail(f"nobody was granted the lock within {FREE_S:g} s")
 
 
-def fence_shown(client: holdfast.Client) -> int | None:
+def fence_shown(client: fencelock.Client) -> int | None:
     """Read under which fence the lock is held, once the server answers; None if nobody holds it."""
     ends = time.monotonic() + LONG_S
     while time.monotonic() < ends:
@@ -107,7 +107,7 @@ def fence_shown(client: holdfast.Client) -> int | None:
     pytest.fail(f"the server did not answer within {LONG_S:g} s")
 
 
-def is_granted_at_once(client: holdfast.Client) -> bool:
+def is_granted_at_once(client: fencelock.Client) -> bool:
     with suppress(UnavailableError):
         return client.lock("a").acquire(timeout=1.0) is not None
     return False
@@ -171,8 +171,8 @@ def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
     members: Members,
 ) -> None:
     code = (
-        "import os, sys, holdfast\n"
-        f"client = holdfast.connect({members.at[GATE]!r}, timeout=60)\n"
+        "import os, sys, fencelock\n"
+        f"client = fencelock.connect({members.at[GATE]!r}, timeout=60)\n"
         "print(client.lock('a').acquire(timeout=60), flush=True)\n"
         "os._exit(0)\n"
     )
@@ -182,7 +182,15 @@ def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
 
     with members.connect("n3") as other:
         assert not is_granted_at_once(other)
-        operate = [sys.executable, "-m", "holdfast", "release", "a", "--fence", dead.stdout.strip()]
+        operate = [
+            sys.executable,
+            "-m",
+            "fencelock",
+            "release",
+            "a",
+            "--fence",
+            dead.stdout.strip(),
+        ]
         operate += ["--yes", "--connect", members.at["n3"]]
         done = subprocess.run(operate, capture_output=True, text=True, timeout=LONG_S, check=False)
         assert done.returncode == 0, done.stderr

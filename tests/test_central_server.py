@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.central.message import (
+from fencelock.actors.central.message import (
     NUMBER_MAX,
     Crowded,
     Freed,
@@ -16,11 +16,11 @@ from holdfast.actors.central.message import (
     ReleaseAck,
     Request,
 )
-from holdfast.actors.central.server import LockServer
-from holdfast.actors.effect import Effect, Effects, Observe, Persist, Send
-from holdfast.actors.lock.message import Contender
-from holdfast.actors.message import NS_PER_MS, Address, Instant
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.central.server import LockServer
+from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
+from fencelock.actors.lock.message import Contender
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.cluster.simulation.machine import HOST
 
 SERVER = Address("s/server")
 A = Address("a/clients-1-1")

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.central.client import LockClient
-from holdfast.actors.central.message import (
+from fencelock.actors.central.client import LockClient
+from fencelock.actors.central.message import (
     ClientRetransmit,
     EndSession,
     Free,
@@ -22,12 +22,12 @@ from holdfast.actors.central.message import (
     SessionEnded,
     Settled,
 )
-from holdfast.actors.central.server import LockServer
-from holdfast.actors.effect import Effect, Effects, Observe, Persist, Send, Wake
-from holdfast.actors.lock.backend import Freeing, Give, Got, Taken, Want
-from holdfast.actors.lock.message import Contender
-from holdfast.actors.message import Address, Instant
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.central.server import LockServer
+from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send, Wake
+from fencelock.actors.lock.backend import Freeing, Give, Got, Taken, Want
+from fencelock.actors.lock.message import Contender
+from fencelock.actors.message import Address, Instant
+from fencelock.cluster.simulation.machine import HOST
 
 SERVER = Address("s/server")
 A = Address("a/clients-1-1")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.central.broker import Broker
-from holdfast.actors.central.client import LockClient
-from holdfast.actors.central.message import (
+from fencelock.actors.central.broker import Broker
+from fencelock.actors.central.client import LockClient
+from fencelock.actors.central.message import (
     ClientRetransmit,
     EndSession,
     Free,
@@ -20,21 +20,21 @@ from holdfast.actors.central.message import (
     Release,
     Request,
 )
-from holdfast.actors.central.server import LockServer
-from holdfast.actors.central.table import Holding
-from holdfast.actors.client.session import ClientSession
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Spawn
-from holdfast.actors.lock.backend import Give, Got, Want
-from holdfast.actors.lock.proxy import Proxy
-from holdfast.actors.lock.session_message import ConfirmHold
-from holdfast.actors.message import Address, Instant, Message
-from holdfast.actors.role import Role
-from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings, central
-from holdfast.cluster.simulation.misfortune import Misfortune
-from holdfast.cluster.simulation.plan import Plan
-from holdfast.cluster.simulation.promise import promise_of
-from holdfast.cluster.simulation.run import Report, run_seed
-from holdfast.cluster.simulation.workload import Door, session_door
+from fencelock.actors.central.server import LockServer
+from fencelock.actors.central.table import Holding
+from fencelock.actors.client.session import ClientSession
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn
+from fencelock.actors.lock.backend import Give, Got, Want
+from fencelock.actors.lock.proxy import Proxy
+from fencelock.actors.lock.session_message import ConfirmHold
+from fencelock.actors.message import Address, Instant, Message
+from fencelock.actors.role import Role
+from fencelock.cluster.recipe import Cast, Recipe, Seat, Settings, central
+from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.plan import Plan
+from fencelock.cluster.simulation.promise import promise_of
+from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.workload import Door, session_door
 
 SEEDS = 100
 SEEDS_FOR_A_MUTANT = 600

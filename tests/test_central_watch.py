@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.central.message import (
+from fencelock.actors.central.message import (
     Glance,
     Peek,
     Peeked,
@@ -13,16 +13,16 @@ from holdfast.actors.central.message import (
     Probed,
     ProbeServer,
 )
-from holdfast.actors.central.watch import LOOKS_MAX, PEEKS_MAX, SILENT_MS, ServerWatch
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.lock.backend import (
+from fencelock.actors.central.watch import LOOKS_MAX, PEEKS_MAX, SILENT_MS, ServerWatch
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.lock.backend import (
     Ready,
     Seen,
     Want,
 )
-from holdfast.actors.lock.message import Absence, Contender
-from holdfast.actors.message import NS_PER_MS, Address, Instant
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.lock.message import Absence, Contender
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.cluster.simulation.machine import HOST
 
 ME = Address("a/clients")
 PROXY = Address("a/proxy")

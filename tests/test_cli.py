@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import __version__, connect
-from holdfast.actors.error import ConfigError
-from holdfast.cluster.cli.main import app
-from holdfast.cluster.config import load, loopback, starting_config
+from fencelock import __version__, connect
+from fencelock.actors.error import ConfigError
+from fencelock.cluster.cli.main import app
+from fencelock.cluster.config import load, loopback, starting_config
 
 PATIENCE_S = 60
-COMMAND = [sys.executable, "-c", "from holdfast.cluster.cli.main import main; main()"]
+COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.main import main; main()"]
 
 run = CliRunner().invoke
 
@@ -37,7 +37,7 @@ def write_config(folder: Path, protocol: str = "lamport") -> dict[str, str]:
     return addresses
 
 
-def holdfast(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def fencelock(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *arguments],
         cwd=folder,
@@ -66,11 +66,11 @@ def test_help_names_every_command_and_teaches_by_example() -> None:
     commands = ("init", "serve", "status", "locks", "who", "release", "simulate", "bench")
     for command in commands:
         assert command in out
-    assert "holdfast init --nodes 3" in out
+    assert "fencelock init --nodes 3" in out
 
 
 def test_the_version_is_told() -> None:
-    assert run(app, ["--version"]).output == f"holdfast {__version__}\n"
+    assert run(app, ["--version"]).output == f"fencelock {__version__}\n"
 
 
 def test_init_writes_a_usable_file_and_says_what_to_do_next(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_init_writes_a_usable_file_and_says_what_to_do_next(tmp_path: Path) -> N
     assert (config.cluster, config.protocol, config.nodes) == ("shop", "paxos", loopback(2))
     assert config.data is not None
     assert "all must be up; with 3 nodes one may die" in done.output
-    assert f"holdfast serve --config {path} --id n2" in done.output
+    assert f"fencelock serve --config {path} --id n2" in done.output
     assert "--connect tcp://127.0.0.1:4041,tcp://127.0.0.1:4042 --cluster shop" in done.output
 
 
@@ -111,18 +111,18 @@ def test_init_writes_nothing_that_would_not_be_usable(tmp_path: Path) -> None:
 
 
 def test_an_error_is_one_line_without_a_traceback_and_exits_2(tmp_path: Path) -> None:
-    done = holdfast(tmp_path, "serve", "--id", "n1")
+    done = fencelock(tmp_path, "serve", "--id", "n1")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
         "cluster.toml does not exist: write a starting one with "
-        '"holdfast init --nodes 3 --config cluster.toml"\n'
+        '"fencelock init --nodes 3 --config cluster.toml"\n'
     )
 
 
 def test_an_unknown_node_is_refused_with_the_nodes_there_are(tmp_path: Path) -> None:
     write_config(tmp_path)
-    done = holdfast(tmp_path, "serve", "--id", "n9")
+    done = fencelock(tmp_path, "serve", "--id", "n9")
     assert done.returncode == 2
     assert done.stderr == '--id: "n9" is no node of cluster.toml, which knows n1, n2\n'
 
@@ -145,7 +145,7 @@ def test_an_address_in_use_is_told_with_what_to_do(tmp_path: Path) -> None:
     addresses = write_config(tmp_path)
     port = int(addresses["n1"].rpartition(":")[2])
     with socket.create_server(("127.0.0.1", port)):
-        done = holdfast(tmp_path, "serve", "--id", "n1")
+        done = fencelock(tmp_path, "serve", "--id", "n1")
     assert done.returncode == 2
     assert done.stderr.startswith("nodes.n1.address: ")
     assert addresses["n1"] in done.stderr
@@ -156,7 +156,7 @@ def test_an_address_in_use_is_told_with_what_to_do(tmp_path: Path) -> None:
 def test_an_address_of_another_machine_is_told_with_what_to_do(tmp_path: Path) -> None:
     addresses = {"n1": "tcp://192.0.2.1:4041", "n2": "tcp://192.0.2.2:4041"}
     (tmp_path / "cluster.toml").write_text(starting_config(addresses))
-    done = holdfast(tmp_path, "serve", "--id", "n1")
+    done = fencelock(tmp_path, "serve", "--id", "n1")
     assert done.returncode == 2
     assert "the host in the file must be this machine's own" in done.stderr
 
@@ -172,12 +172,12 @@ def test_nodes_serve_tell_their_status_and_stop_when_told(tmp_path: Path, protoc
             ("n1", protocol),
             ("n2", protocol),
         ]
-        table = holdfast(tmp_path, "status")  # It finds them in cluster.toml.
+        table = fencelock(tmp_path, "status")  # It finds them in cluster.toml.
         assert table.returncode == 0
         assert max(map(len, table.stdout.splitlines())) <= 80
         assert f"{protocol} on 2 nodes" in table.stdout
         assert table.stdout.count("ready") == 2
-        other = holdfast(tmp_path, "status", "--connect", addresses["n1"], "--cluster", "other")
+        other = fencelock(tmp_path, "status", "--connect", addresses["n1"], "--cluster", "other")
         assert other.returncode == 2
         assert "other" in other.stderr
         first.send_signal(signal.SIGTERM)
@@ -191,24 +191,24 @@ def test_an_operator_finds_a_holder_and_frees_its_lock(tmp_path: Path) -> None:
         status_when_ready(tmp_path, addresses)
         with connect(",".join(addresses.values()), label="web-3:7") as client:
             fence = client.lock("orders/42", label="nightly").acquire(timeout=PATIENCE_S)
-            who = holdfast(tmp_path, "who", "orders/42")
+            who = fencelock(tmp_path, "who", "orders/42")
             assert "orders/42 is held by web-3:7, nightly" in who.stdout
             assert f"under fence {fence}" in who.stdout
-            (listed,) = json.loads(holdfast(tmp_path, "locks", "--json").stdout)
+            (listed,) = json.loads(fencelock(tmp_path, "locks", "--json").stdout)
             assert (listed["lock"], listed["holder"]["fence"]) == ("orders/42", fence)
-            wrong = holdfast(tmp_path, "release", "orders/42", "--fence", "99", "--yes")
+            wrong = fencelock(tmp_path, "release", "orders/42", "--fence", "99", "--yes")
             assert (wrong.returncode, wrong.stdout) == (2, "")
-            freed = holdfast(tmp_path, "release", "orders/42", "--fence", str(fence), "--yes")
+            freed = fencelock(tmp_path, "release", "orders/42", "--fence", str(fence), "--yes")
             assert (freed.returncode, freed.stderr) == (0, "")
             assert "was taken from web-3:7, nightly" in freed.stdout
-        assert holdfast(tmp_path, "locks").stdout == "No lock is held.\n"
+        assert fencelock(tmp_path, "locks").stdout == "No lock is held.\n"
 
 
 def test_a_bug_in_a_role_stops_the_node_with_status_70(tmp_path: Path) -> None:
     write_config(tmp_path)
     broken = (
-        "import holdfast.actors.clock as clock; clock.Clock.handle = lambda *_: 1 // 0; "
-        "from holdfast.cluster.cli.main import main; main()"
+        "import fencelock.actors.clock as clock; clock.Clock.handle = lambda *_: 1 // 0; "
+        "from fencelock.cluster.cli.main import main; main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", broken, "serve", "--id", "n1"],
@@ -227,7 +227,7 @@ def status_when_ready(folder: Path, addresses: dict[str, str]) -> list[dict[str,
     connect = ",".join(addresses.values())
     nodes: list[dict[str, object]] = []
     for _ in range(20):  # Each try takes as long as a process needs to start.
-        done = holdfast(folder, "status", "--connect", connect, "--json")
+        done = fencelock(folder, "status", "--connect", connect, "--json")
         nodes = json.loads(done.stdout) if done.returncode == 0 else []
         if len(nodes) == len(addresses) and all(node["ready"] for node in nodes):
             return nodes
@@ -236,7 +236,7 @@ def status_when_ready(folder: Path, addresses: dict[str, str]) -> list[dict[str,
 
 def test_status_of_nobody_exits_1(tmp_path: Path) -> None:
     address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
-    done = holdfast(tmp_path, "status", "--connect", address, "--timeout", "0.5")
+    done = fencelock(tmp_path, "status", "--connect", address, "--timeout", "0.5")
     assert done.returncode == 1
     assert "no node answered within 0.5 s" in done.stderr
     assert address in done.stderr

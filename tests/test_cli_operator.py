@@ -11,17 +11,17 @@ from typing import Any, Self
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast.actors.error import (
+from fencelock.actors.error import (
     ConfigError,
     NotHeldError,
     UnavailableError,
     UnsupportedError,
     WrongClusterError,
 )
-from holdfast.actors.lock.message import Absence, Contender, LockStatus, NodeStatus
-from holdfast.actors.lock.session_message import ListedLock
-from holdfast.cluster.cli.main import app
-from holdfast.cluster.config import loopback, starting_config
+from fencelock.actors.lock.message import Absence, Contender, LockStatus, NodeStatus
+from fencelock.actors.lock.session_message import ListedLock
+from fencelock.cluster.cli.main import app
+from fencelock.cluster.config import loopback, starting_config
 
 FENCE = 1_763_724_000_123_456_789
 HOLDER = Contender("", "client-1f.17", "thread-7", FENCE, 125_000, "web-3:4711, nightly", 2)
@@ -76,8 +76,8 @@ class Made:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Made:
     made = Made()
-    monkeypatch.setattr("holdfast.cluster.client.connect", made.connect)
-    monkeypatch.setenv("HOLDFAST_CONNECT", "tcp://127.0.0.1:4041")
+    monkeypatch.setattr("fencelock.cluster.client.connect", made.connect)
+    monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:4041")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     return made
@@ -85,7 +85,7 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Made:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cluster.cli.release.at_terminal", lambda: True)
+    monkeypatch.setattr("fencelock.cluster.cli.release.at_terminal", lambda: True)
 
 
 def run(*arguments: str, says: str = "") -> Result:
@@ -233,13 +233,13 @@ def test_addresses_come_from_the_command_or_the_environment_or_the_file_here(
     (tmp_path / "cluster.toml").write_text(text)
     run("locks", "--connect", "tcp://h:1", "--cluster", "c", "--timeout", "2")
     run("locks")
-    monkeypatch.delenv("HOLDFAST_CONNECT")
+    monkeypatch.delenv("FENCELOCK_CONNECT")
     run("locks")
     run("locks", "--cluster", "other")
     both = "tcp://127.0.0.1:4041,tcp://127.0.0.1:4042"
     assert [asked[1:] for asked in client.asked if asked[0] == "connect"] == [
         ("tcp://h:1", "c", 2.0),
-        ("tcp://127.0.0.1:4041", "holdfast", 5.0),
+        ("tcp://127.0.0.1:4041", "fencelock", 5.0),
         (both, "shop", 5.0),
         (both, "other", 5.0),
     ]
@@ -248,7 +248,7 @@ def test_addresses_come_from_the_command_or_the_environment_or_the_file_here(
 def test_without_an_address_it_is_told_how_to_say_one(
     client: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("HOLDFAST_CONNECT")
+    monkeypatch.delenv("FENCELOCK_CONNECT")
     error = run("status").exception
     assert isinstance(error, ConfigError)
     assert "--connect tcp://host:4040" in str(error)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.actors.error import (
+from fencelock.actors.error import (
     AlreadyHeldError,
     ConfigError,
     InvalidRequestError,
@@ -22,12 +22,12 @@ from holdfast.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from holdfast.cluster.client import Client, connect
-from holdfast.cluster.config import Config
-from holdfast.cluster.lock import Lock
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
-from holdfast.cluster.settings import parse_addresses
+from fencelock.cluster.client import Client, connect
+from fencelock.cluster.config import Config
+from fencelock.cluster.lock import Lock
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+from fencelock.cluster.settings import parse_addresses
 
 PATIENCE_S = 60
 CLUSTER = "test"
@@ -84,7 +84,7 @@ def started(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def threads() -> list[str]:
-    return sorted(t.name for t in threading.enumerate() if t.name.startswith("holdfast"))
+    return sorted(t.name for t in threading.enumerate() if t.name.startswith("fencelock"))
 
 
 def test_threads_and_clients_that_fight_hold_one_at_a_time_with_rising_fences(

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.actors.error import (
+from fencelock.actors.error import (
     CancelledError,
     ClosedError,
 )
-from holdfast.cluster.client import Client, connect
-from holdfast.cluster.config import Config
-from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
+from fencelock.cluster.client import Client, connect
+from fencelock.cluster.config import Config
+from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "test"
@@ -85,7 +85,7 @@ def started(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def threads() -> list[str]:
-    return sorted(t.name for t in threading.enumerate() if t.name.startswith("holdfast"))
+    return sorted(t.name for t in threading.enumerate() if t.name.startswith("fencelock"))
 
 
 def open_files() -> int:
@@ -199,7 +199,7 @@ def test_closing_leaves_no_thread_and_no_file_open(cluster: Cluster) -> None:
 def test_a_process_that_ends_without_closing_releases_what_it_holds(cluster: Cluster) -> None:
     program = (
         "import sys\n"
-        "from holdfast.cluster.client import connect\n"
+        "from fencelock.cluster.client import connect\n"
         "print(connect(sys.argv[1], cluster='test').lock('x').acquire())\n"
     )
     addresses = cluster.addresses("n1", "n2")

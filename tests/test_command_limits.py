@@ -7,9 +7,9 @@ from itertools import product
 
 import pytest
 
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock import command as commands
-from holdfast.actors.lock.command import (
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock import command as commands
+from fencelock.actors.lock.command import (
     INT_MAX,
     LABEL_BYTES_MAX,
     AcquireLock,
@@ -19,9 +19,9 @@ from holdfast.actors.lock.command import (
     ReleaseLock,
     check_command,
 )
-from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, WAIT_MS_MAX
-from holdfast.actors.lock.outcome import Denial, Denied
-from holdfast.actors.lock.table import LockTable
+from fencelock.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, WAIT_MS_MAX
+from fencelock.actors.lock.outcome import Denial, Denied
+from fencelock.actors.lock.table import LockTable
 
 LOCKS = ("", "a", "line\nbreak", "größe", "é" * 128, "é" * 129, "a" * LOCK_NAME_BYTES_MAX)
 OWNERS = ("", "me", "tab\t", "o" * OWNER_BYTES_MAX, "o" * (OWNER_BYTES_MAX + 1))

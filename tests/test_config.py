@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.actors.error import ConfigError
-from holdfast.cluster.config import (
+from fencelock.actors.error import ConfigError
+from fencelock.cluster.config import (
     Config,
     load,
     loopback,
     parse,
     starting_config,
 )
-from holdfast.cluster.config_file import LOG_LEVELS, NODES_MAX
-from holdfast.cluster.guarantee import PROMISES
-from holdfast.cluster.recipe import Settings
+from fencelock.cluster.config_file import LOG_LEVELS, NODES_MAX
+from fencelock.cluster.guarantee import PROMISES
+from fencelock.cluster.recipe import Settings
 
 HERE = Path("/somewhere")
 
@@ -204,7 +204,7 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     with pytest.raises(ConfigError, match=re.escape(f"{path} does not exist")) as caught:
         load(path)
-    assert f"holdfast init --nodes 3 --config {path}" in str(caught.value)
+    assert f"fencelock init --nodes 3 --config {path}" in str(caught.value)
 
 
 def test_a_folder_and_a_file_that_is_no_text_are_refused(tmp_path: Path) -> None:

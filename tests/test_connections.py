@@ -17,13 +17,13 @@ import cbor2
 import pytest
 import zmq
 
-from holdfast.actors.lock.message import Describe
-from holdfast.actors.message import Address
-from holdfast.transport import connections
-from holdfast.transport.bounds import CLIENT_BYTES_MAX
-from holdfast.transport.bridge import Arrival, Bridge
-from holdfast.transport.descriptors import Reserve, connections_max
-from holdfast.transport.frame import Envelope, Frame, encode_frame
+from fencelock.actors.lock.message import Describe
+from fencelock.actors.message import Address
+from fencelock.transport import connections
+from fencelock.transport.bounds import CLIENT_BYTES_MAX
+from fencelock.transport.bridge import Arrival, Bridge
+from fencelock.transport.descriptors import Reserve, connections_max
+from fencelock.transport.frame import Envelope, Frame, encode_frame
 
 PATIENCE_S = 60.0
 
@@ -235,7 +235,7 @@ def test_a_file_is_opened_with_a_descriptor_in_reserve_when_there_is_no_other(
 ) -> None:
     program = """
 import os, resource, sys
-from holdfast.transport.descriptors import Reserve, raise_limit
+from fencelock.transport.descriptors import Reserve, raise_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
 assert raise_limit() == 128
 reserve, hoard = Reserve(2), []

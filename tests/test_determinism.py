@@ -152,8 +152,8 @@ def modules_of_the_table() -> frozenset[str]:
             continue
         found.add(name)
         for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast."):
-                path = (node.module or "").removeprefix("holdfast.").replace(".", "/")
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fencelock."):
+                path = (node.module or "").removeprefix("fencelock.").replace(".", "/")
                 left += [f"{path}.py", *(f"{path}/{alias.name}.py" for alias in node.names)]
     return frozenset(found)
 

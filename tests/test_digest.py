@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.lock.command import (
+from fencelock.actors.lock.command import (
     AcquireLock,
     CancelWait,
     ForceRelease,
     OpenSession,
     ReleaseLock,
 )
-from holdfast.actors.lock.table import LockTable
-from holdfast.actors.message import Instant, address_of
-from holdfast.actors.paxos.digest import Digests, Fingerprint, Verdict, state_of
-from holdfast.actors.paxos.digest_message import (
+from fencelock.actors.lock.table import LockTable
+from fencelock.actors.message import Instant, address_of
+from fencelock.actors.paxos.digest import Digests, Fingerprint, Verdict, state_of
+from fencelock.actors.paxos.digest_message import (
     SCHEME,
     Figure,
     TableDigest,
 )
-from holdfast.cluster.lock_machine import LockMachine
-from holdfast.cluster.simulation.table_model import Model
-from holdfast.cluster.simulation.table_play import Writer, steps_of
-from holdfast.transport.wire import encode
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.simulation.table_model import Model
+from fencelock.cluster.simulation.table_play import Writer, steps_of
+from fencelock.transport.wire import encode
 
 T0 = Instant(0)
 LISTENER = address_of("a", "proxy")

@@ -14,22 +14,22 @@ import pytest
 from loguru import logger
 from rich.console import Console
 
-import holdfast
-from holdfast.actors.effect import Spawn
-from holdfast.actors.error import UnavailableError
-from holdfast.actors.lock.command import AcquireLock, Command
-from holdfast.actors.lock.message import Acquire, NodeStatus
-from holdfast.actors.lock.outcome import Outcome
-from holdfast.actors.lock.table import LockTable
-from holdfast.actors.message import node_of
-from holdfast.actors.paxos.replica import Replica
-from holdfast.cluster import log, recipe
-from holdfast.cluster.cli.status import nodes_table
-from holdfast.cluster.config import Config, parse, starting_config
-from holdfast.cluster.lock_machine import LockMachine
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
-from holdfast.cluster.simulation import planting
+import fencelock
+from fencelock.actors.effect import Spawn
+from fencelock.actors.error import UnavailableError
+from fencelock.actors.lock.command import AcquireLock, Command
+from fencelock.actors.lock.message import Acquire, NodeStatus
+from fencelock.actors.lock.outcome import Outcome
+from fencelock.actors.lock.table import LockTable
+from fencelock.actors.message import node_of
+from fencelock.actors.paxos.replica import Replica
+from fencelock.cluster import log, recipe
+from fencelock.cluster.cli.status import nodes_table
+from fencelock.cluster.config import Config, parse, starting_config
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+from fencelock.cluster.simulation import planting
 
 LONG_S = 60.0
 WRONG = "n2"
@@ -93,11 +93,11 @@ def config(tmp_path: Path) -> Config:
     return parse(text, tmp_path)
 
 
-def described(client: holdfast.Client, node: str) -> NodeStatus | None:
+def described(client: fencelock.Client, node: str) -> NodeStatus | None:
     return next((one for one in client.describe() if one.node == node), None)
 
 
-def wait_until_ready(client: holdfast.Client) -> None:
+def wait_until_ready(client: fencelock.Client) -> None:
     """Wait until `WRONG` follows the leader."""
     ends = time.monotonic() + LONG_S
     while time.monotonic() < ends:
@@ -107,7 +107,7 @@ def wait_until_ready(client: holdfast.Client) -> None:
     pytest.fail(f"{WRONG} is not ready")
 
 
-def use_until_found(client: holdfast.Client) -> NodeStatus:
+def use_until_found(client: fencelock.Client) -> NodeStatus:
     """Use locks until `WRONG` says that it has diverged."""
     ends = time.monotonic() + LONG_S
     while time.monotonic() < ends:
@@ -126,7 +126,7 @@ def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
     connect = ",".join(config.nodes.values())
     with planted(monkeypatch, bug=True):
         first, second, third = (Node.start(config, name) for name in ("n1", WRONG, "n3"))
-        with holdfast.connect(connect, cluster=config.cluster, timeout=LONG_S) as client:
+        with fencelock.connect(connect, cluster=config.cluster, timeout=LONG_S) as client:
             with client.lock("a", timeout=LONG_S):
                 pass  # All members have met.
             second.stop()
@@ -149,7 +149,7 @@ def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
             second.stop()
     with planted(monkeypatch, bug=False):  # As if the bug were mended: the journal is no good.
         second = Node.start(config, WRONG)
-        with holdfast.connect(connect, cluster=config.cluster, timeout=LONG_S) as client:
+        with fencelock.connect(connect, cluster=config.cluster, timeout=LONG_S) as client:
             status = use_until_found(client)
             shown = StringIO()
             Console(file=shown, width=200).print(nodes_table([status], asked=1))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cluster.config import parse, starting_config
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
+from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 LONG_S = 120.0
@@ -120,11 +120,11 @@ def test_nodes_are_asked_inside_the_process() -> None:
 def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None:
     (port,) = free_ports(1)
     address = f"tcp://127.0.0.1:{port}"
-    text = starting_config({"n1": address}, cluster="holdfast", protocol="central")
+    text = starting_config({"n1": address}, cluster="fencelock", protocol="central")
     with Node.start(parse(text, Path()), "n1"):
         ended = run("ten_lines.py", address)
         assert ended.returncode == 0, ended.stderr
         assert "I hold orders/42 under fence" in ended.stdout
-        ended = run("raw_zmq_client.py", "--node", address, "--cluster", "holdfast", "--lock", "a")
+        ended = run("raw_zmq_client.py", "--node", address, "--cluster", "fencelock", "--lock", "a")
         assert ended.returncode == 0, ended.stderr
         assert "granted a under fence" in ended.stdout

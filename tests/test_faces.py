@@ -15,14 +15,14 @@ from typing import Any, Protocol
 
 import pytest
 
-from holdfast.actors.error import (
+from fencelock.actors.error import (
     AlreadyHeldError,
     ClosedError,
     LimitReachedError,
     LockTimeoutError,
     NotHeldError,
 )
-from holdfast.actors.lock.message import LockStatus
+from fencelock.actors.lock.message import LockStatus
 
 PATIENCE_S = 60
 

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import pytest
 
-import holdfast
-from holdfast.actors.error import InvalidRequestError, LockOwnershipLostError, NotHeldError
-from holdfast.cluster.hold import HoldState, Notice
-from holdfast.cluster.node import Node
+import fencelock
+from fencelock.actors.error import InvalidRequestError, LockOwnershipLostError, NotHeldError
+from fencelock.cluster.hold import HoldState, Notice
+from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"
@@ -68,10 +68,10 @@ def far(
 
 
 @pytest.fixture
-def near(paxos_nodes: list[Node]) -> Iterator[holdfast.Client]:
+def near(paxos_nodes: list[Node]) -> Iterator[fencelock.Client]:
     """A client whom nothing befalls."""
     addresses = ",".join(node.address for node in paxos_nodes)
-    with holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -133,7 +133,7 @@ def logged(user: Do) -> Log:
 
 
 def test_rules_59_65_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
-    far: Face, near: holdfast.Client, cables: list[Cable], name: str
+    far: Face, near: fencelock.Client, cables: list[Cable], name: str
 ) -> None:
     user = far.user(name, reentrant=True)
     log = logged(user)
@@ -213,7 +213,7 @@ def test_a_short_cut_is_survived(far: Face, cables: list[Cable], name: str) -> N
 
 
 def test_rules_58_60_who_only_waited_goes_on_waiting_in_the_next_session(
-    far: Face, near: holdfast.Client, cables: list[Cable], name: str
+    far: Face, near: fencelock.Client, cables: list[Cable], name: str
 ) -> None:
     held = near.lock(name)
     fence = held.acquire()
@@ -234,7 +234,7 @@ def test_rules_58_60_who_only_waited_goes_on_waiting_in_the_next_session(
 
 
 def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
-    far: Face, near: holdfast.Client, name: str
+    far: Face, near: fencelock.Client, name: str
 ) -> None:
     user = far.user(name)
     log = logged(user)
@@ -258,19 +258,19 @@ def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
 
 
 def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
-    paxos_nodes: list[Node], near: holdfast.Client, name: str
+    paxos_nodes: list[Node], near: fencelock.Client, name: str
 ) -> None:
     """P13: all it missed waits in its sockets, and must not make it believe it holds."""
     program = (
-        "import sys, holdfast\n"
-        f"client = holdfast.connect(sys.argv[1], cluster={CLUSTER!r}, ttl=1.0)\n"
+        "import sys, fencelock\n"
+        f"client = fencelock.connect(sys.argv[1], cluster={CLUSTER!r}, ttl=1.0)\n"
         "lock = client.lock(sys.argv[2])\n"
         "print(lock.acquire(), flush=True)\n"
         "sys.stdin.readline()\n"
         "print(lock.held, lock.state.name, flush=True)\n"
         "try:\n"
         "    lock.release()\n"
-        "except holdfast.LockOwnershipLostError as error:\n"
+        "except fencelock.LockOwnershipLostError as error:\n"
         "    print(type(error).__name__, flush=True)\n"
         "client.close()\n"
     )

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.actors.error import LockOwnershipLostError, StaleError, UnavailableError
-from holdfast.cluster.config import Config, parse, starting_config
-from holdfast.cluster.hold import HoldState
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
+import fencelock
+from fencelock.actors.error import LockOwnershipLostError, StaleError, UnavailableError
+from fencelock.cluster.config import Config, parse, starting_config
+from fencelock.cluster.hold import HoldState
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "majority"
@@ -38,9 +38,9 @@ class Cluster:
         for node in nodes:
             assert self.running.pop(node).stop(PATIENCE_S)
 
-    def connect(self, ttl: float = 15.0) -> holdfast.Client:
+    def connect(self, ttl: float = 15.0) -> fencelock.Client:
         addresses = ",".join(self.config.nodes.values())
-        client = holdfast.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
+        client = fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
         return self.clients.enter_context(client)
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ def wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def master(client: holdfast.Client) -> str:
+def master(client: fencelock.Client) -> str:
     """The node that the others take for their master, once they agree."""
     found: set[str] = set()
 
@@ -136,7 +136,7 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
 def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: Cluster) -> None:
     """P22, P60."""
     client = cluster.connect()
-    lost: list[holdfast.Notice] = []
+    lost: list[fencelock.Notice] = []
     client.on_lost(lost.append)
     lock = client.lock("x")
     fence = lock.acquire()

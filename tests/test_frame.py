@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.actors.lock.message import Acquire, Granted
-from holdfast.actors.message import Address
-from holdfast.transport.admission import Admission, Dropped, link_of
-from holdfast.transport.clients import Clients
-from holdfast.transport.frame import (
+from fencelock.actors.lock.message import Acquire, Granted
+from fencelock.actors.message import Address
+from fencelock.transport.admission import Admission, Dropped, link_of
+from fencelock.transport.clients import Clients
+from fencelock.transport.frame import (
     ENVELOPES_MAX,
     FRAME_BYTES_MAX,
     WIRE_VERSION,

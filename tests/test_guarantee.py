@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.error import UnsupportedError
-from holdfast.cluster.guarantee import PROMISES, Guarantee, demand
+from fencelock.actors.error import UnsupportedError
+from fencelock.cluster.guarantee import PROMISES, Guarantee, demand
 
 
 @pytest.mark.parametrize("protocol", PROMISES)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.actors.lock.message import Describe
-from holdfast.actors.message import Address
-from holdfast.cluster.host.pace import CLIENTS_MAX, CLIENTS_MIN, Pace
-from holdfast.transport.bounds import CLIENT_BYTES_MAX
-from holdfast.transport.frame import Envelope, Frame
-from holdfast.transport.guests import (
+from fencelock.actors.lock.message import Describe
+from fencelock.actors.message import Address
+from fencelock.cluster.host.pace import CLIENTS_MAX, CLIENTS_MIN, Pace
+from fencelock.transport.bounds import CLIENT_BYTES_MAX
+from fencelock.transport.frame import Envelope, Frame
+from fencelock.transport.guests import (
     CLIENT_FRAMES_MAX,
     CLIENT_WAITING_MAX,
     WAITING_MAX,

@@ -7,8 +7,8 @@ from functools import partial
 
 from loguru import logger
 
-from holdfast.cluster.herald import ThreadHerald
-from holdfast.cluster.hold import HoldState, Notice
+from fencelock.cluster.herald import ThreadHerald
+from fencelock.cluster.hold import HoldState, Notice
 
 PATIENCE_S = 30
 NOTICE = Notice("x", "ann", 1, HoldState.LOST, "why")
@@ -18,7 +18,7 @@ def test_what_a_callback_raises_is_logged_and_the_next_is_called() -> None:
     lines: list[str] = []
     called = threading.Event()
     herald = ThreadHerald()
-    logger.enable("holdfast")
+    logger.enable("fencelock")
     sink = logger.add(lambda line: lines.append(line.record["message"]), level="ERROR")
     try:
         herald.call(lambda _: 1 // 0, NOTICE)
@@ -26,7 +26,7 @@ def test_what_a_callback_raises_is_logged_and_the_next_is_called() -> None:
         assert called.wait(PATIENCE_S)
     finally:
         logger.remove(sink)
-        logger.disable("holdfast")
+        logger.disable("fencelock")
         herald.stop(PATIENCE_S)
     assert len(lines) == 1
     assert "ZeroDivisionError" in lines[0]

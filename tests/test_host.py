@@ -11,11 +11,11 @@ import pykka
 import pytest
 from loguru import logger
 
-from holdfast.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
-from holdfast.actors.error import NotHeldError, OverloadedError
-from holdfast.actors.lock.backend import Report, Reported
-from holdfast.actors.lock.message import Abandon, Acquire, Granted, Reason, Refused, Release
-from holdfast.actors.message import (
+from fencelock.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
+from fencelock.actors.error import NotHeldError, OverloadedError
+from fencelock.actors.lock.backend import Report, Reported
+from fencelock.actors.lock.message import Abandon, Acquire, Granted, Reason, Refused, Release
+from fencelock.actors.message import (
     Address,
     Instant,
     Local,
@@ -25,11 +25,11 @@ from holdfast.actors.message import (
     node_of,
     timer,
 )
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.host.stage import INBOX_MAX
-from holdfast.cluster.recipe import Cast
-from holdfast.transport.bridge import Bridge
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.stage import INBOX_MAX
+from fencelock.cluster.recipe import Cast
+from fencelock.transport.bridge import Bridge
 
 LONG_S = 20.0
 ROLE = address_of("n1", "role")
@@ -205,7 +205,7 @@ def test_a_role_that_was_never_started_refuses() -> None:
 
 def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start: Start) -> None:
     lines: list[dict[str, Any]] = []
-    logger.enable("holdfast")
+    logger.enable("fencelock")
     sink = logger.add(lambda line: lines.append(dict(line.record["extra"])), level="CRITICAL")
     try:
         dispatcher = start()
@@ -215,7 +215,7 @@ def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start
         assert dispatcher.stopped.wait(LONG_S)
     finally:
         logger.remove(sink)
-        logger.disable("holdfast")
+        logger.disable("fencelock")
     assert "broken on purpose" in str(dispatcher.failure)
     assert lines[0]["role"] == ROLE
     assert lines[0]["event"] == "Break()"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.effect import Effects, Send, Spawn
-from holdfast.actors.lock.message import Abandon, Acquire, Granted
-from holdfast.actors.message import Address, Instant, address_of
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.recipe import Cast
-from holdfast.transport.bridge import Bridge
+from fencelock.actors.effect import Effects, Send, Spawn
+from fencelock.actors.lock.message import Abandon, Acquire, Granted
+from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.recipe import Cast
+from fencelock.transport.bridge import Bridge
 
 LONG_S = 20.0
 ROLE = address_of("n1", "role")

@@ -10,16 +10,16 @@ from typing import Any
 import pykka
 import pytest
 
-from holdfast.actors.effect import Effects, Persist, Send, Spawn
-from holdfast.actors.lock.message import Acquire, Granted
-from holdfast.actors.message import Address, Instant, Local, address_of, local
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.recipe import Cast
-from holdfast.cluster.storage.error import JournalFailedError
-from holdfast.cluster.storage.journal import Journal
-from holdfast.transport.bridge import Bridge
-from holdfast.transport.wire import decode
+from fencelock.actors.effect import Effects, Persist, Send, Spawn
+from fencelock.actors.lock.message import Acquire, Granted
+from fencelock.actors.message import Address, Instant, Local, address_of, local
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.recipe import Cast
+from fencelock.cluster.storage.error import JournalFailedError
+from fencelock.cluster.storage.journal import Journal
+from fencelock.transport.bridge import Bridge
+from fencelock.transport.wire import decode
 
 LONG_S = 20.0
 ROLE = address_of("n1", "role")

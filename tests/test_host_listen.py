@@ -9,14 +9,14 @@ from functools import partial
 import pykka
 import pytest
 
-from holdfast.actors.effect import Effects, Send, Spawn
-from holdfast.actors.lock.message import Acquire, Granted, Reason, Refused
-from holdfast.actors.message import Address, Event, Instant, address_of
-from holdfast.actors.role import Role
-from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.recipe import Cast
-from holdfast.transport.bridge import Bridge
+from fencelock.actors.effect import Effects, Send, Spawn
+from fencelock.actors.lock.message import Acquire, Granted, Reason, Refused
+from fencelock.actors.message import Address, Event, Instant, address_of
+from fencelock.actors.role import Role
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.recipe import Cast
+from fencelock.transport.bridge import Bridge
 
 LONG_S = 30.0
 ROLE = address_of("n1", "clerk")
@@ -52,7 +52,7 @@ def test_a_listener_hears_what_roles_send_it_before_what_they_send_after() -> No
     assert address == WATCHER
     host.ref(ROLE).submit(Acquire(lock="a"), Reply(lambda _, __, ___: told.put(len(heard))))
     assert told.get(timeout=LONG_S) == 1
-    assert heard == [(Granted(lock="a", fence=1), "holdfast-n1")]
+    assert heard == [(Granted(lock="a", fence=1), "fencelock-n1")]
     assert host.stop(LONG_S)
 
 

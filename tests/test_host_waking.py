@@ -11,18 +11,18 @@ from typing import Any
 import pykka
 import pytest
 
-from holdfast.actors.effect import Effect, Effects, Send, Spawn
-from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
-from holdfast.actors.lock.message import Acquire, Granted, Release, Released
-from holdfast.actors.message import Address, Instant, address_of
-from holdfast.actors.role import Role
-from holdfast.cluster.host.arrivals import Arrivals
-from holdfast.cluster.host.asks import Asks
-from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.recipe import Cast
-from holdfast.transport.bridge import Arrival
-from holdfast.transport.frame import Frame
+from fencelock.actors.effect import Effect, Effects, Send, Spawn
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.lock.message import Acquire, Granted, Release, Released
+from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.role import Role
+from fencelock.cluster.host.arrivals import Arrivals
+from fencelock.cluster.host.asks import Asks
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.recipe import Cast
+from fencelock.transport.bridge import Arrival
+from fencelock.transport.frame import Frame
 
 LONG_S = 30.0
 ROLE = address_of("n1", "crowd")

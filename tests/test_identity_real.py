@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.actors.error import UnavailableError
-from holdfast.actors.lock.message import Describe, NodeStatus
-from holdfast.cluster.config import Config, parse, starting_config
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
+import fencelock
+from fencelock.actors.error import UnavailableError
+from fencelock.actors.lock.message import Describe, NodeStatus
+from fencelock.cluster.config import Config, parse, starting_config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
 
 NAMES = ("n1", "n2", "n3")
 LONG_S = 30.0
@@ -40,7 +40,7 @@ class Cluster:
 
     def lock(self, name: str, through: str, timeout: float = LONG_S) -> int | None:
         """Take a lock through one node, and keep it; return its fence, None without a majority."""
-        client = holdfast.connect(self.config.nodes[through], timeout=LONG_S, ttl=60)
+        client = fencelock.connect(self.config.nodes[through], timeout=LONG_S, ttl=60)
         self.clients.append(client)
         try:
             return client.lock(name).acquire(timeout=timeout)
@@ -58,7 +58,7 @@ class Cluster:
                 return
         pytest.fail(f"{name} said last: {self.status(name)}")
 
-    clients: list[holdfast.Client]
+    clients: list[fencelock.Client]
 
 
 @pytest.fixture

@@ -8,18 +8,18 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.bootstrap import Bootstrap
-from holdfast.actors.bootstrap_message import Join
-from holdfast.actors.effect import Effect, Effects, Spawn
-from holdfast.actors.message import NS_PER_MS, Instant
-from holdfast.cluster.simulation.logbook import LogJudge, logbook
-from holdfast.cluster.simulation.misfortune import Misfortune
-from holdfast.cluster.simulation.network import Cut
-from holdfast.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
-from holdfast.cluster.simulation.paxos_run import Subject, run_log_seed
-from holdfast.cluster.simulation.planting import Change, planted, votes_as_registered
-from holdfast.cluster.simulation.violation import ViolationError
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.bootstrap import Bootstrap
+from fencelock.actors.bootstrap_message import Join
+from fencelock.actors.effect import Effect, Effects, Spawn
+from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.cluster.simulation.logbook import LogJudge, logbook
+from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
+from fencelock.cluster.simulation.paxos_run import Subject, run_log_seed
+from fencelock.cluster.simulation.planting import Change, planted, votes_as_registered
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.world import World
 
 NAMES = ("n1", "n2", "n3")
 SEEDS = 30

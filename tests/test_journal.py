@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cluster.storage.directory import LOCK_NAME
-from holdfast.cluster.storage.error import FolderBusyError, JournalDamagedError, JournalFailedError
-from holdfast.cluster.storage.folder import segment_path
-from holdfast.cluster.storage.journal import Journal
-from holdfast.cluster.storage.record import GROUP_BYTES, HEADER_BYTES, Entry
+from fencelock.cluster.storage.directory import LOCK_NAME
+from fencelock.cluster.storage.error import FolderBusyError, JournalDamagedError, JournalFailedError
+from fencelock.cluster.storage.folder import segment_path
+from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.storage.record import GROUP_BYTES, HEADER_BYTES, Entry
 
 PATIENCE_S = 60
 
@@ -184,7 +184,7 @@ def test_a_second_journal_in_the_same_process_is_refused(tmp_path: Path) -> None
 def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     holding = """
         import sys, pathlib
-        from holdfast.cluster.storage.journal import Journal
+        from fencelock.cluster.storage.journal import Journal
         journal = Journal.open(pathlib.Path(sys.argv[1]))
         print("open")
         sys.stdin.read()

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from holdfast.actors.central.message import Freed, Held, Numbered, Probe, Release, Request
-from holdfast.actors.central.server import RECORDS_MAX, LockServer
-from holdfast.actors.effect import Checkpoint, Effects, Persist, Spawn
-from holdfast.actors.message import Address, Instant, Message, address_of
-from holdfast.cluster.config import Config
-from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
-from holdfast.cluster.recipe import Cast, Settings
-from holdfast.cluster.simulation.machine import HOST
-from holdfast.cluster.storage.journal import Journal
-from holdfast.transport.bridge import Bridge
-from holdfast.transport.wire import decode
+from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Release, Request
+from fencelock.actors.central.server import RECORDS_MAX, LockServer
+from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
+from fencelock.actors.message import Address, Instant, Message, address_of
+from fencelock.cluster.config import Config
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+from fencelock.cluster.recipe import Cast, Settings
+from fencelock.cluster.simulation.machine import HOST
+from fencelock.cluster.storage.journal import Journal
+from fencelock.transport.bridge import Bridge
+from fencelock.transport.wire import decode
 
 LONG_S = 60.0
 T0 = Instant(0)

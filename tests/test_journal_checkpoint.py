@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
-from holdfast.actors.lock.message import Acquire, Granted
-from holdfast.actors.message import (
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
+from fencelock.actors.lock.message import Acquire, Granted
+from fencelock.actors.message import (
     Address,
     Instant,
     Local,
@@ -20,13 +20,13 @@ from holdfast.actors.message import (
     address_of,
     local,
 )
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.recipe import Cast
-from holdfast.cluster.storage.error import JournalFailedError
-from holdfast.cluster.storage.journal import Journal
-from holdfast.transport.bridge import Bridge
-from holdfast.transport.wire import decode
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.recipe import Cast
+from fencelock.cluster.storage.error import JournalFailedError
+from fencelock.cluster.storage.journal import Journal
+from fencelock.transport.bridge import Bridge
+from fencelock.transport.wire import decode
 
 LONG_S = 60.0
 FIRST, SECOND = address_of("n1", "first"), address_of("n1", "second")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cluster.ports import free_ports
-from holdfast.cluster.storage.error import JournalForeignError
-from holdfast.cluster.storage.identity import STREAM, claim
-from holdfast.cluster.storage.journal import Journal
-from holdfast.cluster.storage.record import Entry
+from fencelock.cluster.ports import free_ports
+from fencelock.cluster.storage.error import JournalForeignError
+from fencelock.cluster.storage.identity import STREAM, claim
+from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.storage.record import Entry
 
 MINE = {"cluster": "shop", "node": "n1", "members": "n1, n2, n3"}
 
@@ -84,7 +84,7 @@ n1 = {{ address = "tcp://127.0.0.1:{one}" }}
     assert first.returncode == 0, first.stderr
     config.write_text(f'{alone}n2 = {{ address = "tcp://127.0.0.1:{two}" }}\n')
 
-    serve = [sys.executable, "-m", "holdfast", "serve", "--config", str(config), "--id", "n1"]
+    serve = [sys.executable, "-m", "fencelock", "serve", "--config", str(config), "--id", "n1"]
     second = subprocess.run(serve, capture_output=True, check=False, timeout=60)
 
     assert second.returncode != 0
@@ -95,7 +95,7 @@ n1 = {{ address = "tcp://127.0.0.1:{one}" }}
 START = """
 import sys
 from pathlib import Path
-from holdfast.cluster.config import load
-from holdfast.cluster.node import Node
+from fencelock.cluster.config import load
+from fencelock.cluster.node import Node
 Node.start(load(Path(sys.argv[1])), "n1").stop()
 """

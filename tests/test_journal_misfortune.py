@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.cluster.storage.error import JournalFailedError
-from holdfast.cluster.storage.journal import Journal
-from holdfast.cluster.storage.record import Entry
+from fencelock.cluster.storage.error import JournalFailedError
+from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.storage.record import Entry
 
 PATIENCE_S = 60
 CHANGES = ("open", "pwrite", "ftruncate", "fsync", "fdatasync", "rename", "unlink")
@@ -178,8 +178,8 @@ def test_what_a_killed_process_had_synced_is_all_there(tmp_path: Path) -> None:
     """A counter that is written whole every 7 steps, and what was added to it since."""
     counting = """
         import sys, pathlib
-        from holdfast.cluster.storage.journal import Journal
-        from holdfast.cluster.storage.record import Entry
+        from fencelock.cluster.storage.journal import Journal
+        from fencelock.cluster.storage.record import Entry
         journal = Journal.open(pathlib.Path(sys.argv[1]), segment_bytes_max=2000)
         records = journal.take_records().get("count", [b"0"])
         number = int(records[-1])
@@ -216,9 +216,9 @@ def test_what_a_killed_process_had_synced_is_all_there(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_journal_and_nothing_is_half_read_later(tmp_path: Path) -> None:
     filling = """
         import pathlib, resource, signal, sys
-        from holdfast.cluster.storage.error import JournalFailedError
-        from holdfast.cluster.storage.journal import Journal
-        from holdfast.cluster.storage.record import Entry
+        from fencelock.cluster.storage.error import JournalFailedError
+        from fencelock.cluster.storage.journal import Journal
+        from fencelock.cluster.storage.record import Entry
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_007, 10_007))
         journal = Journal.open(pathlib.Path(sys.argv[1]))

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.central import server as server_module
-from holdfast.actors.central.message import Held, Numbered
-from holdfast.actors.central.server import LockServer
-from holdfast.actors.clock import Clock
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn, Wake
-from holdfast.actors.lock.message import Alive, KeepAlive
-from holdfast.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.recipe import Cast, Seat, Settings, central
-from holdfast.cluster.simulation.disk import Disk
-from holdfast.cluster.simulation.misfortune import Misfortune
-from holdfast.cluster.simulation.nemesis import Nemesis
-from holdfast.cluster.simulation.promise import promise_of
-from holdfast.cluster.simulation.run import Report, run_seed
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.central import server as server_module
+from fencelock.actors.central.message import Held, Numbered
+from fencelock.actors.central.server import LockServer
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn, Wake
+from fencelock.actors.lock.message import Alive, KeepAlive
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.recipe import Cast, Seat, Settings, central
+from fencelock.cluster.simulation.disk import Disk
+from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.nemesis import Nemesis
+from fencelock.cluster.simulation.promise import promise_of
+from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.world import World
 
 READER = Address("n2/reader")
 

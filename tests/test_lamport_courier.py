@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.clock import Carry
-from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.lamport.courier import (
+from fencelock.actors.clock import Carry
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.lamport.courier import (
     BACKLOG_MAX,
     CONFIRM_AT,
     CONFIRM_MS,
     Courier,
 )
-from holdfast.actors.lamport.message import (
+from fencelock.actors.lamport.message import (
     Acknowledge,
     AskDue,
     Confirm,
@@ -27,9 +27,9 @@ from holdfast.actors.lamport.message import (
     Request,
     ResendDue,
 )
-from holdfast.actors.lamport.peer import RESEND_MS, RESEND_MS_MAX
-from holdfast.actors.lamport.stream import WINDOW
-from holdfast.actors.message import Address, Instant, Local, Message
+from fencelock.actors.lamport.peer import RESEND_MS, RESEND_MS_MAX
+from fencelock.actors.lamport.stream import WINDOW
+from fencelock.actors.message import Address, Instant, Local, Message
 
 T0 = Instant(0)
 OURS, THEIRS, THEIR_NEXT = 11, 22, 33

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.clock import STAMP_MAX
-from holdfast.actors.effect import Effects, Observe
-from holdfast.actors.lamport.message import (
+from fencelock.actors.clock import STAMP_MAX
+from fencelock.actors.effect import Effects, Observe
+from fencelock.actors.lamport.message import (
     Content,
     Delivered,
     Neighbors,
@@ -15,8 +15,8 @@ from holdfast.actors.lamport.message import (
     Request,
     Welcome,
 )
-from holdfast.actors.lamport.process import LockProcess
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.lamport.process import LockProcess
+from fencelock.actors.message import Address, Instant
 
 T0 = Instant(0)
 

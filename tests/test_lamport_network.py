@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.clock import Carry
-from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.lamport.courier import Courier
-from holdfast.actors.lamport.message import (
+from fencelock.actors.clock import Carry
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.lamport.courier import Courier
+from fencelock.actors.lamport.message import (
     Acknowledge,
     Confirm,
     Delivered,
@@ -20,8 +20,8 @@ from holdfast.actors.lamport.message import (
     Parcel,
     PeerJoined,
 )
-from holdfast.actors.lamport.peer import Peer
-from holdfast.actors.message import Address, Event, Instant, Message, Timer, address_of, node_of
+from fencelock.actors.lamport.peer import Peer
+from fencelock.actors.message import Address, Event, Instant, Message, Timer, address_of, node_of
 
 NODES = ("a", "b", "c")
 T0 = Instant(0)

@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.actors.clock import STAMP_MAX
-from holdfast.actors.lamport.joining import Joining
-from holdfast.actors.lamport.order import (
+from fencelock.actors.clock import STAMP_MAX
+from fencelock.actors.lamport.joining import Joining
+from fencelock.actors.lamport.order import (
     NODES_MAX,
     SLACK,
     Evidence,

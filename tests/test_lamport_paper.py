@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.clock import Arrived, Carry, Clock, Departing, Post, Stamped
-from holdfast.actors.effect import Send
-from holdfast.actors.lamport.message import (
+from fencelock.actors.clock import Arrived, Carry, Clock, Departing, Post, Stamped
+from fencelock.actors.effect import Send
+from fencelock.actors.lamport.message import (
     Acknowledge,
     Content,
     Delivered,
@@ -18,10 +18,10 @@ from holdfast.actors.lamport.message import (
     Release,
     Request,
 )
-from holdfast.actors.lamport.order import Turn, unpack_fence
-from holdfast.actors.lamport.process import LockProcess
-from holdfast.actors.lock.backend import Give, Got, Want
-from holdfast.actors.message import Address, Event, Instant, address_of
+from fencelock.actors.lamport.order import Turn, unpack_fence
+from fencelock.actors.lamport.process import LockProcess
+from fencelock.actors.lock.backend import Give, Got, Want
+from fencelock.actors.message import Address, Event, Instant, address_of
 
 T0 = Instant(0)
 NO_HOST: Any = None

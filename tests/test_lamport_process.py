@@ -6,9 +6,9 @@ import copy
 
 import pytest
 
-from holdfast.actors.clock import Post
-from holdfast.actors.effect import Effects, Observe, Send
-from holdfast.actors.lamport.message import (
+from fencelock.actors.clock import Post
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.lamport.message import (
     Acknowledge,
     Content,
     Delivered,
@@ -20,12 +20,12 @@ from holdfast.actors.lamport.message import (
     Request,
     Welcome,
 )
-from holdfast.actors.lamport.order import pack_fence
-from holdfast.actors.lamport.process import Heard, LockProcess
-from holdfast.actors.lamport.requests import WELCOME_MAX
-from holdfast.actors.lock.backend import Give, Got, Look, Ready, Seen, Want
-from holdfast.actors.lock.message import Contender
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.lamport.order import pack_fence
+from fencelock.actors.lamport.process import Heard, LockProcess
+from fencelock.actors.lamport.requests import WELCOME_MAX
+from fencelock.actors.lock.backend import Give, Got, Look, Ready, Seen, Want
+from fencelock.actors.lock.message import Contender
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
 
 T0 = Instant(0)
 CLOCK, PROXY = Address("b/clock"), Address("b/proxy")

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.clock import Arrived, Clock
-from holdfast.actors.effect import Effect, Effects
-from holdfast.actors.lamport.message import Neighbors, PeerJoined
-from holdfast.actors.lamport.order import Turn
-from holdfast.actors.lamport.process import LockProcess
-from holdfast.actors.lock.backend import Ready
-from holdfast.actors.message import Instant
-from holdfast.cluster.recipe import Cast, Seat, Settings, lamport
-from holdfast.cluster.simulation.ground import Judge
-from holdfast.cluster.simulation.promise import promise_of
-from holdfast.cluster.simulation.run import Report, run_seed
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.clock import Arrived, Clock
+from fencelock.actors.effect import Effect, Effects
+from fencelock.actors.lamport.message import Neighbors, PeerJoined
+from fencelock.actors.lamport.order import Turn
+from fencelock.actors.lamport.process import LockProcess
+from fencelock.actors.lock.backend import Ready
+from fencelock.actors.message import Instant
+from fencelock.cluster.recipe import Cast, Seat, Settings, lamport
+from fencelock.cluster.simulation.ground import Judge
+from fencelock.cluster.simulation.promise import promise_of
+from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.world import World
 
 NS_PER_US = 1_000
 SEEDS = 100

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.clock import Post
-from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.lamport.message import (
+from fencelock.actors.clock import Post
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.lamport.message import (
     Acknowledge,
     Congested,
     Content,
@@ -20,12 +20,12 @@ from holdfast.actors.lamport.message import (
     Request,
     Welcome,
 )
-from holdfast.actors.lamport.order import pack_fence
-from holdfast.actors.lamport.process import PROBE_MS, Heard, LockProcess
-from holdfast.actors.lamport.silence import SILENCE_MS
-from holdfast.actors.lock.backend import Full, Give, Got, Look, Seen, Want
-from holdfast.actors.lock.message import Absence, Contender
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.lamport.order import pack_fence
+from fencelock.actors.lamport.process import PROBE_MS, Heard, LockProcess
+from fencelock.actors.lamport.silence import SILENCE_MS
+from fencelock.actors.lock.backend import Full, Give, Got, Look, Seen, Want
+from fencelock.actors.lock.message import Absence, Contender
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
 
 T0 = Instant(0)
 CLOCK, PROXY = Address("b/clock"), Address("b/proxy")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import aio
-from holdfast.actors.error import UnavailableError, UnsupportedError
-from holdfast.actors.lock.message import Inspect
-from holdfast.cluster.config import Config
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
+import fencelock
+from fencelock import aio
+from fencelock.actors.error import UnavailableError, UnsupportedError
+from fencelock.actors.lock.message import Inspect
+from fencelock.cluster.config import Config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 WITHOUT = ["bakery", "central", "lamport"]
@@ -43,7 +43,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
 
 @pytest.mark.parametrize("pair", WITHOUT, indirect=True)
 def test_a_local_read_is_refused_by_client_and_node_and_names_who_has_it(pair: Pair) -> None:
-    with holdfast.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client:
+    with fencelock.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client:
         with pytest.raises(UnsupportedError, match="paxos has"):
             client.status("a", read="local", max_age=1.0)
         with pytest.raises(UnsupportedError, match="paxos has"):
@@ -64,7 +64,7 @@ def test_a_local_read_of_a_task_is_refused_too(pair: Pair) -> None:
 
 @pytest.mark.parametrize("pair", ["central"], indirect=True)
 def test_a_held_lock_is_never_called_free_when_the_server_is_silent(pair: Pair) -> None:
-    with holdfast.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client:
+    with fencelock.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client:
         lock = client.lock("a")
         fence = lock.acquire(timeout=PATIENCE_S)
         holder = client.status("a").holder
@@ -74,7 +74,7 @@ def test_a_held_lock_is_never_called_free_when_the_server_is_silent(pair: Pair) 
         with pytest.raises(UnavailableError, match="not known who holds it"):
             client.status("a")
         with (
-            holdfast.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as other,
+            fencelock.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as other,
             pytest.raises(UnavailableError, match="not known who holds it"),
         ):
             other.status("a")
@@ -85,8 +85,8 @@ def test_a_read_after_a_release_shows_no_holder_through_any_node(pair: Pair) -> 
     """A release is confirmed only when the server knows of it."""
     first = pair.nodes[0].address
     with (
-        holdfast.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client,
-        holdfast.connect(first, cluster="reads", timeout=PATIENCE_S) as other,
+        fencelock.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client,
+        fencelock.connect(first, cluster="reads", timeout=PATIENCE_S) as other,
     ):
         for _ in range(200):
             with client.lock("a", timeout=PATIENCE_S):

@@ -9,7 +9,7 @@ from typing import Any
 import pykka
 import pytest
 
-from holdfast.actors.error import (
+from fencelock.actors.error import (
     AlreadyHeldError,
     ClosedError,
     LimitReachedError,
@@ -18,14 +18,14 @@ from holdfast.actors.error import (
     OverloadedError,
     UnavailableError,
 )
-from holdfast.actors.lock.message import Acquire, Cancel, Granted, Release, Released
-from holdfast.actors.message import Event, Instant
-from holdfast.cluster.grips import Grips
-from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.line import Line
-from holdfast.cluster.lock import Lock
-from holdfast.cluster.owner import owner_of_thread
-from holdfast.cluster.terms import Terms
+from fencelock.actors.lock.message import Acquire, Cancel, Granted, Release, Released
+from fencelock.actors.message import Event, Instant
+from fencelock.cluster.grips import Grips
+from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.line import Line
+from fencelock.cluster.lock import Lock
+from fencelock.cluster.owner import owner_of_thread
+from fencelock.cluster.terms import Terms
 
 PATIENCE_S = 30
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.client.message import HoldsLost, Loss, Trusted
-from holdfast.actors.error import LockOwnershipLostError, UnavailableError
-from holdfast.actors.lock.message import Acquire, Granted, Release, Released
-from holdfast.actors.message import Event, Instant
-from holdfast.cluster.grips import Grips
-from holdfast.cluster.herald import ThreadHerald
-from holdfast.cluster.hold import HoldState
-from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.line import Line
-from holdfast.cluster.lock import Lock
-from holdfast.cluster.terms import Terms
+from fencelock.actors.client.message import HoldsLost, Loss, Trusted
+from fencelock.actors.error import LockOwnershipLostError, UnavailableError
+from fencelock.actors.lock.message import Acquire, Granted, Release, Released
+from fencelock.actors.message import Event, Instant
+from fencelock.cluster.grips import Grips
+from fencelock.cluster.herald import ThreadHerald
+from fencelock.cluster.hold import HoldState
+from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.line import Line
+from fencelock.cluster.lock import Lock
+from fencelock.cluster.terms import Terms
 
 PATIENCE_S = 30
 

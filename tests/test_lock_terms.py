@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-import holdfast
-import holdfast.aio
-from holdfast.actors.error import ConfigError, InvalidRequestError
-from holdfast.actors.lock.name import OWNER_BYTES_MAX, check_owner
-from holdfast.cluster.aio.owner import owner_of_task
-from holdfast.cluster.owner import owner_of_thread, process_label, process_user
-from holdfast.cluster.settings import Settings, age_ms_of, check_text
-from holdfast.cluster.terms import wait_ms_of
+import fencelock
+import fencelock.aio
+from fencelock.actors.error import ConfigError, InvalidRequestError
+from fencelock.actors.lock.name import OWNER_BYTES_MAX, check_owner
+from fencelock.cluster.aio.owner import owner_of_task
+from fencelock.cluster.owner import owner_of_thread, process_label, process_user
+from fencelock.cluster.settings import Settings, age_ms_of, check_text
+from fencelock.cluster.terms import wait_ms_of
 
 PATIENCE_S = 30
 
@@ -119,7 +119,7 @@ def test_a_timeout_out_of_range_is_a_value_error(timeout: float) -> None:
         wait_ms_of(timeout)
 
 
-@pytest.mark.parametrize("connect", [holdfast.connect, holdfast.aio.connect])
+@pytest.mark.parametrize("connect", [fencelock.connect, fencelock.aio.connect])
 @pytest.mark.parametrize("addresses", [["tcp://a:1", "tcp://b:1"], ("tcp://a:1",), b"tcp://a:1"])
 def test_addresses_are_one_text_and_whoever_gives_a_list_is_told_how_to_write_it(
     connect: Any, addresses: object

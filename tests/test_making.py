@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.lock.message import Acquire, Granted, Released
-from holdfast.actors.making import copier
-from holdfast.transport.wire import decode, encode
+from fencelock.actors.lock.message import Acquire, Granted, Released
+from fencelock.actors.making import copier
+from fencelock.transport.wire import decode, encode
 
 ACQUIRE = Acquire(lock="x", session="s", owner="o", request=3, wait_ms=5, limit=2, label="l")
 GRANTED = Granted(lock="x", fence=7, session="s", owner="o", request=3, count=2, hold_ms=9)

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.bakery.config import Terms
-from holdfast.actors.bakery.door_wording import problem_of
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.command import AcquireLock, OpenSession, check_command
-from holdfast.actors.lock.message import Acquire, Reason, Release
-from holdfast.actors.lock.name import (
+from fencelock.actors.bakery.config import Terms
+from fencelock.actors.bakery.door_wording import problem_of
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.command import AcquireLock, OpenSession, check_command
+from fencelock.actors.lock.message import Acquire, Reason, Release
+from fencelock.actors.lock.name import (
     check_lock_name,
     check_new_lock_name,
     check_owner,
     is_invisible,
 )
-from holdfast.actors.lock.outcome import Held
-from holdfast.actors.lock.table import LockTable
-from holdfast.actors.message import Address
-from holdfast.actors.paxos.proxy_command import translate
-from holdfast.transport.name import check_node
+from fencelock.actors.lock.outcome import Held
+from fencelock.actors.lock.table import LockTable
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.proxy_command import translate
+from fencelock.transport.name import check_node
 
 TERMS = Terms()
 FORBIDDEN = (

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.effect import Effect, Effects, Observe, Persist, Send
-from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
-from holdfast.actors.paxos.acceptor import Acceptor
-from holdfast.actors.paxos.config import LEASE_MS, Config, View, leader_of
-from holdfast.actors.paxos.event import Applied, Heard, Learned
-from holdfast.actors.paxos.journal import Recovered, recover
-from holdfast.actors.paxos.message import (
+from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.config import LEASE_MS, Config, View, leader_of
+from fencelock.actors.paxos.event import Applied, Heard, Learned
+from fencelock.actors.paxos.journal import Recovered, recover
+from fencelock.actors.paxos.message import (
     BATCH_COMMANDS_MAX,
     NO_BALLOT,
     NO_OP,
@@ -32,7 +32,7 @@ from holdfast.actors.paxos.message import (
     Slots,
     Vote,
 )
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.cluster.simulation.machine import HOST
 
 CONFIG = Config(View(0, ("a", "b", "c")))
 ACCEPTOR = address_of("a", "acceptor")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.effect import Effects, Send, Wake
-from holdfast.actors.lock.message import Acquire, Granted
-from holdfast.actors.lock.outcome import Held
-from holdfast.actors.message import Instant, address_of
-from holdfast.actors.paxos.bundle import Bundle
-from holdfast.actors.paxos.config import WINDOW, Config, View, leader_of, replica_of
-from holdfast.actors.paxos.event import Decided, Deposed, Follow, Gather, Happened, Order, Reign
-from holdfast.actors.paxos.handover_event import Yield
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.message import (
+from fencelock.actors.effect import Effects, Send, Wake
+from fencelock.actors.lock.message import Acquire, Granted
+from fencelock.actors.lock.outcome import Held
+from fencelock.actors.message import Instant, address_of
+from fencelock.actors.paxos.bundle import Bundle
+from fencelock.actors.paxos.config import WINDOW, Config, View, leader_of, replica_of
+from fencelock.actors.paxos.event import Decided, Deposed, Follow, Gather, Happened, Order, Reign
+from fencelock.actors.paxos.handover_event import Yield
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,
     COMMAND_BYTES_MAX,
@@ -23,14 +23,14 @@ from holdfast.actors.paxos.message import (
     Propose,
     Proposed,
 )
-from holdfast.actors.paxos.proposals import QUEUE_MAX
-from holdfast.actors.paxos.proxy import LogProxy
-from holdfast.actors.paxos.proxy_event import Round
-from holdfast.actors.paxos.replica import Replica
-from holdfast.actors.paxos.timer import Linger
-from holdfast.cluster.simulation.logbook import Tally
-from holdfast.cluster.simulation.machine import HOST
-from holdfast.transport.wire import encode
+from fencelock.actors.paxos.proposals import QUEUE_MAX
+from fencelock.actors.paxos.proxy import LogProxy
+from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.timer import Linger
+from fencelock.cluster.simulation.logbook import Tally
+from fencelock.cluster.simulation.machine import HOST
+from fencelock.transport.wire import encode
 
 T0 = Instant(0)
 DOOR, OTHER = address_of("a", "proxy"), address_of("b", "proxy")

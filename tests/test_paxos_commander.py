@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import Address, Instant, address_of
-from holdfast.actors.paxos.commander import COMMANDER_RESEND_MS, NEWS_MS, Commander
-from holdfast.actors.paxos.config import WINDOW, Config, View, acceptor_of, leader_of, replica_of
-from holdfast.actors.paxos.event import Decided, Order, Pulse
-from holdfast.actors.paxos.message import (
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.paxos.commander import COMMANDER_RESEND_MS, NEWS_MS, Commander
+from fencelock.actors.paxos.config import WINDOW, Config, View, acceptor_of, leader_of, replica_of
+from fencelock.actors.paxos.event import Decided, Order, Pulse
+from fencelock.actors.paxos.message import (
     NO_OP,
     Accept,
     Accepted,
@@ -19,9 +19,9 @@ from holdfast.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from holdfast.actors.paxos.thrift import EXPLORE
-from holdfast.actors.paxos.timer import CommanderResend, SpreadNews
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.paxos.thrift import EXPLORE
+from fencelock.actors.paxos.timer import CommanderResend, SpreadNews
+from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 BALLOT = Ballot(3, leader_of("a"))

@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.effect import Spawn
-from holdfast.actors.lock.command import AcquireLock, Command
-from holdfast.actors.lock.outcome import Outcome
-from holdfast.actors.lock.table import LockTable
-from holdfast.actors.message import node_of
-from holdfast.actors.paxos.replica import Replica
-from holdfast.cluster.lock_machine import LockMachine
-from holdfast.cluster.recipe import Recipe, Settings, paxos
-from holdfast.cluster.simulation.paxos_judge import INVARIANTS
-from holdfast.cluster.simulation.paxos_machine import Appended, Register, Request
-from holdfast.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
-from holdfast.cluster.simulation.paxos_run import LogReport, Subject, run_log_seed
-from holdfast.cluster.simulation.planting import planted
-from holdfast.cluster.simulation.promise import KEEPS_DISKS, promise_of
-from holdfast.cluster.simulation.run import run_seed
+from fencelock.actors.effect import Spawn
+from fencelock.actors.lock.command import AcquireLock, Command
+from fencelock.actors.lock.outcome import Outcome
+from fencelock.actors.lock.table import LockTable
+from fencelock.actors.message import node_of
+from fencelock.actors.paxos.replica import Replica
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.recipe import Recipe, Settings, paxos
+from fencelock.cluster.simulation.paxos_judge import INVARIANTS
+from fencelock.cluster.simulation.paxos_machine import Appended, Register, Request
+from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
+from fencelock.cluster.simulation.paxos_run import LogReport, Subject, run_log_seed
+from fencelock.cluster.simulation.planting import planted
+from fencelock.cluster.simulation.promise import KEEPS_DISKS, promise_of
+from fencelock.cluster.simulation.run import run_seed
 
 SEEDS = range(12)
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import pykka
 import pytest
 
-import holdfast
-from holdfast.actors.message import NS_PER_MS, address_of
-from holdfast.actors.paxos.config import ELECTION_MS, LEASE_MS, leader_of
-from holdfast.actors.paxos.event import Resign
-from holdfast.actors.paxos.handover import HANDOVER_MS, RESIGNED_MS
-from holdfast.cluster.config import parse, starting_config
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
-from holdfast.cluster.simulation.logbook import Scribe, logbook
-from holdfast.cluster.simulation.misfortune import Misfortune
-from holdfast.cluster.simulation.world import World
+import fencelock
+from fencelock.actors.message import NS_PER_MS, address_of
+from fencelock.actors.paxos.config import ELECTION_MS, LEASE_MS, leader_of
+from fencelock.actors.paxos.event import Resign
+from fencelock.actors.paxos.handover import HANDOVER_MS, RESIGNED_MS
+from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+from fencelock.cluster.simulation.logbook import Scribe, logbook
+from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.world import World
 
 LONG_S = 30.0
 
@@ -84,7 +84,7 @@ def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node
     over = threading.Event()
 
     def work() -> None:
-        with holdfast.connect(gate.address, timeout=LONG_S) as client:
+        with fencelock.connect(gate.address, timeout=LONG_S) as client:
             while not over.is_set():
                 with client.lock("x", timeout=LONG_S):
                     grants.append(time.monotonic())

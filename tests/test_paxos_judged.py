@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from holdfast.cluster.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
-from holdfast.cluster.simulation.paxos_run import run_log_seed
+from fencelock.cluster.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
+from fencelock.cluster.simulation.paxos_run import run_log_seed
 
 SEEDS = {Focus.SWARM: 40, Focus.DUELS: 20, Focus.LEASES: 20}
 MARKS = {

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
-from holdfast.actors.message import Address, Instant, address_of
-from holdfast.actors.paxos.commander import Commander
-from holdfast.actors.paxos.config import Config, View, leader_of
-from holdfast.actors.paxos.event import (
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
+from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.paxos.commander import Commander
+from fencelock.actors.paxos.config import Config, View, leader_of
+from fencelock.actors.paxos.event import (
     Adopted,
     Applied,
     Deposed,
@@ -21,11 +21,11 @@ from holdfast.actors.paxos.event import (
     Suspect,
     Withdraw,
 )
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.leader import BACKOFF_MS, DOUBLINGS_MAX, Leader
-from holdfast.actors.paxos.message import NO_OP, Ballot, Batch, Pledge, Pledged, Preempted
-from holdfast.actors.paxos.scout import Scout
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.leader import BACKOFF_MS, DOUBLINGS_MAX, Leader
+from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Pledge, Pledged, Preempted
+from fencelock.actors.paxos.scout import Scout
+from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))

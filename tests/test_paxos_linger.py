@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.effect import Effects, Send, Wake
-from holdfast.actors.lock.command import AcquireLock, Command, OpenSession, ReleaseLock
-from holdfast.actors.lock.outcome import Held
-from holdfast.actors.message import Instant, Local, Message, address_of
-from holdfast.actors.paxos.config import Config, View, leader_of, replica_of
-from holdfast.actors.paxos.event import Decided, Gather, Order, Reign
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.message import Ballot, Propose
-from holdfast.actors.paxos.ordering import LINGER_MS
-from holdfast.actors.paxos.replica import Replica
-from holdfast.actors.paxos.timer import Linger
-from holdfast.cluster.lock_machine import LockMachine
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.effect import Effects, Send, Wake
+from fencelock.actors.lock.command import AcquireLock, Command, OpenSession, ReleaseLock
+from fencelock.actors.lock.outcome import Held
+from fencelock.actors.message import Instant, Local, Message, address_of
+from fencelock.actors.paxos.config import Config, View, leader_of, replica_of
+from fencelock.actors.paxos.event import Decided, Gather, Order, Reign
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.message import Ballot, Propose
+from fencelock.actors.paxos.ordering import LINGER_MS
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.timer import Linger
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 HERE, ELSEWHERE = replica_of("a"), address_of("b", "proxy")

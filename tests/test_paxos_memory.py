@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from random import Random
 
-from holdfast.actors.bootstrap_message import StopVoting
-from holdfast.actors.effect import Checkpoint, Observe, Persist, Send
-from holdfast.actors.message import Address, Instant, address_of
-from holdfast.actors.paxos.acceptor import Acceptor
-from holdfast.actors.paxos.config import Config, View, acceptor_of, leader_of
-from holdfast.actors.paxos.event import Heard, Learned, Suspect
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.leader import Leader
-from holdfast.actors.paxos.memory import MemoryAcceptor
-from holdfast.actors.paxos.message import (
+from fencelock.actors.bootstrap_message import StopVoting
+from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
+from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of
+from fencelock.actors.paxos.event import Heard, Learned, Suspect
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.memory import MemoryAcceptor
+from fencelock.actors.paxos.message import (
     Accept,
     Accepted,
     Ballot,
@@ -23,7 +23,7 @@ from holdfast.actors.paxos.message import (
     Prepare,
     Promise,
 )
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 BATCH = Batch(time_ms=1, commands=(b"x",))

@@ -10,21 +10,21 @@ from random import Random
 
 import pytest
 
-import holdfast
-from holdfast.actors.effect import Spawn
-from holdfast.actors.lock.message import Describe
-from holdfast.actors.message import NS_PER_MS, address_of
-from holdfast.actors.paxos.seating import SLOTS
-from holdfast.cluster.config import parse, starting_config
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
-from holdfast.cluster.simulation.logbook import LogJudge, Scribe, logbook
-from holdfast.cluster.simulation.misfortune import CALM, Kind, Misfortune, draw_misfortune
-from holdfast.cluster.simulation.nemesis import Nemesis
-from holdfast.cluster.simulation.network import Cut
-from holdfast.cluster.simulation.planting import Change, planted, votes_as_registered
-from holdfast.cluster.simulation.violation import ViolationError
-from holdfast.cluster.simulation.world import World
+import fencelock
+from fencelock.actors.effect import Spawn
+from fencelock.actors.lock.message import Describe
+from fencelock.actors.message import NS_PER_MS, address_of
+from fencelock.actors.paxos.seating import SLOTS
+from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+from fencelock.cluster.simulation.logbook import LogJudge, Scribe, logbook
+from fencelock.cluster.simulation.misfortune import CALM, Kind, Misfortune, draw_misfortune
+from fencelock.cluster.simulation.nemesis import Nemesis
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.planting import Change, planted, votes_as_registered
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.world import World
 
 LONG_S = 30.0
 SEEDS = 6
@@ -158,7 +158,7 @@ def test_real_members_without_a_disk(
 
     def hold(gate: str, lock: str) -> None:
         with (
-            holdfast.connect(addresses[gate], timeout=LONG_S) as client,
+            fencelock.connect(addresses[gate], timeout=LONG_S) as client,
             client.lock(lock, timeout=LONG_S) as held,
         ):
             assert held.fence is not None

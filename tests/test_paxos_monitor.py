@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.link import LinkDown
-from holdfast.actors.message import NS_PER_MS, Instant, address_of
-from holdfast.actors.paxos.config import (
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.link import LinkDown
+from fencelock.actors.message import NS_PER_MS, Instant, address_of
+from fencelock.actors.paxos.config import (
     BEAT_MS,
     ELECTION_MS,
     LEASE_MS,
@@ -20,7 +20,7 @@ from holdfast.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
-from holdfast.actors.paxos.event import (
+from fencelock.actors.paxos.event import (
     Confirm,
     Deposed,
     Follow,
@@ -32,13 +32,13 @@ from holdfast.actors.paxos.event import (
     Suspect,
     Withdraw,
 )
-from holdfast.actors.paxos.lease import LeasePromise, MasterLease
-from holdfast.actors.paxos.message import Ballot, HeartbeatAck
-from holdfast.actors.paxos.monitor import ASKED_MAX, STARTUP_MS, Monitor
-from holdfast.actors.paxos.suspicion import JITTER_MS, SPREAD_MS, STALL_MS, Isolated
-from holdfast.actors.paxos.timer import Beat, Watch
-from holdfast.actors.timing import TIMING
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.paxos.lease import LeasePromise, MasterLease
+from fencelock.actors.paxos.message import Ballot, HeartbeatAck
+from fencelock.actors.paxos.monitor import ASKED_MAX, STARTUP_MS, Monitor
+from fencelock.actors.paxos.suspicion import JITTER_MS, SPREAD_MS, STALL_MS, Isolated
+from fencelock.actors.paxos.timer import Beat, Watch
+from fencelock.actors.timing import TIMING
+from fencelock.cluster.simulation.machine import HOST
 
 BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
 COMMANDER, HERE = address_of("a", "commander-3"), monitor_of("a")

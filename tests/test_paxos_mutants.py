@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
-from holdfast.actors.message import Address, Event, Instant
-from holdfast.actors.paxos import leader
-from holdfast.actors.paxos.acceptor import Acceptor
-from holdfast.actors.paxos.commander import Commander
-from holdfast.actors.paxos.config import Config, View, replica_of
-from holdfast.actors.paxos.event import Adopted, Applied, Learned
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.leader import Leader
-from holdfast.actors.paxos.message import (
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
+from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.paxos import leader
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.commander import Commander
+from fencelock.actors.paxos.config import Config, View, replica_of
+from fencelock.actors.paxos.event import Adopted, Applied, Learned
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.message import (
     NO_OP,
     Accept,
     Accepted,
@@ -28,11 +28,11 @@ from holdfast.actors.paxos.message import (
     Prepare,
     Promise,
 )
-from holdfast.actors.paxos.replica import Replica
-from holdfast.actors.paxos.scout import Scout
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation.paxos_plan import Focus, draw_log_plan
-from holdfast.cluster.simulation.paxos_run import Subject, run_log_seed
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.scout import Scout
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.paxos_plan import Focus, draw_log_plan
+from fencelock.cluster.simulation.paxos_run import Subject, run_log_seed
 
 Change = Callable[[Spawn], Spawn]
 Handle = Callable[[Any, Address, Any, Instant], Effects]

@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.actors.effect import Checkpoint, Effects, Send, Spawn
-from holdfast.actors.message import NS_PER_MS, Address, Instant, Message
-from holdfast.actors.paxos import leader
-from holdfast.actors.paxos.acceptor import Acceptor
-from holdfast.actors.paxos.commander import Commander
-from holdfast.actors.paxos.event import Consult, Consulted, Decided, Deposed, Leased, Order
-from holdfast.actors.paxos.handover_message import Release
-from holdfast.actors.paxos.leader import Leader
-from holdfast.actors.paxos.message import Accept, HeartbeatAck, Pledged
-from holdfast.actors.paxos.monitor import Monitor
-from holdfast.actors.paxos.replica import Replica
-from holdfast.actors.paxos.timer import CommanderResend, GapCheck
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation.paxos_machine import Appended, Register, Request
-from holdfast.cluster.simulation.paxos_plan import Focus, draw_log_plan
-from holdfast.cluster.simulation.paxos_run import Subject, run_log_seed
-from holdfast.cluster.simulation.paxos_world import WatchedDisk
+from fencelock.actors.effect import Checkpoint, Effects, Send, Spawn
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message
+from fencelock.actors.paxos import leader
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.commander import Commander
+from fencelock.actors.paxos.event import Consult, Consulted, Decided, Deposed, Leased, Order
+from fencelock.actors.paxos.handover_message import Release
+from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.message import Accept, HeartbeatAck, Pledged
+from fencelock.actors.paxos.monitor import Monitor
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.timer import CommanderResend, GapCheck
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.paxos_machine import Appended, Register, Request
+from fencelock.cluster.simulation.paxos_plan import Focus, draw_log_plan
+from fencelock.cluster.simulation.paxos_run import Subject, run_log_seed
+from fencelock.cluster.simulation.paxos_world import WatchedDisk
 
 
 class NeverSyncs(WatchedDisk):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Send
-from holdfast.actors.message import NS_PER_MS, Instant, address_of
-from holdfast.actors.paxos.event import Gather, Order, Reign
-from holdfast.actors.paxos.message import Ballot, Propose
-from holdfast.actors.paxos.ordering import Ordering
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.message import NS_PER_MS, Instant, address_of
+from fencelock.actors.paxos.event import Gather, Order, Reign
+from fencelock.actors.paxos.message import Ballot, Propose
+from fencelock.actors.paxos.ordering import Ordering
 
 REPLICA = address_of("a", "replica")
 COMMANDER = address_of("a", "commander-3")

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.lock.command import (
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.lock.command import (
     AcquireLock,
     CancelWait,
     CloseReason,
@@ -17,7 +17,7 @@ from holdfast.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from holdfast.actors.lock.message import (
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Cancel,
@@ -28,7 +28,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.outcome import (
+from fencelock.actors.lock.outcome import (
     Denial,
     Denied,
     Freed,
@@ -41,21 +41,21 @@ from holdfast.actors.lock.outcome import (
     SessionOpened,
     WaitCancelled,
 )
-from holdfast.actors.lock.session_message import (
+from fencelock.actors.lock.session_message import (
     End,
     Ended,
     HoldLost,
     Open,
     Opened,
 )
-from holdfast.actors.message import Address, Event, Instant, Message
-from holdfast.actors.paxos.event import Follow, Happened
-from holdfast.actors.paxos.message import Propose
-from holdfast.actors.paxos.proxy import ROUND_MS, LogProxy
-from holdfast.actors.paxos.proxy_event import Round
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation.prompt import PromptProxy
-from holdfast.transport.wire import decode, encode
+from fencelock.actors.message import Address, Event, Instant, Message
+from fencelock.actors.paxos.event import Follow, Happened
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.proxy import ROUND_MS, LogProxy
+from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.lock.command import AcquireLock, Command
-from holdfast.actors.lock.message import (
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.lock.command import AcquireLock, Command
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Granted,
@@ -17,19 +17,19 @@ from holdfast.actors.lock.message import (
     Refused,
     Release,
 )
-from holdfast.actors.lock.name import OWNER_BYTES_MAX
-from holdfast.actors.lock.outcome import Held, Outcome, Queued
-from holdfast.actors.lock.probe_message import Probe, ProbeReply
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
-from holdfast.actors.paxos.event import Follow, Happened, Skipped
-from holdfast.actors.paxos.message import Decline, Declined, Propose, Proposed
-from holdfast.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
-from holdfast.actors.paxos.proxy_errand import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
-from holdfast.actors.paxos.proxy_event import Round
-from holdfast.actors.paxos.suspicion import Isolated
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation.prompt import PromptProxy
-from holdfast.transport.wire import decode, encode
+from fencelock.actors.lock.name import OWNER_BYTES_MAX
+from fencelock.actors.lock.outcome import Held, Outcome, Queued
+from fencelock.actors.lock.probe_message import Probe, ProbeReply
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.paxos.event import Follow, Happened, Skipped
+from fencelock.actors.paxos.message import Decline, Declined, Propose, Proposed
+from fencelock.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
+from fencelock.actors.paxos.proxy_errand import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
+from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.paxos.suspicion import Isolated
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.actors.effect import Effects, Observe, Send
-from holdfast.actors.lock.command import Command, KeepSession
-from holdfast.actors.lock.message import (
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.lock.command import Command, KeepSession
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Cancel,
@@ -18,19 +18,19 @@ from holdfast.actors.lock.message import (
     Refused,
     Release,
 )
-from holdfast.actors.lock.name import WAIT_MS_MAX
-from holdfast.actors.lock.outcome import Held, Lost, Outcome, SessionKept
-from holdfast.actors.lock.session_message import End, Evict, HoldLost, ListLocks, Open
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
-from holdfast.actors.paxos import proxy_asking, proxy_errand, proxy_guest
-from holdfast.actors.paxos.event import Happened
-from holdfast.actors.paxos.message import Propose
-from holdfast.actors.paxos.proxy import LogProxy
-from holdfast.actors.paxos.proxy_event import Round
-from holdfast.actors.paxos.proxy_guest import SILENCE_MS
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation.prompt import PromptProxy
-from holdfast.transport.wire import decode, encode
+from fencelock.actors.lock.name import WAIT_MS_MAX
+from fencelock.actors.lock.outcome import Held, Lost, Outcome, SessionKept
+from fencelock.actors.lock.session_message import End, Evict, HoldLost, ListLocks, Open
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.paxos import proxy_asking, proxy_errand, proxy_guest
+from fencelock.actors.paxos.event import Happened
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.proxy import LogProxy
+from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.paxos.proxy_guest import SILENCE_MS
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")
@@ -93,7 +93,7 @@ def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
 
 
 def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.actors.paxos.proxy_asking.GUEST_ERRANDS_MAX", 3)
+    monkeypatch.setattr("fencelock.actors.paxos.proxy_asking.GUEST_ERRANDS_MAX", 3)
     for request in (2, 3, 4):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     (refused,) = told(door.handle(ANN, acquire(5, "l5"), T0), Refused)
@@ -108,7 +108,7 @@ def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.Mon
 def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_session(
     door: LogProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.actors.paxos.proxy_asking.GUEST_ERRANDS_MAX", 4)
+    monkeypatch.setattr("fencelock.actors.paxos.proxy_asking.GUEST_ERRANDS_MAX", 4)
     monkeypatch.setattr(proxy_errand, "ERRANDS_MAX", 4)
     for request in (2, 3, 4, 5):
         door.handle(ANN, acquire(request, f"l{request}"), T0)

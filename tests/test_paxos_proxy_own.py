@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.lock.command import (
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.command import (
     Command,
 )
-from holdfast.actors.lock.message import (
+from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
     Granted,
@@ -22,18 +22,18 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.outcome import Outcome
-from holdfast.actors.lock.table import LockTable
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant, Message
-from holdfast.actors.paxos.event import Happened
-from holdfast.actors.paxos.message import Propose
-from holdfast.actors.paxos.proxy import ROUND_MS
-from holdfast.actors.paxos.proxy_errand import ASK_AGAIN_MS
-from holdfast.actors.paxos.proxy_event import Round
-from holdfast.actors.paxos.proxy_tenure import TTL_MS
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation.prompt import PromptProxy
-from holdfast.transport.wire import decode, encode
+from fencelock.actors.lock.outcome import Outcome
+from fencelock.actors.lock.table import LockTable
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
+from fencelock.actors.paxos.event import Happened
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.proxy import ROUND_MS
+from fencelock.actors.paxos.proxy_errand import ASK_AGAIN_MS
+from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.paxos.proxy_tenure import TTL_MS
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA = Address("n1/proxy"), Address("n1/replica")
 ONE, TWO, THREE = (Address(f"n1/ask-{number}") for number in (1, 2, 3))

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.lock.message import Abandon, Acquire, Granted, Refused, Release, Released
-from holdfast.actors.lock.outcome import Outcome
-from holdfast.actors.lock.table import LockTable
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
-from holdfast.actors.paxos.event import Happened
-from holdfast.actors.paxos.message import Propose
-from holdfast.actors.paxos.proxy import ROUND_MS
-from holdfast.actors.paxos.proxy_event import Round
-from holdfast.actors.paxos.proxy_tenure import TTL_MS
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation.prompt import PromptProxy
-from holdfast.transport.wire import decode, encode
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.message import Abandon, Acquire, Granted, Refused, Release, Released
+from fencelock.actors.lock.outcome import Outcome
+from fencelock.actors.lock.table import LockTable
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.paxos.event import Happened
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.proxy import ROUND_MS
+from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.paxos.proxy_tenure import TTL_MS
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.transport.wire import decode, encode
 
 SEEDS = range(60)
 STEPS = 400

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.actors.effect import Effects, Observe, Send
-from holdfast.actors.lock.backend import Report, Reported
-from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
-from holdfast.actors.lock.message import (
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.lock.backend import Report, Reported
+from fencelock.actors.lock.consult import Browse, Browsed, Looked, LookUp
+from fencelock.actors.lock.message import (
     Contender,
     Describe,
     Inspect,
@@ -18,21 +18,21 @@ from holdfast.actors.lock.message import (
     Reason,
     Refused,
 )
-from holdfast.actors.lock.report import HolderSeen, LockLine, LockReport, WaiterSeen
-from holdfast.actors.lock.session_message import ListedLock, ListLocks, LockList
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
-from holdfast.actors.paxos.event import Consult, Consulted, Follow
-from holdfast.actors.paxos.proxy import LogProxy
-from holdfast.actors.paxos.proxy_event import Round
-from holdfast.actors.paxos.proxy_reading import READ_MS
-from holdfast.actors.paxos.proxy_status import (
+from fencelock.actors.lock.report import HolderSeen, LockLine, LockReport, WaiterSeen
+from fencelock.actors.lock.session_message import ListedLock, ListLocks, LockList
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.paxos.event import Consult, Consulted, Follow
+from fencelock.actors.paxos.proxy import LogProxy
+from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.paxos.proxy_reading import READ_MS
+from fencelock.actors.paxos.proxy_status import (
     DESCRIBE_MS,
     LOCKS_SHOWN_MAX,
     LOOK_AGE_MS,
     READY_AGE_MS,
 )
-from holdfast.actors.role import Role
-from holdfast.transport.wire import FRAME_BYTES_MAX, encode
+from fencelock.actors.role import Role
+from fencelock.transport.wire import FRAME_BYTES_MAX, encode
 
 DOOR, REPLICA, NODE = Address("n1/proxy"), Address("n1/replica"), Address("n1/node")
 ANN, ASK = Address("ann/session"), Address("n1/ask-1")
@@ -169,7 +169,7 @@ def test_without_a_majority_a_caller_inside_is_told_and_a_client_gives_up_by_its
 
 
 def test_questions_have_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.actors.paxos.proxy_reading.QUESTIONS_MAX", 2)
+    monkeypatch.setattr("fencelock.actors.paxos.proxy_reading.QUESTIONS_MAX", 2)
     for request in (1, 2):
         door.handle(ANN, Inspect(lock="a", session="ann", request=request), T0)
     effects = door.handle(ANN, Inspect(lock="a", session="ann", request=3), T0)

@@ -11,13 +11,13 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.actors.error import (
+from fencelock.actors.error import (
     LockTimeoutError,
     NotHeldError,
     StaleError,
     UnavailableError,
 )
-from holdfast.actors.lock.message import (
+from fencelock.actors.lock.message import (
     Acquire,
     Describe,
     Granted,
@@ -26,11 +26,11 @@ from holdfast.actors.lock.message import (
     NodeStatus,
     Release,
 )
-from holdfast.actors.message import Message
-from holdfast.actors.paxos.proxy_tenure import TTL_MS
-from holdfast.cluster.config import Config, parse, starting_config
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
+from fencelock.actors.message import Message
+from fencelock.actors.paxos.proxy_tenure import TTL_MS
+from fencelock.cluster.config import Config, parse, starting_config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
 
 LONG_S = 30.0
 NODES = ("n1", "n2", "n3")

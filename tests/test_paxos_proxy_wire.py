@@ -11,10 +11,10 @@ from typing import TypeVar
 import pytest
 import zmq
 
-from holdfast.actors.error import (
+from fencelock.actors.error import (
     LockOwnershipLostError,
 )
-from holdfast.actors.lock.message import (
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Cancel,
@@ -26,7 +26,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import (
+from fencelock.actors.lock.session_message import (
     End,
     Ended,
     Evict,
@@ -37,11 +37,11 @@ from holdfast.actors.lock.session_message import (
     Open,
     Opened,
 )
-from holdfast.actors.message import Address, Message
-from holdfast.cluster.config import Config, parse, starting_config
-from holdfast.cluster.node import Node
-from holdfast.cluster.ports import free_ports
-from holdfast.transport.frame import Envelope, Frame, decode_frame, encode_frame
+from fencelock.actors.message import Address, Message
+from fencelock.cluster.config import Config, parse, starting_config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
 
 LONG_S = 30.0
 NODES = ("n1", "n2", "n3")
@@ -89,7 +89,7 @@ class Wire:
 
     def send(self, node: str, message: Message) -> None:
         envelope = Envelope(Address("*/proxy"), Address(f"{self.me}/session"), message)
-        self.sockets[node].send(encode_frame(Frame("holdfast", 0, 0, (envelope,))))
+        self.sockets[node].send(encode_frame(Frame("fencelock", 0, 0, (envelope,))))
 
     def hear(self, node: str, kind: type[K], within_s: float = LONG_S) -> K:
         """Return the next message of ``kind``; others that come before are kept in `heard`."""

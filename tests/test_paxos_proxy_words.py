@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.lock.command import (
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.command import (
     Command,
     ForceRelease,
 )
-from holdfast.actors.lock.message import (
+from fencelock.actors.lock.message import (
     Acquire,
     Cancel,
     KeepAlive,
@@ -19,23 +19,23 @@ from holdfast.actors.lock.message import (
     Refused,
     Release,
 )
-from holdfast.actors.lock.outcome import (
+from fencelock.actors.lock.outcome import (
     Denial,
     Denied,
     Forced,
     Outcome,
 )
-from holdfast.actors.lock.session_message import (
+from fencelock.actors.lock.session_message import (
     Evict,
     Evicted,
 )
-from holdfast.actors.message import Address, Event, Instant
-from holdfast.actors.paxos.event import Follow, Happened
-from holdfast.actors.paxos.message import Propose
-from holdfast.actors.paxos.proxy import LogProxy
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation.prompt import PromptProxy
-from holdfast.transport.wire import decode, encode
+from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.paxos.event import Follow, Happened
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.proxy import LogProxy
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")

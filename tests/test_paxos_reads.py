@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
-from holdfast.actors.paxos.config import leader_of, monitor_of, replica_of
-from holdfast.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
-from holdfast.actors.paxos.freshness import Proofs
-from holdfast.actors.paxos.message import Ballot, Heartbeat
-from holdfast.actors.paxos.read_message import Barrier, BarrierPassed
-from holdfast.actors.paxos.reading import (
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.paxos.config import leader_of, monitor_of, replica_of
+from fencelock.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
+from fencelock.actors.paxos.freshness import Proofs
+from fencelock.actors.paxos.message import Ballot, Heartbeat
+from fencelock.actors.paxos.read_message import Barrier, BarrierPassed
+from fencelock.actors.paxos.reading import (
     AGAIN_MS,
     AGE_WAIT_MS,
     NOTHING_PROVEN,
@@ -21,8 +21,8 @@ from holdfast.actors.paxos.reading import (
     READS_MAX,
     Reads,
 )
-from holdfast.actors.paxos.timer import AgeCheck, ReadAgain
-from holdfast.cluster.simulation.logbook import HowMany, SoMany, Tally
+from fencelock.actors.paxos.timer import AgeCheck, ReadAgain
+from fencelock.cluster.simulation.logbook import HowMany, SoMany, Tally
 
 BALLOT = Ballot(3, leader_of("a"))
 REPLICAS = tuple(replica_of(node) for node in "abc")

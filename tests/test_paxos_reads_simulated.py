@@ -8,17 +8,17 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.message import NS_PER_MS, Instant
-from holdfast.actors.paxos.barrier import Barriers
-from holdfast.actors.paxos.event import Fresh
-from holdfast.actors.paxos.freshness import Freshness, Proofs
-from holdfast.actors.paxos.message import Heartbeat
-from holdfast.actors.paxos.reading import Reads
-from holdfast.cluster.simulation.logbook import LogJudge, logbook
-from holdfast.cluster.simulation.misfortune import Kind, Misfortune, draw_misfortune
-from holdfast.cluster.simulation.nemesis import Nemesis
-from holdfast.cluster.simulation.violation import ViolationError
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.paxos.barrier import Barriers
+from fencelock.actors.paxos.event import Fresh
+from fencelock.actors.paxos.freshness import Freshness, Proofs
+from fencelock.actors.paxos.message import Heartbeat
+from fencelock.actors.paxos.reading import Reads
+from fencelock.cluster.simulation.logbook import LogJudge, logbook
+from fencelock.cluster.simulation.misfortune import Kind, Misfortune, draw_misfortune
+from fencelock.cluster.simulation.nemesis import Nemesis
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.world import World
 
 SEEDS = 8
 SEEDS_FOR_A_MUTANT = 25

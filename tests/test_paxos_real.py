@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.cluster.config import starting_config
-from holdfast.cluster.ports import free_ports
+import fencelock
+from fencelock.cluster.config import starting_config
+from fencelock.cluster.ports import free_ports
 
 LONG_S = 60.0
 NODES = ("n1", "n2", "n3")
 
 
 class Members:
-    """Three `holdfast serve` processes with journals in a folder."""
+    """Three `fencelock serve` processes with journals in a folder."""
 
     def __init__(self, folder: Path) -> None:
         addresses = {
@@ -33,7 +33,7 @@ class Members:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, node: str) -> None:
-        command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
+        command = [sys.executable, "-m", "fencelock", "serve", "--id", node]
         with (self.folder / f"{node}.log").open("ab") as log:
             self.processes[node] = subprocess.Popen(
                 [*command, "--config", str(self.config)], stdout=log, stderr=log
@@ -44,7 +44,7 @@ class Members:
         self.processes[node].wait(LONG_S)
 
 
-def wait_until_ready(client: holdfast.Client, node: str) -> None:
+def wait_until_ready(client: fencelock.Client, node: str) -> None:
     ends = time.monotonic() + LONG_S
     while node not in {status.node for status in client.describe() if status.ready}:
         assert time.monotonic() < ends, f"{node} is not ready"
@@ -65,7 +65,7 @@ def members(tmp_path: Path) -> Iterator[Members]:
 
 def test_whichever_member_is_killed_the_others_grant_and_fences_rise(members: Members) -> None:
     fences: list[int] = []
-    with holdfast.connect(members.connect, timeout=LONG_S) as client:
+    with fencelock.connect(members.connect, timeout=LONG_S) as client:
         for round_number in range(2):
             for node in NODES:
                 with client.lock(f"before-{node}-{round_number}", timeout=LONG_S) as lock:
@@ -81,8 +81,8 @@ def test_whichever_member_is_killed_the_others_grant_and_fences_rise(members: Me
 
 def test_a_hold_outlives_every_member_it_was_granted_by(members: Members) -> None:
     with (
-        holdfast.connect(members.connect, timeout=LONG_S) as client,
-        holdfast.connect(members.connect, timeout=LONG_S) as other,
+        fencelock.connect(members.connect, timeout=LONG_S) as client,
+        fencelock.connect(members.connect, timeout=LONG_S) as other,
     ):
         lock = client.lock("a")
         fence = lock.acquire(timeout=LONG_S)
@@ -100,7 +100,7 @@ def test_a_hold_outlives_every_member_it_was_granted_by(members: Members) -> Non
 
 
 def test_no_fence_comes_again_when_every_member_was_killed(members: Members) -> None:
-    with holdfast.connect(members.connect, timeout=LONG_S) as client:
+    with fencelock.connect(members.connect, timeout=LONG_S) as client:
         before = client.lock("a").acquire(timeout=LONG_S)
         assert before is not None
         for node in NODES:

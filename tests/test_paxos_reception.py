@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.effect import Observe, Send
-from holdfast.actors.message import Address, Instant, address_of
-from holdfast.actors.paxos.config import Config, View, leader_of, replica_of
-from holdfast.actors.paxos.event import Follow
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose
-from holdfast.actors.paxos.replica import Replica
-from holdfast.cluster.simulation.logbook import Tally
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.effect import Observe, Send
+from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.paxos.config import Config, View, leader_of, replica_of
+from fencelock.actors.paxos.event import Follow
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose
+from fencelock.actors.paxos.replica import Replica
+from fencelock.cluster.simulation.logbook import Tally
+from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 LISTENER, OTHER = address_of("a", "proxy"), address_of("b", "proxy")

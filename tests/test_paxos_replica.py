@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
-from holdfast.actors.paxos.config import (
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.paxos.config import (
     WINDOW,
     Config,
     View,
@@ -15,7 +15,7 @@ from holdfast.actors.paxos.config import (
     leader_of,
     replica_of,
 )
-from holdfast.actors.paxos.event import (
+from fencelock.actors.paxos.event import (
     Applied,
     Consult,
     Consulted,
@@ -30,9 +30,9 @@ from holdfast.actors.paxos.event import (
     Order,
     Reign,
 )
-from holdfast.actors.paxos.handover_event import Yield, Yielded
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.message import (
+from fencelock.actors.paxos.handover_event import Yield, Yielded
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.message import (
     BATCH_COMMANDS_MAX,
     NO_BALLOT,
     Ballot,
@@ -42,10 +42,10 @@ from holdfast.actors.paxos.message import (
     Propose,
     Proposed,
 )
-from holdfast.actors.paxos.replica import GAP_MS, Replica
-from holdfast.actors.paxos.timer import GapCheck, Tick
-from holdfast.cluster.simulation.logbook import HowMany, SoMany, Tally
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.paxos.replica import GAP_MS, Replica
+from fencelock.actors.paxos.timer import GapCheck, Tick
+from fencelock.cluster.simulation.logbook import HowMany, SoMany, Tally
+from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.effect import Effects, Observe, Retire, Send
-from holdfast.actors.link import LinkDown
-from holdfast.actors.message import NS_PER_MS, Instant, address_of
-from holdfast.actors.paxos.acceptor import Acceptor
-from holdfast.actors.paxos.config import (
+from fencelock.actors.effect import Effects, Observe, Retire, Send
+from fencelock.actors.link import LinkDown
+from fencelock.actors.message import NS_PER_MS, Instant, address_of
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.config import (
     LEASE_MS,
     Config,
     View,
@@ -19,7 +19,7 @@ from holdfast.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
-from holdfast.actors.paxos.event import (
+from fencelock.actors.paxos.event import (
     Adopted,
     Follow,
     Heard,
@@ -27,14 +27,14 @@ from holdfast.actors.paxos.event import (
     Resign,
     Resigned,
 )
-from holdfast.actors.paxos.handover_event import Nominate, Nominated, Succeed, Yield, Yielded
-from holdfast.actors.paxos.handover_message import Release, TakeOver
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.leader import Leader, Phase
-from holdfast.actors.paxos.message import Ballot, Heartbeat, HeartbeatAck, Prepare
-from holdfast.actors.paxos.monitor import Monitor
-from holdfast.actors.paxos.timer import HandOverLate, ResignedLate
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.paxos.handover_event import Nominate, Nominated, Succeed, Yield, Yielded
+from fencelock.actors.paxos.handover_message import Release, TakeOver
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.leader import Leader, Phase
+from fencelock.actors.paxos.message import Ballot, Heartbeat, HeartbeatAck, Prepare
+from fencelock.actors.paxos.monitor import Monitor
+from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
+from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.effect import Checkpoint, Effects, Observe, Retire, Send, Spawn
-from holdfast.actors.message import NS_PER_MS, Address, Instant, Message, address_of, node_of
-from holdfast.actors.paxos.acceptor import Acceptor
-from holdfast.actors.paxos.config import LEASE_MS, Config, View, acceptor_of, leader_of
-from holdfast.actors.paxos.event import Reign, Suspect, Withdraw
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.leader import Leader
-from holdfast.actors.paxos.message import (
+from fencelock.actors.effect import Checkpoint, Effects, Observe, Retire, Send, Spawn
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of, node_of
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.config import LEASE_MS, Config, View, acceptor_of, leader_of
+from fencelock.actors.paxos.event import Reign, Suspect, Withdraw
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.message import (
     NO_OP,
     NUMBER_MAX,
     Accept,
@@ -27,11 +27,11 @@ from holdfast.actors.paxos.message import (
     Preempted,
     Prepare,
 )
-from holdfast.actors.paxos.rounds import ROUND_JUMP_MAX, ROUND_MAX, TOO_FAR
-from holdfast.actors.paxos.scout import Scout
-from holdfast.actors.paxos.timer import ScoutResend
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.paxos.rounds import ROUND_JUMP_MAX, ROUND_MAX, TOO_FAR
+from fencelock.actors.paxos.scout import Scout
+from fencelock.actors.paxos.timer import ScoutResend
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.machine import HOST
 
 MEMBERS = ("a", "b", "c")
 STEPS_MAX = 10_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.message import Address, Instant, Message, address_of
-from holdfast.actors.paxos.config import Config, View, acceptor_of, leader_of
-from holdfast.actors.paxos.event import Adopted
-from holdfast.actors.paxos.message import (
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant, Message, address_of
+from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of
+from fencelock.actors.paxos.event import Adopted
+from fencelock.actors.paxos.message import (
     NO_OP,
     Ballot,
     Batch,
@@ -17,9 +17,9 @@ from holdfast.actors.paxos.message import (
     Promise,
     Vote,
 )
-from holdfast.actors.paxos.scout import SCOUT_RESEND_MS, Scout
-from holdfast.actors.paxos.timer import ScoutResend
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.paxos.scout import SCOUT_RESEND_MS, Scout
+from fencelock.actors.paxos.timer import ScoutResend
+from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 BALLOT = Ballot(3, leader_of("a"))

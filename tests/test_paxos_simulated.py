@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.effect import Spawn
-from holdfast.actors.lock.command import Command
-from holdfast.actors.lock.outcome import Held, Outcome
-from holdfast.actors.lock.table import LockTable
-from holdfast.actors.message import Message
-from holdfast.actors.paxos.replica import Replica
-from holdfast.cluster.lock_machine import LockMachine
-from holdfast.cluster.recipe import Recipe, Settings, paxos
-from holdfast.cluster.simulation.planting import planted
-from holdfast.cluster.simulation.promise import promise_of
-from holdfast.cluster.simulation.run import Report, run_seed
+from fencelock.actors.effect import Spawn
+from fencelock.actors.lock.command import Command
+from fencelock.actors.lock.outcome import Held, Outcome
+from fencelock.actors.lock.table import LockTable
+from fencelock.actors.message import Message
+from fencelock.actors.paxos.replica import Replica
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.recipe import Recipe, Settings, paxos
+from fencelock.cluster.simulation.planting import planted
+from fencelock.cluster.simulation.promise import promise_of
+from fencelock.cluster.simulation.run import Report, run_seed
 
 SEEDS = 40
 SEEDS_FOR_A_MUTANT = 20

@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.cluster.bench.members import Members, master_of, stop_all
+import fencelock
+from fencelock.cluster.bench.members import Members, master_of, stop_all
 
 LONG_S = 90.0
 KINDS = ("threads", "threads", "tasks")
@@ -124,7 +124,7 @@ class Storm:
         fence, updates = (self.folder / f"{lock}.ledger").read_text(encoding="ascii").split()
         return int(fence), int(updates)
 
-    def judge(self, watcher: holdfast.Client) -> None:
+    def judge(self, watcher: fencelock.Client) -> None:
         """Nothing overlapped, nothing was lost, nobody was told of an error, all can be taken."""
         for number, said in sorted(self.said.items()):
             assert said["wrong"] == {}, f"client {number}: {said['wrong']} {said['details']}"
@@ -140,8 +140,8 @@ class Storm:
 
 @pytest.fixture
 def storm(tmp_path: Path) -> Iterator[Storm]:
-    seed = int(os.environ.get("HOLDFAST_STORM_SEED", secrets.randbits(32)))
-    print(f"HOLDFAST_STORM_SEED={seed} chooses the same nodes and times again")
+    seed = int(os.environ.get("FENCELOCK_STORM_SEED", secrets.randbits(32)))
+    print(f"FENCELOCK_STORM_SEED={seed} chooses the same nodes and times again")
     with ExitStack() as stack:
         storm = Storm(tmp_path, seed)
         stack.callback(storm.close)
@@ -154,7 +154,7 @@ def rage(storm: Storm, misfortune: Callable[[str], None], *, seconds: float, tim
     """Do it to one member after another for so long and so often; judge; return how often."""
     done = 0
     members = storm.members
-    with holdfast.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
         storm.start_clients()
         storm.wait_for(10)
         ends = time.monotonic() + seconds

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
-from holdfast.actors.message import Address, Instant, address_of
-from holdfast.actors.paxos.acceptor import STREAM_BYTES, Acceptor
-from holdfast.actors.paxos.catchup import FADE_MS, CatchUp
-from holdfast.actors.paxos.config import Config, View, acceptor_of, catchup_of, replica_of
-from holdfast.actors.paxos.event import (
+from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
+from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
+from fencelock.actors.paxos.catchup import FADE_MS, CatchUp
+from fencelock.actors.paxos.config import Config, View, acceptor_of, catchup_of, replica_of
+from fencelock.actors.paxos.event import (
     Applied,
     Excerpt,
     Lacking,
@@ -21,8 +21,8 @@ from holdfast.actors.paxos.event import (
     Swollen,
     Trimmed,
 )
-from holdfast.actors.paxos.journal import Base, Recovered, recover
-from holdfast.actors.paxos.message import (
+from fencelock.actors.paxos.journal import Base, Recovered, recover
+from fencelock.actors.paxos.message import (
     NO_OP,
     PAGE,
     Accept,
@@ -35,12 +35,12 @@ from holdfast.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from holdfast.actors.paxos.photography import DEVELOP_MS, Photography
-from holdfast.actors.paxos.replica import Replica
-from holdfast.actors.paxos.timer import Develop, Fade
-from holdfast.cluster.bench.growth import grow
-from holdfast.cluster.simulation.logbook import Tally
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.paxos.photography import DEVELOP_MS, Photography
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.timer import Develop, Fade
+from fencelock.cluster.bench.growth import grow
+from fencelock.cluster.simulation.logbook import Tally
+from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))

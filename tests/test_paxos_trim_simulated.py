@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.effect import Effects
-from holdfast.actors.message import NS_PER_MS, Message
-from holdfast.actors.paxos.config import replica_of
-from holdfast.actors.paxos.message import SnapshotChunk
-from holdfast.actors.paxos.state import State
-from holdfast.cluster.simulation.logbook import LogJudge, logbook
-from holdfast.cluster.simulation.misfortune import Misfortune
-from holdfast.cluster.simulation.nemesis import Nemesis
-from holdfast.cluster.simulation.violation import ViolationError
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.effect import Effects
+from fencelock.actors.message import NS_PER_MS, Message
+from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.message import SnapshotChunk
+from fencelock.actors.paxos.state import State
+from fencelock.cluster.simulation.logbook import LogJudge, logbook
+from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.nemesis import Nemesis
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.world import World
 
 SEEDS = 6
 SEEDS_FOR_A_MUTANT = 30

@@ -5,10 +5,10 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.actors.effect import Effect, Effects, Send, Wake
-from holdfast.actors.lock.backend import Full, Give, Got, Look, Seen, Want
-from holdfast.actors.lock.desk import TRY_LOOK_MS, TRY_MS
-from holdfast.actors.lock.message import (
+from fencelock.actors.effect import Effect, Effects, Send, Wake
+from fencelock.actors.lock.backend import Full, Give, Got, Look, Seen, Want
+from fencelock.actors.lock.desk import TRY_LOOK_MS, TRY_MS
+from fencelock.actors.lock.message import (
     Abandon,
     Absence,
     Acquire,
@@ -23,10 +23,10 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
-from holdfast.actors.lock.timer import Sweep, TryLook, WaitOver
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
-from holdfast.actors.role import Role
+from fencelock.actors.lock.proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
+from fencelock.actors.lock.timer import Sweep, TryLook, WaitOver
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.role import Role
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")

@@ -4,10 +4,10 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.lock.backend import Give, Look, Reported, Seen
-from holdfast.actors.lock.desk import CLAIMS_MAX
-from holdfast.actors.lock.message import (
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.lock.backend import Give, Look, Reported, Seen
+from fencelock.actors.lock.desk import CLAIMS_MAX
+from fencelock.actors.lock.message import (
     Acquire,
     Contender,
     Describe,
@@ -19,13 +19,13 @@ from holdfast.actors.lock.message import (
     Refused,
     Release,
 )
-from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, WAIT_MS_MAX
-from holdfast.actors.lock.proxy import Proxy
-from holdfast.actors.lock.timer import NAP_MS_MAX, WaitOver
-from holdfast.actors.lock.wording import LOCKS_SHOWN_MAX
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
-from holdfast.actors.role import Role
-from holdfast.transport.wire import FRAME_BYTES_MAX, encode
+from fencelock.actors.lock.name import LOCK_NAME_BYTES_MAX, WAIT_MS_MAX
+from fencelock.actors.lock.proxy import Proxy
+from fencelock.actors.lock.timer import NAP_MS_MAX, WaitOver
+from fencelock.actors.lock.wording import LOCKS_SHOWN_MAX
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.role import Role
+from fencelock.transport.wire import FRAME_BYTES_MAX, encode
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")

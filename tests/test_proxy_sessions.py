@@ -6,14 +6,14 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.lock.backend import Give, Got, Want
-from holdfast.actors.lock.message import Acquire, Granted, Reason, Refused, Release
-from holdfast.actors.lock.proxy import Proxy
-from holdfast.actors.lock.session_message import End, Ended, Evict, ListLocks, Open, Opened
-from holdfast.actors.message import Address, Event, Instant
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation import parley as client
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.backend import Give, Got, Want
+from fencelock.actors.lock.message import Acquire, Granted, Reason, Refused, Release
+from fencelock.actors.lock.proxy import Proxy
+from fencelock.actors.lock.session_message import End, Ended, Evict, ListLocks, Open, Opened
+from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation import parley as client
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")

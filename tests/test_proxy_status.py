@@ -5,9 +5,9 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.actors.effect import Effect, Effects, Send, Wake
-from holdfast.actors.lock.backend import Got, Look, Ready, Report, Reported, Seen
-from holdfast.actors.lock.message import (
+from fencelock.actors.effect import Effect, Effects, Send, Wake
+from fencelock.actors.lock.backend import Got, Look, Ready, Report, Reported, Seen
+from fencelock.actors.lock.message import (
     Absence,
     Acquire,
     Contender,
@@ -16,10 +16,10 @@ from holdfast.actors.lock.message import (
     LockStatus,
     NodeStatus,
 )
-from holdfast.actors.lock.proxy import Proxy
-from holdfast.actors.lock.timer import Sweep
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant
-from holdfast.actors.role import Role
+from fencelock.actors.lock.proxy import Proxy
+from fencelock.actors.lock.timer import Sweep
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.role import Role
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from holdfast.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
-from holdfast.actors.lock.command import (
+from fencelock.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from fencelock.actors.lock.command import (
     OpenSession,
 )
-from holdfast.actors.message import Address, Instant, address_of
-from holdfast.actors.notice import Level, Notice
-from holdfast.actors.paxos.config import Config, View, acceptor_of, leader_of, replica_of
-from holdfast.actors.paxos.digest_message import (
+from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.notice import Level, Notice
+from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of, replica_of
+from fencelock.actors.paxos.digest_message import (
     SCHEME,
     Compare,
     Diverged,
@@ -21,15 +21,15 @@ from holdfast.actors.paxos.digest_message import (
     Isolate,
     TableDigest,
 )
-from holdfast.actors.paxos.event import Decided, Learned, Withdraw
-from holdfast.actors.paxos.journal import Recovered, recover
-from holdfast.actors.paxos.message import Batch
-from holdfast.actors.paxos.replica import Replica
-from holdfast.actors.paxos.seating import LogOptions, seat_log
-from holdfast.actors.paxos.watching import ADVICE, Quarantined
-from holdfast.cluster.lock_machine import LockMachine
-from holdfast.cluster.simulation.machine import HOST
-from holdfast.transport.wire import encode
+from fencelock.actors.paxos.event import Decided, Learned, Withdraw
+from fencelock.actors.paxos.journal import Recovered, recover
+from fencelock.actors.paxos.message import Batch
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.seating import LogOptions, seat_log
+from fencelock.actors.paxos.watching import ADVICE, Quarantined
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.simulation.machine import HOST
+from fencelock.transport.wire import encode
 
 T0 = Instant(0)
 LISTENER = address_of("a", "proxy")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.actors.lock.message import (
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Granted,
@@ -23,14 +23,14 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import End, Ended, HoldLost, Open, Opened
-from holdfast.actors.message import Address, Message
-from holdfast.cluster.config import parse, starting_config
-from holdfast.cluster.node import Node as RealNode
-from holdfast.cluster.ports import free_ports
-from holdfast.transport.bridge import Bridge
-from holdfast.transport.frame import Envelope, Frame, encode_frame
-from holdfast.transport.refusal import Mismatch, Rejected
+from fencelock.actors.lock.session_message import End, Ended, HoldLost, Open, Opened
+from fencelock.actors.message import Address, Message
+from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.node import Node as RealNode
+from fencelock.cluster.ports import free_ports
+from fencelock.transport.bridge import Bridge
+from fencelock.transport.frame import Envelope, Frame, encode_frame
+from fencelock.transport.refusal import Mismatch, Rejected
 
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "examples" / "raw_zmq_client.py"
@@ -224,9 +224,9 @@ def test_a_client_of_another_cluster_is_told_so(node: Node) -> None:
     assert node.heard == []
 
 
-def test_the_client_needs_nothing_of_holdfast_and_explains_itself() -> None:
+def test_the_client_needs_nothing_of_fencelock_and_explains_itself() -> None:
     text = CLIENT.read_text(encoding="utf-8")
-    assert not re.search(r"^\s*(import|from) holdfast", text, re.MULTILINE)
+    assert not re.search(r"^\s*(import|from) fencelock", text, re.MULTILINE)
     done = subprocess.run(
         [sys.executable, str(CLIENT), "--help"],
         capture_output=True,
@@ -248,7 +248,7 @@ def test_the_client_works_with_every_protocol(tmp_path: Path, protocol: str, nam
     with ExitStack() as running:
         for node in addresses:
             running.enter_context(RealNode.start(config, node))
-        command = [sys.executable, str(CLIENT), "--node", addresses["n1"], "--cluster", "holdfast"]
+        command = [sys.executable, str(CLIENT), "--node", addresses["n1"], "--cluster", "fencelock"]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster.storage.error import JournalDamagedError
-from holdfast.cluster.storage.record import (
+from fencelock.cluster.storage.error import JournalDamagedError
+from fencelock.cluster.storage.record import (
     GROUP_BYTES,
     HEADER_BYTES,
     PREAMBLE_BYTES,
@@ -19,7 +19,7 @@ from holdfast.cluster.storage.record import (
     encode_group,
     encode_header,
 )
-from holdfast.cluster.storage.scan import Scan, entries_of, scan
+from fencelock.cluster.storage.scan import Scan, entries_of, scan
 
 SALT = b"saltsalt"
 HEADER = Header(Kind.SEGMENT, 1, 1, SALT, bytes(8))
@@ -169,7 +169,7 @@ def test_a_file_whose_header_is_not_whole_and_is_all_there_is_was_never_made() -
         assert scan_of(content) == Scan(None, [], 0, len(content))
 
 
-@pytest.mark.parametrize("content", [b"x" * 100, b"\0" * 100, b"holdfast" + b"\0" * 100])
+@pytest.mark.parametrize("content", [b"x" * 100, b"\0" * 100, b"fencelog" + b"\0" * 100])
 def test_what_does_not_begin_as_a_journal_is_refused(content: bytes) -> None:
     with pytest.raises(JournalDamagedError, match="does not begin as a segment does"):
         scan_of(content)
@@ -181,7 +181,7 @@ def test_a_snapshot_is_no_segment() -> None:
 
 
 def preamble(version: int) -> bytes:
-    versioned = b"holdfast" + struct.pack("<I", version)
+    versioned = b"fencelog" + struct.pack("<I", version)
     return versioned + struct.pack("<I", zlib.crc32(versioned))
 
 

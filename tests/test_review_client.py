@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.client.message import HoldsLost
-from holdfast.actors.link import LinkDown, LinkRefused
-from holdfast.actors.lock.message import (
+from fencelock.actors.client.message import HoldsLost
+from fencelock.actors.link import LinkDown, LinkRefused
+from fencelock.actors.lock.message import (
     Acquire,
     Cancel,
     Granted,
@@ -15,8 +15,8 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.message import Address
-from holdfast.cluster.simulation.parley import ANN, ME, WATCHER, B, Parley, of, one
+from fencelock.actors.message import Address
+from fencelock.cluster.simulation.parley import ANN, ME, WATCHER, B, Parley, of, one
 
 HELPER = Address("c/helper")
 

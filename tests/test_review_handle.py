@@ -8,18 +8,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast import aio
-from holdfast.actors.error import ClosedError, NotHeldError, UnavailableError
-from holdfast.actors.lock.message import Acquire, Cancel, Granted, Release, Released
-from holdfast.actors.message import Event, Instant
-from holdfast.cluster.grips import Grips
-from holdfast.cluster.herald import ThreadHerald
-from holdfast.cluster.hold import HoldState
-from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.line import Line
-from holdfast.cluster.lineage import Lineage
-from holdfast.cluster.lock import Lock
-from holdfast.cluster.terms import Terms
+from fencelock import aio
+from fencelock.actors.error import ClosedError, NotHeldError, UnavailableError
+from fencelock.actors.lock.message import Acquire, Cancel, Granted, Release, Released
+from fencelock.actors.message import Event, Instant
+from fencelock.cluster.grips import Grips
+from fencelock.cluster.herald import ThreadHerald
+from fencelock.cluster.hold import HoldState
+from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.line import Line
+from fencelock.cluster.lineage import Lineage
+from fencelock.cluster.lock import Lock
+from fencelock.cluster.terms import Terms
 
 PATIENCE_S = 30
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
-from holdfast.actors.paxos.catchup import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
-from holdfast.actors.paxos.config import (
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.paxos.catchup import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
+from fencelock.actors.paxos.config import (
     DRIFT_PPM,
     Config,
     View,
@@ -16,7 +16,7 @@ from holdfast.actors.paxos.config import (
     leader_of,
     replica_of,
 )
-from holdfast.actors.paxos.event import (
+from fencelock.actors.paxos.event import (
     Adopted,
     Deposed,
     Gather,
@@ -28,11 +28,11 @@ from holdfast.actors.paxos.event import (
     Resigned,
     Suspect,
 )
-from holdfast.actors.paxos.handover_event import Nominate, Nominated, Yield
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.leader import Leader
-from holdfast.actors.paxos.logclock import LogClock
-from holdfast.actors.paxos.message import (
+from fencelock.actors.paxos.handover_event import Nominate, Nominated, Yield
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.logclock import LogClock
+from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
     NUMBER_MAX,
     Ballot,
@@ -46,15 +46,15 @@ from holdfast.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from holdfast.actors.paxos.ordering import Ordering
-from holdfast.actors.paxos.proxy_errand import Errands
-from holdfast.actors.paxos.proxy_tenure import TTL_MS, Tenure
-from holdfast.actors.paxos.replica import Replica
-from holdfast.actors.paxos.scout import Scout
-from holdfast.actors.paxos.timer import FetchRetry, Tick
-from holdfast.cluster.simulation.logbook import Tally
-from holdfast.cluster.simulation.machine import HOST
-from holdfast.transport.wire import encode
+from fencelock.actors.paxos.ordering import Ordering
+from fencelock.actors.paxos.proxy_errand import Errands
+from fencelock.actors.paxos.proxy_tenure import TTL_MS, Tenure
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.scout import Scout
+from fencelock.actors.paxos.timer import FetchRetry, Tick
+from fencelock.cluster.simulation.logbook import Tally
+from fencelock.cluster.simulation.machine import HOST
+from fencelock.transport.wire import encode
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))

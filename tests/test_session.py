@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.actors.client import admission
-from holdfast.actors.client.message import Tick
-from holdfast.actors.client.session import TICK_MS, ClientSession
-from holdfast.actors.client.tenure import Stage
-from holdfast.actors.effect import Send
-from holdfast.actors.lock.message import (
+from fencelock.actors.client import admission
+from fencelock.actors.client.message import Tick
+from fencelock.actors.client.session import TICK_MS, ClientSession
+from fencelock.actors.client.tenure import Stage
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Describe,
@@ -27,8 +27,8 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.message import Address, Message, node_of
-from holdfast.cluster.simulation.rehearsal import Rehearsal
+from fencelock.actors.message import Address, Message, node_of
+from fencelock.cluster.simulation.rehearsal import Rehearsal
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, BEN = Address("c/ann"), Address("c/ben")

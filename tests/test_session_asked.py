@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from holdfast.actors.client.session import ClientSession
-from holdfast.actors.client.tenure import Stage
-from holdfast.actors.effect import Send
-from holdfast.actors.lock.message import Acquire, Cancel, Cancelled, Granted
-from holdfast.actors.lock.session_message import ConfirmHold, DisownHold, HoldLost
-from holdfast.actors.message import Address
-from holdfast.cluster.simulation.rehearsal import Rehearsal
+from fencelock.actors.client.session import ClientSession
+from fencelock.actors.client.tenure import Stage
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.message import Acquire, Cancel, Cancelled, Granted
+from fencelock.actors.lock.session_message import ConfirmHold, DisownHold, HoldLost
+from fencelock.actors.message import Address
+from fencelock.cluster.simulation.rehearsal import Rehearsal
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, ME = Address("c/ann"), Address("c/session")

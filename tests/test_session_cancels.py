@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.effect import Send
-from holdfast.actors.lock.message import Acquire, Alive, Cancel, Cancelled, KeepAlive, Refused
-from holdfast.actors.message import node_of
-from holdfast.cluster.simulation.parley import ANN, Parley, of, one
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.message import Acquire, Alive, Cancel, Cancelled, KeepAlive, Refused
+from fencelock.actors.message import node_of
+from fencelock.cluster.simulation.parley import ANN, Parley, of, one
 
 TTL_MS = 3_600_000
 """So long that the session does not end meanwhile, which would free everything."""

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.actors.client.message import Close, Closed, Survey, Surveyed
-from holdfast.actors.client.session import ClientSession
-from holdfast.actors.client.tenure import Stage
-from holdfast.actors.effect import Send
-from holdfast.actors.error import WrongClusterError
-from holdfast.actors.link import LinkDown, LinkRefused
-from holdfast.actors.lock.message import (
+from fencelock.actors.client.message import Close, Closed, Survey, Surveyed
+from fencelock.actors.client.session import ClientSession
+from fencelock.actors.client.tenure import Stage
+from fencelock.actors.effect import Send
+from fencelock.actors.error import WrongClusterError
+from fencelock.actors.link import LinkDown, LinkRefused
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Cancel,
@@ -28,9 +28,9 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import End, Ended
-from holdfast.actors.message import Address, Message, node_of
-from holdfast.cluster.simulation.rehearsal import Rehearsal
+from fencelock.actors.lock.session_message import End, Ended
+from fencelock.actors.message import Address, Message, node_of
+from fencelock.cluster.simulation.rehearsal import Rehearsal
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, BEN = Address("c/ann"), Address("c/ben")

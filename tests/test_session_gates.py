@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.actors.client import admission
-from holdfast.actors.client.pending import Claim
-from holdfast.actors.client.session import ClientSession
-from holdfast.actors.client.tenure import Stage
-from holdfast.actors.effect import Send
-from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
-from holdfast.actors.lock.message import (
+from fencelock.actors.client import admission
+from fencelock.actors.client.pending import Claim
+from fencelock.actors.client.session import ClientSession
+from fencelock.actors.client.tenure import Stage
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
     Alive,
@@ -27,8 +27,8 @@ from holdfast.actors.lock.message import (
     Reason,
     Refused,
 )
-from holdfast.actors.message import Address, Message, node_of
-from holdfast.cluster.simulation.rehearsal import Rehearsal
+from fencelock.actors.message import Address, Message, node_of
+from fencelock.cluster.simulation.rehearsal import Rehearsal
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, BEN = Address("c/ann"), Address("c/ben")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.lock.message import Acquire, Cancel, Reason, Refused
-from holdfast.cluster.simulation.parley import ANN, A, B, Parley, of, one
+from fencelock.actors.lock.message import Acquire, Cancel, Reason, Refused
+from fencelock.cluster.simulation.parley import ANN, A, B, Parley, of, one
 
 
 @pytest.fixture

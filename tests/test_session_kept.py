@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.client.message import Close, Closed, HoldsLost
-from holdfast.actors.effect import Send
-from holdfast.actors.link import LinkDown, LinkUp
-from holdfast.actors.lock.message import (
+from fencelock.actors.client.message import Close, Closed, HoldsLost
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
     Cancel,
@@ -21,7 +21,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import (
+from fencelock.actors.lock.session_message import (
     End,
     Evict,
     Evicted,
@@ -30,7 +30,7 @@ from holdfast.actors.lock.session_message import (
     Open,
     Opened,
 )
-from holdfast.cluster.simulation.parley import ANN, BEN, ME, A, B, Parley, of, one
+from fencelock.cluster.simulation.parley import ANN, BEN, ME, A, B, Parley, of, one
 
 
 @pytest.fixture

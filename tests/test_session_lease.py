@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.client.message import HoldsLost, Leased
-from holdfast.actors.effect import Send
-from holdfast.actors.lock.message import (
+from fencelock.actors.client.message import HoldsLost, Leased
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.message import (
     Acquire,
     Cancel,
     Granted,
@@ -16,9 +16,9 @@ from holdfast.actors.lock.message import (
     Refused,
     Release,
 )
-from holdfast.actors.lock.session_message import Renew, Renewed, Unlocking
-from holdfast.actors.message import NS_PER_MS, Instant
-from holdfast.cluster.simulation.parley import ANN, BEN, WATCHER, A, B, Parley, of, one
+from fencelock.actors.lock.session_message import Renew, Renewed, Unlocking
+from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.cluster.simulation.parley import ANN, BEN, WATCHER, A, B, Parley, of, one
 
 TTL_MS = 600_000
 """So long that the session is no matter here."""

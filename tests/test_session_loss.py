@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.client import holding
-from holdfast.actors.client.message import Close, HoldsLost, Loss, Suspected, Trusted
-from holdfast.actors.client.tenure import DRIFT_PPM, Tenure
-from holdfast.actors.effect import Send
-from holdfast.actors.link import LinkDown
-from holdfast.actors.lock.message import (
+from fencelock.actors.client import holding
+from fencelock.actors.client.message import Close, HoldsLost, Loss, Suspected, Trusted
+from fencelock.actors.client.tenure import DRIFT_PPM, Tenure
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown
+from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
     Granted,
@@ -19,9 +19,9 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import End, HoldLost, Open
-from holdfast.actors.message import NS_PER_MS, Instant
-from holdfast.cluster.simulation.parley import ANN, BEN, WATCHER, A, B, Parley, of, one
+from fencelock.actors.lock.session_message import End, HoldLost, Open
+from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.cluster.simulation.parley import ANN, BEN, WATCHER, A, B, Parley, of, one
 
 TTL_MS = 15_000
 SURE_MS = TTL_MS * (1_000_000 - DRIFT_PPM) / (1_000_000 + DRIFT_PPM)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from holdfast.actors.client.pending import Claim
-from holdfast.actors.client.session import ClientSession
-from holdfast.actors.effect import Send
-from holdfast.actors.link import LinkDown, LinkUp
-from holdfast.actors.lock.message import (
+from fencelock.actors.client.pending import Claim
+from fencelock.actors.client.session import ClientSession
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Cancel,
@@ -21,9 +21,9 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import Open, Opened
-from holdfast.actors.message import Address, Message, address_of
-from holdfast.cluster.simulation.rehearsal import Rehearsal
+from fencelock.actors.lock.session_message import Open, Opened
+from fencelock.actors.message import Address, Message, address_of
+from fencelock.cluster.simulation.rehearsal import Rehearsal
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ME = Address("c/session")

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.client import plain
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.pending import claim_named
-from holdfast.actors.client.session import ClientSession
-from holdfast.actors.client.tenure import Stage
-from holdfast.actors.effect import Effect, Effects
-from holdfast.actors.lock.message import Release
-from holdfast.actors.message import Address, Instant
-from holdfast.cluster.recipe import Settings
-from holdfast.cluster.simulation.machine import HOST
-from holdfast.cluster.simulation.promise import promise_of
-from holdfast.cluster.simulation.run import run_seed
+from fencelock.actors.client import plain
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.pending import claim_named
+from fencelock.actors.client.session import ClientSession
+from fencelock.actors.client.tenure import Stage
+from fencelock.actors.effect import Effect, Effects
+from fencelock.actors.lock.message import Release
+from fencelock.actors.message import Address, Instant
+from fencelock.cluster.recipe import Settings
+from fencelock.cluster.simulation.machine import HOST
+from fencelock.cluster.simulation.promise import promise_of
+from fencelock.cluster.simulation.run import run_seed
 
 SEEDS = 12
 HANDLE: Any = vars(ClientSession)["handle"]

@@ -6,15 +6,15 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.actors.client.gate import PROBE_PAUSE_MS_MAX
-from holdfast.actors.client.pacing import later
-from holdfast.actors.client.tenure import EPOCH
-from holdfast.actors.effect import Observe, Send
-from holdfast.actors.lock.message import Acquire
-from holdfast.actors.lock.probe_message import Probe, ProbeReply
-from holdfast.actors.message import Address, Message, node_of
-from holdfast.actors.timing import TIMING
-from holdfast.cluster.simulation.parley import A, B, Parley
+from fencelock.actors.client.gate import PROBE_PAUSE_MS_MAX
+from fencelock.actors.client.pacing import later
+from fencelock.actors.client.tenure import EPOCH
+from fencelock.actors.effect import Observe, Send
+from fencelock.actors.lock.message import Acquire
+from fencelock.actors.lock.probe_message import Probe, ProbeReply
+from fencelock.actors.message import Address, Message, node_of
+from fencelock.actors.timing import TIMING
+from fencelock.cluster.simulation.parley import A, B, Parley
 
 TICK_MS = 100
 PROBED_MS = TIMING.probe_ms + 2 * TICK_MS

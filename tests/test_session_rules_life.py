@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.client.message import Close, Closed, HoldsLost, Loss
-from holdfast.actors.lock.message import (
+from fencelock.actors.client.message import Close, Closed, HoldsLost, Loss
+from fencelock.actors.lock.message import (
     Acquire,
     Cancel,
     Describe,
@@ -16,8 +16,8 @@ from holdfast.actors.lock.message import (
     Refused,
     Released,
 )
-from holdfast.actors.lock.session_message import End, Ended, Evict, ListLocks, Open
-from holdfast.cluster.simulation.parley import ANN, BEN, WATCHER, A, Parley, of, one
+from fencelock.actors.lock.session_message import End, Ended, Evict, ListLocks, Open
+from fencelock.cluster.simulation.parley import ANN, BEN, WATCHER, A, Parley, of, one
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.client.message import HoldsLost
-from holdfast.actors.client.outstanding import Outstanding
-from holdfast.actors.effect import Send
-from holdfast.actors.link import LinkDown, LinkUp
-from holdfast.actors.lock.command import (
+from fencelock.actors.client.message import HoldsLost
+from fencelock.actors.client.outstanding import Outstanding
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.lock.command import (
     AcquireLock,
     CancelWait,
     Command,
@@ -25,7 +25,7 @@ from holdfast.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from holdfast.actors.lock.message import (
+from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
     Alive,
@@ -38,7 +38,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.outcome import (
+from fencelock.actors.lock.outcome import (
     Denial,
     Denied,
     Freed,
@@ -49,11 +49,11 @@ from holdfast.actors.lock.outcome import (
     SessionOpened,
     WaitCancelled,
 )
-from holdfast.actors.lock.probe_message import Probe, ProbeReply
-from holdfast.actors.lock.session_message import HoldLost, Open, Opened
-from holdfast.actors.lock.table import LockTable
-from holdfast.actors.message import Address, Event, Message, address_of, role_of
-from holdfast.cluster.simulation.parley import ME, WATCHER, A, B, Parley
+from fencelock.actors.lock.probe_message import Probe, ProbeReply
+from fencelock.actors.lock.session_message import HoldLost, Open, Opened
+from fencelock.actors.lock.table import LockTable
+from fencelock.actors.message import Address, Event, Message, address_of, role_of
+from fencelock.cluster.simulation.parley import ME, WATCHER, A, B, Parley
 
 SEEDS = 60
 REASONS = {

@@ -7,16 +7,16 @@ from enum import Enum
 
 import pytest
 
-from holdfast.actors.effect import Effects, Send, Spawn
-from holdfast.actors.lock.message import Acquire, Granted, Release, Released
-from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
-from holdfast.actors.role import Host, Role
-from holdfast.actors.timing import TIMING
-from holdfast.cluster.recipe import Cast, Seat, recipe_of
-from holdfast.cluster.simulation.misfortune import Misfortune
-from holdfast.cluster.simulation.network import Cut
-from holdfast.cluster.simulation.workload import session_door
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.effect import Effects, Send, Spawn
+from fencelock.actors.lock.message import Acquire, Granted, Release, Released
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.role import Host, Role
+from fencelock.actors.timing import TIMING
+from fencelock.cluster.recipe import Cast, Seat, recipe_of
+from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.workload import session_door
+from fencelock.cluster.simulation.world import World
 
 SETTLED_MS = 1_500
 DEAD_MS = 2_000

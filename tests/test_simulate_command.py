@@ -1,4 +1,4 @@
-"""What ``holdfast simulate`` prints, and how it exits."""
+"""What ``fencelock simulate`` prints, and how it exits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from holdfast.actors.bakery.handover import Import
-from holdfast.actors.error import ConfigError
-from holdfast.cluster import recipe
-from holdfast.cluster.cli.simulate import seed_range, simulate
-from holdfast.cluster.recipe import Cast, Seat
+from fencelock.actors.bakery.handover import Import
+from fencelock.actors.error import ConfigError
+from fencelock.cluster import recipe
+from fencelock.cluster.cli.simulate import seed_range, simulate
+from fencelock.cluster.recipe import Cast, Seat
 
 runner = CliRunner()
 app = typer.Typer()
@@ -69,7 +69,7 @@ def test_a_judged_seed_that_fails_is_told_with_how_to_repeat_it(
     assert result.exit_code == 1
     found = re.search(r"seed (\d+) fails at \d+\.\d{3} ms: ", result.output)
     assert found is not None
-    command = f"holdfast simulate --protocol bakery --judged --seed {found[1]} --trace"
+    command = f"fencelock simulate --protocol bakery --judged --seed {found[1]} --trace"
     assert f"repeat it: {command}" in " ".join(result.output.split())
 
 
@@ -82,7 +82,7 @@ def test_the_first_seed_that_fails_is_told_with_how_to_repeat_it(
 
     assert result.exit_code == 1
     assert re.search(r"seed 5 fails at \d+\.\d{3} ms: progress: ", result.output)
-    command = "repeat it: holdfast simulate --protocol lamport --seed 5 --trace"
+    command = "repeat it: fencelock simulate --protocol lamport --seed 5 --trace"
     assert command in result.output
 
 

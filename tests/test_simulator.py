@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.actors.clock import Clock
-from holdfast.actors.effect import Effects, Observe, Send, Spawn, Wake
-from holdfast.actors.link import LinkDown, LinkUp
-from holdfast.actors.lock.message import Alive, KeepAlive
-from holdfast.actors.message import NS_PER_MS, Address, Instant, Local, Timer, local, timer
-from holdfast.actors.role import Role
-from holdfast.cluster.recipe import Cast, Recipe, Seat
-from holdfast.cluster.simulation.misfortune import Misfortune
-from holdfast.cluster.simulation.nemesis import Nemesis
-from holdfast.cluster.simulation.network import Cut
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.lock.message import Alive, KeepAlive
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer, local, timer
+from fencelock.actors.role import Role
+from fencelock.cluster.recipe import Cast, Recipe, Seat
+from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.nemesis import Nemesis
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.world import World
 
 N1, N2 = Address("n1/role"), Address("n2/role")
 SECOND = 1_000 * NS_PER_MS

@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
-from holdfast.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.run import run_seed
 
 SCRIPT = """
 import hashlib
-from holdfast.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.run import run_seed
 for seed in range({first}, {first} + 3):
     report = run_seed({protocol!r}, seed)
     told = "\\n".join([*report.trace(), str(report.marks), str(report.faults)])
     print(seed, report.deliveries, report.violation, hashlib.sha256(told.encode()).hexdigest())
 """
-CLI = "from holdfast.cluster.cli.main import main; main()"
+CLI = "from fencelock.cluster.cli.main import main; main()"
 
 
 def output_of(code: str, *arguments: str, hash_seed: int) -> str:

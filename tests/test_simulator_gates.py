@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.actors.effect import Send
-from holdfast.actors.lock.message import (
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.message import (
     Acquire,
     Granted,
 )
-from holdfast.actors.message import Address
-from holdfast.cluster.simulation.judge import LockJudge
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.violation import ViolationError
-from holdfast.cluster.simulation.workload import Rested
+from fencelock.actors.message import Address
+from fencelock.cluster.simulation.judge import LockJudge
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.workload import Rested
 
 
 def grant_to(user: str, gate: str, fence: int, boot: int = 5, at: int = 0) -> list[Delivered]:

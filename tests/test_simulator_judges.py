@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.actors.effect import Effects, Send, Spawn
-from holdfast.actors.lock.message import (
+from fencelock.actors.effect import Effects, Send, Spawn
+from fencelock.actors.lock.message import (
     Acquire,
     Describe,
     Granted,
@@ -17,13 +17,13 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.message import Address, Instant
-from holdfast.actors.role import Role
-from holdfast.cluster.recipe import Cast, Recipe, Seat
-from holdfast.cluster.simulation.misfortune import CALM, Kind
-from holdfast.cluster.simulation.plan import Plan, draw_plan
-from holdfast.cluster.simulation.promise import Promise
-from holdfast.cluster.simulation.run import Report, run_seed
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.role import Role
+from fencelock.cluster.recipe import Cast, Recipe, Seat
+from fencelock.cluster.simulation.misfortune import CALM, Kind
+from fencelock.cluster.simulation.plan import Plan, draw_plan
+from fencelock.cluster.simulation.promise import Promise
+from fencelock.cluster.simulation.run import Report, run_seed
 
 PLAN = Plan(
     nodes=1, clients=3, owners=2, locks=2, chaos_ms=3_000, served_ms=20_000, drained_ms=2_000

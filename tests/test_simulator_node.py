@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.actors.clock import Clock
-from holdfast.actors.effect import Effects, Retire, Send, Spawn, Wake
-from holdfast.actors.message import NS_PER_MS, Address, Instant, Local, Timer, local, timer
-from holdfast.actors.role import Role
-from holdfast.cluster.recipe import Cast, Recipe, Seat
-from holdfast.cluster.simulation.drift import PPM, DriftingClock
-from holdfast.cluster.simulation.misfortune import Misfortune
-from holdfast.cluster.simulation.nemesis import Nemesis
-from holdfast.cluster.simulation.violation import ViolationError
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Effects, Retire, Send, Spawn, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer, local, timer
+from fencelock.actors.role import Role
+from fencelock.cluster.recipe import Cast, Recipe, Seat
+from fencelock.cluster.simulation.drift import PPM, DriftingClock
+from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.nemesis import Nemesis
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.world import World
 
 N1, N2 = Address("n1/role"), Address("n2/role")
 SECOND = 1_000 * NS_PER_MS

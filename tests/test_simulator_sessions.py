@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.actors.client.holding import Hold
-from holdfast.actors.client.message import HoldsLost, Loss, Trusted
-from holdfast.actors.client.tenure import Tenure
-from holdfast.actors.effect import Effect, Send
-from holdfast.actors.lock.message import Acquire, Granted, Release
-from holdfast.actors.message import Address, Event, Instant, node_of
-from holdfast.cluster.recipe import Settings
-from holdfast.cluster.simulation.judge import LockJudge
-from holdfast.cluster.simulation.misfortune import Kind, Misfortune
-from holdfast.cluster.simulation.plan import Plan, draw_plan
-from holdfast.cluster.simulation.promise import promise_of
-from holdfast.cluster.simulation.run import Report, run_seed
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.violation import ViolationError
-from holdfast.cluster.simulation.workload import Rested
+from fencelock.actors.client.holding import Hold
+from fencelock.actors.client.message import HoldsLost, Loss, Trusted
+from fencelock.actors.client.tenure import Tenure
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.lock.message import Acquire, Granted, Release
+from fencelock.actors.message import Address, Event, Instant, node_of
+from fencelock.cluster.recipe import Settings
+from fencelock.cluster.simulation.judge import LockJudge
+from fencelock.cluster.simulation.misfortune import Kind, Misfortune
+from fencelock.cluster.simulation.plan import Plan, draw_plan
+from fencelock.cluster.simulation.promise import promise_of
+from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.workload import Rested
 
 SEEDS = 10
 SEEDS_FOR_A_MUTANT = 20

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.cluster.storage.error import JournalDamagedError, JournalFailedError
-from holdfast.cluster.storage.folder import CHUNK_BYTES, segment_path
-from holdfast.cluster.storage.journal import Journal
-from holdfast.cluster.storage.record import HEADER_BYTES, Entry
+from fencelock.cluster.storage.error import JournalDamagedError, JournalFailedError
+from fencelock.cluster.storage.folder import CHUNK_BYTES, segment_path
+from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.storage.record import HEADER_BYTES, Entry
 
 SMALL = 2_000
 """Length of a segment here (bytes)."""

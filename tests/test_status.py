@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.actors.lock.message import Absence, Contender, LockStatus, NodeStatus
-from holdfast.actors.lock.self_report import Counted
-from holdfast.cluster.cli.status import headline, locks_seen, locks_table, nodes_table
-from holdfast.cluster.cli.wording import as_plain, duration, in_full, person
+from fencelock.actors.lock.message import Absence, Contender, LockStatus, NodeStatus
+from fencelock.actors.lock.self_report import Counted
+from fencelock.cluster.cli.status import headline, locks_seen, locks_table, nodes_table
+from fencelock.cluster.cli.wording import as_plain, duration, in_full, person
 
 NODE = NodeStatus(
     node="n1",

@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.actors.lock.command import (
+from fencelock.actors.lock.command import (
     AcquireLock,
     CancelWait,
     OpenSession,
     ReleaseLock,
 )
-from holdfast.actors.lock.outcome import Denied, Freed, Held, Outcome, Queued
-from holdfast.actors.lock.report import HolderSeen
-from holdfast.actors.lock.table import LockTable
+from fencelock.actors.lock.outcome import Denied, Freed, Held, Outcome, Queued
+from fencelock.actors.lock.report import HolderSeen
+from fencelock.actors.lock.table import LockTable
 
 
 def word(outcome: Outcome) -> str:

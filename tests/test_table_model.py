@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.actors.lock import operation, table_snapshot
-from holdfast.actors.lock.command import CloseReason, ReleaseLock
-from holdfast.actors.lock.outcome import Denial, Outcome
-from holdfast.actors.lock.session import Session, Sessions
-from holdfast.actors.lock.table_state import TableState
-from holdfast.cluster.simulation.table_play import Step, play, steps_of
+from fencelock.actors.lock import operation, table_snapshot
+from fencelock.actors.lock.command import CloseReason, ReleaseLock
+from fencelock.actors.lock.outcome import Denial, Outcome
+from fencelock.actors.lock.session import Session, Sessions
+from fencelock.actors.lock.table_state import TableState
+from fencelock.cluster.simulation.table_play import Step, play, steps_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 19), *[st.integers(0, 63)] * 5), max_size=60))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.lock.command import (
+from fencelock.actors.lock.command import (
     AcquireLock,
     CloseReason,
     CloseSession,
@@ -22,10 +22,10 @@ from holdfast.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from holdfast.actors.lock.outcome import Denial, Denied, Freed, Held
-from holdfast.actors.lock.table import LockTable
-from holdfast.actors.lock.table_record import ClaimantRecord, TablePart, WaitRecord
-from holdfast.transport.wire import decode, encode
+from fencelock.actors.lock.outcome import Denial, Denied, Freed, Held
+from fencelock.actors.lock.table import LockTable
+from fencelock.actors.lock.table_record import ClaimantRecord, TablePart, WaitRecord
+from fencelock.transport.wire import decode, encode
 
 PART_BYTES_MAX = 256 * 1024
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.actors.client.gate import SILENCE_MS, Probing
-from holdfast.actors.client.pacing import RETRY_MS
-from holdfast.actors.paxos.config import BEAT_MS, ELECTION_MS, LEASE_MS
-from holdfast.actors.paxos.scout import SCOUT_RESEND_MS
-from holdfast.actors.timing import TIMING, Timing
+from fencelock.actors.client.gate import SILENCE_MS, Probing
+from fencelock.actors.client.pacing import RETRY_MS
+from fencelock.actors.paxos.config import BEAT_MS, ELECTION_MS, LEASE_MS
+from fencelock.actors.paxos.scout import SCOUT_RESEND_MS
+from fencelock.actors.timing import TIMING, Timing
 
 
 def test_nodes_and_clients_take_their_times_from_one_place() -> None:

@@ -20,13 +20,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast.actors
-from holdfast.actors.lock.message import Acquire, Granted, LockStatus, Refused
-from holdfast.actors.message import REGISTRY, Message, message
-from holdfast.transport.frame import MalformedFrameError
-from holdfast.transport.refusal import Rejected
-from holdfast.transport.schema import schema_of
-from holdfast.transport.wire import FRAME_BYTES_MAX, FrameTooLargeError, decode, encode
+import fencelock.actors
+from fencelock.actors.lock.message import Acquire, Granted, LockStatus, Refused
+from fencelock.actors.message import REGISTRY, Message, message
+from fencelock.transport.frame import MalformedFrameError
+from fencelock.transport.refusal import Rejected
+from fencelock.transport.schema import schema_of
+from fencelock.transport.wire import FRAME_BYTES_MAX, FrameTooLargeError, decode, encode
 
 PINS = Path(__file__).with_name("wire_pins.txt")
 _SAMPLES: dict[type, Any] = {int: 7, str: "word", bytes: b"\x00\xff", bool: True}
@@ -40,9 +40,9 @@ _VALUES: dict[type, st.SearchStrategy[Any]] = {
 
 def declared() -> list[type[Message]]:
     """Return every message of the package, by tag: those of tests and simulations are left out."""
-    for module in pkgutil.walk_packages(holdfast.actors.__path__, "holdfast.actors."):
+    for module in pkgutil.walk_packages(fencelock.actors.__path__, "fencelock.actors."):
         importlib.import_module(module.name)
-    homes = ("holdfast.actors.", "holdfast.transport.")
+    homes = ("fencelock.actors.", "fencelock.transport.")
     ours = [cls for cls in REGISTRY.values() if cls.__module__.startswith(homes)]
     return sorted(ours, key=lambda cls: cls.TAG)
 

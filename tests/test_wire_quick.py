@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.actors.lock.command import AcquireLock, KeepSession, OpenSession
-from holdfast.actors.lock.message import Granted
-from holdfast.actors.making import maker
-from holdfast.actors.message import Message
-from holdfast.actors.paxos.message import Batch
-from holdfast.cluster.lock_machine import LockMachine
-from holdfast.transport.cbor import DEPTH_MAX, MalformedFrameError, dump, load, load_each
-from holdfast.transport.wire import encode, pack
+from fencelock.actors.lock.command import AcquireLock, KeepSession, OpenSession
+from fencelock.actors.lock.message import Granted
+from fencelock.actors.making import maker
+from fencelock.actors.message import Message
+from fencelock.actors.paxos.message import Batch
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.transport.cbor import DEPTH_MAX, MalformedFrameError, dump, load, load_each
+from fencelock.transport.wire import encode, pack
 
 BORDERS = sorted(
     sign * ((1 << bits) + by) for bits in (0, 3, 5, 8, 16, 32, 62) for by in (-1, 0, 1)
     for sign in (1, -1)
 )  # fmt: skip
 LENGTHS = (0, 1, 23, 24, 255, 256, 257, 70_000)
-MARK = b"holdfast-command"
+MARK = b"fencelock-command"
 
 
 @pytest.mark.parametrize("number", [*BORDERS, 23, 24, (1 << 63) - 1, -(1 << 63)])

@@ -6,16 +6,16 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from holdfast.actors.message import Address, address_of, node_of, role_of
-from holdfast.transport.bounds import (
+from fencelock.actors.message import Address, address_of, node_of, role_of
+from fencelock.transport.bounds import (
     CLIENT_BYTES_MAX,
     CLIENT_ENVELOPES_MAX,
     SMALL_BYTES,
     has_few_arrays,
 )
-from holdfast.transport.cbor import INT_MAX, UndecodableError, load
-from holdfast.transport.compiled import Unpack
-from holdfast.transport.frame import (
+from fencelock.transport.cbor import INT_MAX, UndecodableError, load
+from fencelock.transport.compiled import Unpack
+from fencelock.transport.frame import (
     ENVELOPES_MAX,
     FRAME_BYTES_MAX,
     USUAL_START,
@@ -29,9 +29,9 @@ from holdfast.transport.frame import (
     frame_of,
     open_frame,
 )
-from holdfast.transport.name import ANY_NODE, NAMES_KEPT, check_node
-from holdfast.transport.refusal import Mismatch, Rejected
-from holdfast.transport.schema import ENVELOPE_HEAD_ITEMS, schema_of
+from fencelock.transport.name import ANY_NODE, NAMES_KEPT, check_node
+from fencelock.transport.refusal import Mismatch, Rejected
+from fencelock.transport.schema import ENVELOPE_HEAD_ITEMS, schema_of
 
 _NOBODY: object = object()
 """Unlike everything that arrives."""

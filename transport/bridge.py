@@ -7,17 +7,17 @@ from collections.abc import Callable, Collection, Mapping
 
 import zmq
 
-from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
-from holdfast.transport.admission import Admission
-from holdfast.transport.bounds import CLIENT_BYTES_MAX
-from holdfast.transport.descriptors import CONNECTIONS_MAX
-from holdfast.transport.doorbell import Doorbell
-from holdfast.transport.frame import Frame, FrameTooLargeError, encode_frame
-from holdfast.transport.link import Link
-from holdfast.transport.listener import Arrival, Listener
-from holdfast.transport.name import check_cluster, check_node
-from holdfast.transport.poller import Poller
-from holdfast.transport.sockets import (
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.transport.admission import Admission
+from fencelock.transport.bounds import CLIENT_BYTES_MAX
+from fencelock.transport.descriptors import CONNECTIONS_MAX
+from fencelock.transport.doorbell import Doorbell
+from fencelock.transport.frame import Frame, FrameTooLargeError, encode_frame
+from fencelock.transport.link import Link
+from fencelock.transport.listener import Arrival, Listener
+from fencelock.transport.name import check_cluster, check_node
+from fencelock.transport.poller import Poller
+from fencelock.transport.sockets import (
     NOBLOCK,
     Socket,
     discard_parts,

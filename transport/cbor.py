@@ -82,7 +82,7 @@ def load(data: bytes) -> Any:
     return value
 
 
-_MARK = b"holdfast-command"
+_MARK = b"fencelock-command"
 """It cannot overlap itself, since it has its first letter once."""
 _MARKED = dump(_MARK)
 

@@ -2,7 +2,7 @@
 
 What a class needs is known when it is declared: which fields, of which types. So the checks
 of all its fields become one expression, as somebody would write it by hand for each class.
-Whatever does not pass it goes the long way (`holdfast.transport.schema`), which finds out
+Whatever does not pass it goes the long way (`fencelock.transport.schema`), which finds out
 what is wrong and says so. The text is made of field names and constants of this module and
 never of anything that arrives.
 """
@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, cast
 
-from holdfast.actors.message import Message
-from holdfast.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, dump
+from fencelock.actors.message import Message
+from fencelock.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, dump
 
 Pack = Callable[[Any], list[Any]]
 Unpack = Callable[[list[Any]], Any]

@@ -21,7 +21,7 @@ import zmq
 from loguru import logger
 from zmq.utils.monitor import parse_monitor_message
 
-from holdfast.transport.sockets import HANDSHAKE_MS, NOBLOCK, Socket
+from fencelock.transport.sockets import HANDSHAKE_MS, NOBLOCK, Socket
 
 SILENT_S = HANDSHAKE_MS / 1000
 """A connection that has sent nothing for so long, and never a frame, is closed (s)."""

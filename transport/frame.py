@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from holdfast.actors.message import Address, Message, address_of
-from holdfast.transport.cbor import (
+from fencelock.actors.message import Address, Message, address_of
+from fencelock.transport.cbor import (
     FRAME_BYTES_MAX,
     INT_MAX,
     FrameTooLargeError,
@@ -22,10 +22,10 @@ from holdfast.transport.cbor import (
     load,
     shown,
 )
-from holdfast.transport.compiled import number_bytes
-from holdfast.transport.name import ANY_NODE, NAMES_KEPT, check_address, check_cluster
-from holdfast.transport.schema import ENVELOPE_HEAD_ITEMS, array, schema_of
-from holdfast.transport.wire import encode, unpack
+from fencelock.transport.compiled import number_bytes
+from fencelock.transport.name import ANY_NODE, NAMES_KEPT, check_address, check_cluster
+from fencelock.transport.schema import ENVELOPE_HEAD_ITEMS, array, schema_of
+from fencelock.transport.wire import encode, unpack
 
 __all__ = [
     "ENVELOPES_MAX",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
-from holdfast.transport.bounds import CLIENT_BYTES_MAX
-from holdfast.transport.frame import Frame
+from fencelock.transport.bounds import CLIENT_BYTES_MAX
+from fencelock.transport.frame import Frame
 
 CLIENT_FRAMES_MAX = 256
 """Frames of one client that wait; more are dropped, and the client sends again."""

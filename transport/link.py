@@ -5,8 +5,8 @@ from __future__ import annotations
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
-from holdfast.transport.sockets import LINK_EVENTS, Socket, close_socket, connected_dealer
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.transport.sockets import LINK_EVENTS, Socket, close_socket, connected_dealer
 
 LinkEvent = LinkUp | LinkDown | LinkRefused
 

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import zmq
 
-from holdfast.transport.admission import Admission, Dropped, link_of
-from holdfast.transport.bounds import CLIENT_BYTES_MAX
-from holdfast.transport.clients import Clients
-from holdfast.transport.connections import Connections
-from holdfast.transport.frame import FRAME_BYTES_MAX, Frame, encode_frame
-from holdfast.transport.guests import Guests, Waiting
-from holdfast.transport.poller import Poller
-from holdfast.transport.sockets import (
+from fencelock.transport.admission import Admission, Dropped, link_of
+from fencelock.transport.bounds import CLIENT_BYTES_MAX
+from fencelock.transport.clients import Clients
+from fencelock.transport.connections import Connections
+from fencelock.transport.frame import FRAME_BYTES_MAX, Frame, encode_frame
+from fencelock.transport.guests import Guests, Waiting
+from fencelock.transport.poller import Poller
+from fencelock.transport.sockets import (
     NOBLOCK,
     NOBLOCK_MORE,
     Socket,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.actors.lock.name import forbidden_in, is_allowed
-from holdfast.transport.cbor import shown
+from fencelock.actors.lock.name import forbidden_in, is_allowed
+from fencelock.transport.cbor import shown
 
 CLUSTER_BYTES_MAX = 128
 """A cluster's id is a name an operator types."""

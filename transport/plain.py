@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, shown
-from holdfast.transport.compiled import Codec
+from fencelock.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, shown
+from fencelock.transport.compiled import Codec
 
 
 def _check_int(value: Any) -> Any:

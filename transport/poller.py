@@ -15,7 +15,7 @@ import os
 import select
 from time import perf_counter_ns
 
-from holdfast.transport.sockets import Socket, has_news
+from fencelock.transport.sockets import Socket, has_news
 
 SPIN_NS = 300_000
 """How long a process that has nothing else to do looks before it sleeps (ns). To be woken on a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from holdfast.actors.message import Message, message
+from fencelock.actors.message import Message, message
 
 
 class Mismatch(IntEnum):

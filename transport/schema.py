@@ -19,9 +19,9 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
-from holdfast.actors.message import REGISTRY, Message
-from holdfast.transport.cbor import MalformedFrameError, array_head, dump, shown
-from holdfast.transport.compiled import (
+from fencelock.actors.message import REGISTRY, Message
+from fencelock.transport.cbor import MalformedFrameError, array_head, dump, shown
+from fencelock.transport.compiled import (
     Codec,
     Step,
     Way,
@@ -30,7 +30,7 @@ from holdfast.transport.compiled import (
     short_unpack,
     short_write,
 )
-from holdfast.transport.plain import PLAIN, SIMPLE
+from fencelock.transport.plain import PLAIN, SIMPLE
 
 ENVELOPE_HEAD_ITEMS = 2
 """Items of an envelope before the tag."""

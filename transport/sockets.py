@@ -7,8 +7,8 @@ from typing import TypeAlias
 import zmq
 from zmq.backend import Socket as BareSocket
 
-from holdfast.actors.error import ConfigError
-from holdfast.transport.frame import FRAME_BYTES_MAX
+from fencelock.actors.error import ConfigError
+from fencelock.transport.frame import FRAME_BYTES_MAX
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 

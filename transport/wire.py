@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.actors.message import REGISTRY, Message
-from holdfast.transport.cbor import (
+from fencelock.actors.message import REGISTRY, Message
+from fencelock.transport.cbor import (
     FRAME_BYTES_MAX,
     FrameTooLargeError,
     MalformedFrameError,
     load,
 )
-from holdfast.transport.schema import array, schema_of, tag_of
+from fencelock.transport.schema import array, schema_of, tag_of
 
 __all__ = [
     "FRAME_BYTES_MAX",

@@ -6,12 +6,12 @@ import heapq
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.actors.bakery.config import later
-from holdfast.actors.bakery.door_message import Error, Locked, LockFailed
-from holdfast.actors.bakery.entry import Entry, Key
-from holdfast.actors.bakery.ticket import Ticket, Who
-from holdfast.actors.effect import Send
-from holdfast.actors.message import Instant
+from fencelock.actors.bakery.config import later
+from fencelock.actors.bakery.door_message import Error, Locked, LockFailed
+from fencelock.actors.bakery.entry import Entry, Key
+from fencelock.actors.bakery.ticket import Ticket, Who
+from fencelock.actors.effect import Send
+from fencelock.actors.message import Instant
 
 STALE_MAX = 1_000
 """So much more is on the list of what is due than is owned, twice, before it is cleared up."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bakery import door_wording as words
-from holdfast.actors.bakery import telling
-from holdfast.actors.bakery.asking import Asking
-from holdfast.actors.bakery.config import leader_of, quorum
-from holdfast.actors.bakery.door_message import (
+from fencelock.actors.bakery import door_wording as words
+from fencelock.actors.bakery import telling
+from fencelock.actors.bakery.asking import Asking
+from fencelock.actors.bakery.config import leader_of, quorum
+from fencelock.actors.bakery.door_message import (
     Expired,
     Locked,
     LockFailed,
@@ -16,12 +16,12 @@ from holdfast.actors.bakery.door_message import (
     Unlocked,
     Unlocking,
 )
-from holdfast.actors.bakery.errand import Errand, Errands, Kind, Name
-from holdfast.actors.bakery.guest import Guests
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.message import Acquire, Cancel, Inspect, Release
-from holdfast.actors.lock.session_message import End, Renew
-from holdfast.actors.message import Address, Instant, node_of
+from fencelock.actors.bakery.errand import Errand, Errands, Kind, Name
+from fencelock.actors.bakery.guest import Guests
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.message import Acquire, Cancel, Inspect, Release
+from fencelock.actors.lock.session_message import End, Renew
+from fencelock.actors.message import Address, Instant, node_of
 
 FromLeader = Locked | LockFailed | Unlocked | NotLeading | Unlocking | Expired | Prolonged | Peeked
 

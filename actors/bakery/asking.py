@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.actors.bakery import door_wording as words
-from holdfast.actors.bakery.config import Terms, later
-from holdfast.actors.bakery.door_message import Locked
-from holdfast.actors.bakery.errand import Asked, Errand, Errands, Kind, Name
-from holdfast.actors.bakery.ticket import Who
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.message import Acquire, Alive, Cancel, Inspect, Release
-from holdfast.actors.lock.session_message import End, Renew
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.bakery import door_wording as words
+from fencelock.actors.bakery.config import Terms, later
+from fencelock.actors.bakery.door_message import Locked
+from fencelock.actors.bakery.errand import Asked, Errand, Errands, Kind, Name
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.message import Acquire, Alive, Cancel, Inspect, Release
+from fencelock.actors.lock.session_message import End, Renew
+from fencelock.actors.message import Address, Instant
 
 TRY_MS = 1_000
 """How long a request that will not wait may take to learn that it must (ms)."""

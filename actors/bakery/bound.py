@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bakery.config import election_of, leader_of, majority
-from holdfast.actors.bakery.event import Raise, Serve
-from holdfast.actors.bakery.message import Seating, Vouch, Vouched
-from holdfast.actors.effect import Send
+from fencelock.actors.bakery.config import election_of, leader_of, majority
+from fencelock.actors.bakery.event import Raise, Serve
+from fencelock.actors.bakery.message import Seating, Vouch, Vouched
+from fencelock.actors.effect import Send
 
 
 class Bound:

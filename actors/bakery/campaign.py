@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.actors.bakery.choice import can_hand_over
-from holdfast.actors.bakery.config import TRUST_MS, majority, quorum, surely_over
-from holdfast.actors.bakery.event import Member
-from holdfast.actors.bakery.message import NOBODY, Chosen, Lead, Merged, Promised, Propose, Seating
-from holdfast.actors.message import NS_PER_MS, Instant, ms_between
+from fencelock.actors.bakery.choice import can_hand_over
+from fencelock.actors.bakery.config import TRUST_MS, majority, quorum, surely_over
+from fencelock.actors.bakery.event import Member
+from fencelock.actors.bakery.message import NOBODY, Chosen, Lead, Merged, Promised, Propose, Seating
+from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 
 PHASE_MS = 1_000
 """A phase that takes longer is given up (ms): whom it waits for is gone, or another proposes."""

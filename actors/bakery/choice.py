@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.actors.bakery.config import (
+from fencelock.actors.bakery.config import (
     LEADERS_MAX,
     OFF,
     exports_needed,
     majority,
     quorum,
 )
-from holdfast.actors.bakery.event import Member
-from holdfast.actors.bakery.message import Chosen, Seating
+from fencelock.actors.bakery.event import Member
+from fencelock.actors.bakery.message import Chosen, Seating
 
 
 class Identity(NamedTuple):

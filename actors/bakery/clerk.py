@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.actors.bakery.agenda import Step, locked
-from holdfast.actors.bakery.config import Terms, election_of, later
-from holdfast.actors.bakery.course import Courses
-from holdfast.actors.bakery.door_message import (
+from fencelock.actors.bakery.agenda import Step, locked
+from fencelock.actors.bakery.config import Terms, election_of, later
+from fencelock.actors.bakery.course import Courses
+from fencelock.actors.bakery.door_message import (
     Lock,
     NotLeading,
     Peek,
@@ -16,16 +16,16 @@ from holdfast.actors.bakery.door_message import (
     UnlockAll,
     Unlocked,
 )
-from holdfast.actors.bakery.ending import Endings, not_held_here
-from holdfast.actors.bakery.entry import Key
-from holdfast.actors.bakery.event import Raise
-from holdfast.actors.bakery.message import Chosen
-from holdfast.actors.bakery.reception import problem_of
-from holdfast.actors.bakery.step_message import DropTicket, TicketDropped
-from holdfast.actors.bakery.ticket import Who
-from holdfast.actors.bakery.wording import peeked
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.bakery.ending import Endings, not_held_here
+from fencelock.actors.bakery.entry import Key
+from fencelock.actors.bakery.event import Raise
+from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.reception import problem_of
+from fencelock.actors.bakery.step_message import DropTicket, TicketDropped
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.wording import peeked
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import Address, Instant
 
 FromDoor = Lock | Unlock | UnlockAll | Prolong | Peek
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 
 LEADERS_MAX = 3
 """As in the source: three leaders agree by two, and survive the loss of one."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bakery.agenda import Agenda, Course, Step, failed, locked, warn_at
-from holdfast.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, election_of, later
-from holdfast.actors.bakery.door_message import Error, Lock
-from holdfast.actors.bakery.entry import Entry, Phase
-from holdfast.actors.bakery.event import Raise
-from holdfast.actors.bakery.office import Office
-from holdfast.actors.bakery.step_message import (
+from fencelock.actors.bakery.agenda import Agenda, Course, Step, failed, locked, warn_at
+from fencelock.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, election_of, later
+from fencelock.actors.bakery.door_message import Error, Lock
+from fencelock.actors.bakery.entry import Entry, Phase
+from fencelock.actors.bakery.event import Raise
+from fencelock.actors.bakery.office import Office
+from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
     DropTicket,
@@ -16,8 +16,8 @@ from holdfast.actors.bakery.step_message import (
     MaxTicket,
     Yield,
 )
-from holdfast.actors.bakery.table import Table
-from holdfast.actors.bakery.ticket import (
+from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
     Ticket,
     Turn,
@@ -25,9 +25,9 @@ from holdfast.actors.bakery.ticket import (
     epoch_of,
     pack_fence,
 )
-from holdfast.actors.bakery.wording import ended_before, in_the_way
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.message import Address, Instant, ms_between
+from fencelock.actors.bakery.wording import ended_before, in_the_way
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import Address, Instant, ms_between
 
 
 class Courses:

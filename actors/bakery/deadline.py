@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bakery.agenda import Course, Step, warn_at
-from holdfast.actors.bakery.config import RESEND_MS, later
-from holdfast.actors.bakery.course import Courses
-from holdfast.actors.bakery.door_message import Expired, Unlocking
-from holdfast.actors.bakery.entry import Phase
-from holdfast.actors.bakery.step_message import AddTicket
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.message import Instant, ms_between
+from fencelock.actors.bakery.agenda import Course, Step, warn_at
+from fencelock.actors.bakery.config import RESEND_MS, later
+from fencelock.actors.bakery.course import Courses
+from fencelock.actors.bakery.door_message import Expired, Unlocking
+from fencelock.actors.bakery.entry import Phase
+from fencelock.actors.bakery.step_message import AddTicket
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import Instant, ms_between
 
 DOOR_SILENT_MS = 10_000
 """A waiting request that its door did not repeat for so long is dropped: nobody waits (ms)."""

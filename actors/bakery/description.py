@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.actors.bakery.errand import Errands, Kind
-from holdfast.actors.bakery.event import Readiness, Tally
-from holdfast.actors.effect import Effect, Send
-from holdfast.actors.lock.backend import Reported
-from holdfast.actors.lock.message import Contender, Describe, LockStatus, NodeStatus
-from holdfast.actors.lock.self_report import Elected, MemberSeen
-from holdfast.actors.message import Address, Instant, ms_between
+from fencelock.actors.bakery.errand import Errands, Kind
+from fencelock.actors.bakery.event import Readiness, Tally
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.lock.backend import Reported
+from fencelock.actors.lock.message import Contender, Describe, LockStatus, NodeStatus
+from fencelock.actors.lock.self_report import Elected, MemberSeen
+from fencelock.actors.message import Address, Instant, ms_between
 
 LOCKS_SHOWN_MAX = 200
 """Locks that one `NodeStatus` tells of: 200 KiB with the longest names."""

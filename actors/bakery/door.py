@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from holdfast.actors.bakery import door_wording as words
-from holdfast.actors.bakery import telling
-from holdfast.actors.bakery.answering import Answering, FromLeader
-from holdfast.actors.bakery.asking import ANSWER_MS, Asking
-from holdfast.actors.bakery.config import SILENT_MS, Terms, leader_of
-from holdfast.actors.bakery.description import describe
-from holdfast.actors.bakery.door_message import (
+from fencelock.actors.bakery import door_wording as words
+from fencelock.actors.bakery import telling
+from fencelock.actors.bakery.answering import Answering, FromLeader
+from fencelock.actors.bakery.asking import ANSWER_MS, Asking
+from fencelock.actors.bakery.config import SILENT_MS, Terms, leader_of
+from fencelock.actors.bakery.description import describe
+from fencelock.actors.bakery.door_message import (
     Expired,
     Locked,
     LockFailed,
@@ -21,17 +21,17 @@ from holdfast.actors.bakery.door_message import (
     Unlocked,
     Unlocking,
 )
-from holdfast.actors.bakery.errand import Errands, Kind
-from holdfast.actors.bakery.event import DoorDue, ListTickets, Readiness, Tally
-from holdfast.actors.bakery.guest import Guests
-from holdfast.actors.bakery.ticket import Who
-from holdfast.actors.bakery.watching import Watchers
-from holdfast.actors.bootstrap_message import VotingStatus
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.lock.backend import Report, Reported
-from holdfast.actors.lock.cluster_message import Watch
-from holdfast.actors.lock.description import has_room
-from holdfast.actors.lock.message import (
+from fencelock.actors.bakery.errand import Errands, Kind
+from fencelock.actors.bakery.event import DoorDue, ListTickets, Readiness, Tally
+from fencelock.actors.bakery.guest import Guests
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.watching import Watchers
+from fencelock.actors.bootstrap_message import VotingStatus
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.lock.backend import Report, Reported
+from fencelock.actors.lock.cluster_message import Watch
+from fencelock.actors.lock.description import has_room
+from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
     Cancel,
@@ -41,10 +41,10 @@ from holdfast.actors.lock.message import (
     Reason,
     Release,
 )
-from holdfast.actors.lock.probe_message import Probe, ProbeReply
-from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open, Opened, Renew
-from holdfast.actors.message import Address, Instant, address_of, ms_between
-from holdfast.actors.role import Host, Role
+from fencelock.actors.lock.probe_message import Probe, ProbeReply
+from fencelock.actors.lock.session_message import End, Evict, ListLocks, Open, Opened, Renew
+from fencelock.actors.message import Address, Instant, address_of, ms_between
+from fencelock.actors.role import Host, Role
 
 if TYPE_CHECKING:
     from random import Random

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from holdfast.actors.bakery.ticket import Who
-from holdfast.actors.lock.message import Contender
-from holdfast.actors.message import Message, message
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.lock.message import Contender
+from fencelock.actors.message import Message, message
 
 
 class Error(IntEnum):

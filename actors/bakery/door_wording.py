@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bakery.config import Terms
-from holdfast.actors.bakery.door_message import (
+from fencelock.actors.bakery.config import Terms
+from fencelock.actors.bakery.door_message import (
     Error,
     LockFailed,
 )
-from holdfast.actors.bakery.errand import Errand, Kind
-from holdfast.actors.bakery.event import Readiness
-from holdfast.actors.bakery.ticket import TERM_MS_MAX
-from holdfast.actors.effect import Effect, Send
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.checking import no_bounded_reads
-from holdfast.actors.lock.message import (
+from fencelock.actors.bakery.errand import Errand, Kind
+from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.bakery.ticket import TERM_MS_MAX
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.checking import no_bounded_reads
+from fencelock.actors.lock.message import (
     Acquire,
     Cancel,
     Inspect,
@@ -22,7 +22,7 @@ from holdfast.actors.lock.message import (
     Refused,
     Release,
 )
-from holdfast.actors.lock.name import (
+from fencelock.actors.lock.name import (
     OWNER_BYTES_MAX,
     check_lock_name,
     check_new_lock_name,
@@ -30,14 +30,14 @@ from holdfast.actors.lock.name import (
     check_request,
     check_wait,
 )
-from holdfast.actors.lock.session_message import (
+from fencelock.actors.lock.session_message import (
     End,
     Evict,
     ListLocks,
     Open,
     Renew,
 )
-from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 
 REASONS = {
     Error.TIMED_OUT: Reason.TIMED_OUT,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.actors.bakery.bound import Bound
-from holdfast.actors.bakery.campaign import Campaign, Phase
-from holdfast.actors.bakery.choice import choose
-from holdfast.actors.bakery.config import (
+from fencelock.actors.bakery.bound import Bound
+from fencelock.actors.bakery.campaign import Campaign, Phase
+from fencelock.actors.bakery.choice import choose
+from fencelock.actors.bakery.config import (
     Voting,
     door_of,
     election_of,
@@ -17,7 +17,7 @@ from holdfast.actors.bakery.config import (
     majority,
     status_of,
 )
-from holdfast.actors.bakery.event import (
+from fencelock.actors.bakery.event import (
     CampaignDue,
     Member,
     Raise,
@@ -26,7 +26,7 @@ from holdfast.actors.bakery.event import (
     Serve,
     Standing,
 )
-from holdfast.actors.bakery.message import (
+from fencelock.actors.bakery.message import (
     EPOCH_MAX,
     Install,
     Merged,
@@ -37,13 +37,13 @@ from holdfast.actors.bakery.message import (
     Vouch,
     Vouched,
 )
-from holdfast.actors.bakery.pledge import Pledges, sound_proposal
-from holdfast.actors.bakery.reason import readiness
-from holdfast.actors.bakery.rivalry import Rivalry
-from holdfast.actors.bootstrap_message import StopVoting
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
-from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
-from holdfast.actors.role import Host, Role
+from fencelock.actors.bakery.pledge import Pledges, sound_proposal
+from fencelock.actors.bakery.reason import readiness
+from fencelock.actors.bakery.rivalry import Rivalry
+from fencelock.actors.bootstrap_message import StopVoting
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
+from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.role import Host, Role
 
 if TYPE_CHECKING:
     from random import Random

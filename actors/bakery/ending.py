@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from holdfast.actors.bakery.config import RESEND_MS, later
-from holdfast.actors.bakery.door_message import Prolong, Prolonged, Unlock, Unlocked
-from holdfast.actors.bakery.entry import Entry, Phase
-from holdfast.actors.bakery.office import Office
-from holdfast.actors.bakery.step_message import DropTicket, Extend, Extended, TicketDropped
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.bakery.config import RESEND_MS, later
+from fencelock.actors.bakery.door_message import Prolong, Prolonged, Unlock, Unlocked
+from fencelock.actors.bakery.entry import Entry, Phase
+from fencelock.actors.bakery.office import Office
+from fencelock.actors.bakery.step_message import DropTicket, Extend, Extended, TicketDropped
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import Address, Instant
 
 TRIES_MAX = 20
 """How often a leader that does not answer is told of a drop; a lease ends by itself."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from holdfast.actors.bakery.ticket import Ticket, Who
-from holdfast.actors.message import Instant
+from fencelock.actors.bakery.ticket import Ticket, Who
+from fencelock.actors.message import Instant
 
 
 class Phase(Enum):

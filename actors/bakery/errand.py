@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.actors.bakery.config import exports_needed, later, leader_of
-from holdfast.actors.bakery.door_message import Lock, Peek, Prolong, Unlock, UnlockAll
-from holdfast.actors.bakery.event import Readiness
-from holdfast.actors.bakery.ticket import Who
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.message import Acquire, Cancel, Inspect, Release
-from holdfast.actors.lock.session_message import End, Renew
-from holdfast.actors.message import Address, Instant, ms_between
+from fencelock.actors.bakery.config import exports_needed, later, leader_of
+from fencelock.actors.bakery.door_message import Lock, Peek, Prolong, Unlock, UnlockAll
+from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.message import Acquire, Cancel, Inspect, Release
+from fencelock.actors.lock.session_message import End, Renew
+from fencelock.actors.message import Address, Instant, ms_between
 
 if TYPE_CHECKING:
     from random import Random

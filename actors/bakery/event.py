@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.bakery.message import Chosen, Seating
-from holdfast.actors.bakery.ticket import Who
-from holdfast.actors.lock.message import LockStatus
-from holdfast.actors.message import Instant, Local, Timer, local, timer
+from fencelock.actors.bakery.message import Chosen, Seating
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.lock.message import LockStatus
+from fencelock.actors.message import Instant, Local, Timer, local, timer
 
 
 class Member(NamedTuple):

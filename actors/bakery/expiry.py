@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 
-from holdfast.actors.bakery.entry import Entry
-from holdfast.actors.message import NS_PER_MS, Instant
+from fencelock.actors.bakery.entry import Entry
+from fencelock.actors.message import NS_PER_MS, Instant
 
 SHELF_NS = 1_000 * NS_PER_MS
 """What is over within the same second is on one shelf (ns)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from holdfast.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.message import Address, Instant, ms_between, node_of
 
 GUESTS_MAX = 100_000
 """Sessions that a door knows; the one silent for longest is forgotten for a new one."""

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.actors.bakery.config import COPY_MS, exports_needed, later, leader_of
-from holdfast.actors.bakery.entry import Entry, Key, Phase
-from holdfast.actors.bakery.message import Export, Lead, Table
-from holdfast.actors.bakery.table import Table as Tickets
-from holdfast.actors.bakery.ticket import LEASE_MS_MAX, End, Record, epoch_of, fits, is_fence, names
-from holdfast.actors.effect import Effect, Send
-from holdfast.actors.message import Address, Instant, ms_between
+from fencelock.actors.bakery.config import COPY_MS, exports_needed, later, leader_of
+from fencelock.actors.bakery.entry import Entry, Key, Phase
+from fencelock.actors.bakery.message import Export, Lead, Table
+from fencelock.actors.bakery.table import Table as Tickets
+from fencelock.actors.bakery.ticket import (
+    LEASE_MS_MAX,
+    End,
+    Record,
+    epoch_of,
+    fits,
+    is_fence,
+    names,
+)
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.message import Address, Instant, ms_between
 
 PART = 200
 """Tickets in one part: some 400 KiB with the longest names."""

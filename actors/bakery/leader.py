@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bakery.clerk import Clerk, FromDoor
-from holdfast.actors.bakery.config import (
+from fencelock.actors.bakery.clerk import Clerk, FromDoor
+from fencelock.actors.bakery.config import (
     RESEND_MS,
     Terms,
     door_of,
     leader_of,
 )
-from holdfast.actors.bakery.course import Courses
-from holdfast.actors.bakery.deadline import Deadlines
-from holdfast.actors.bakery.door_message import (
+from fencelock.actors.bakery.course import Courses
+from fencelock.actors.bakery.deadline import Deadlines
+from fencelock.actors.bakery.door_message import (
     Lock,
     Peek,
     Prolong,
     Unlock,
     UnlockAll,
 )
-from holdfast.actors.bakery.ending import Endings
-from holdfast.actors.bakery.event import ListTickets, Seen, Serve, StepDue, Tally, Trust
-from holdfast.actors.bakery.message import Export, Lead, Table
-from holdfast.actors.bakery.office import Office
-from holdfast.actors.bakery.step_message import (
+from fencelock.actors.bakery.ending import Endings
+from fencelock.actors.bakery.event import ListTickets, Seen, Serve, StepDue, Tally, Trust
+from fencelock.actors.bakery.message import Export, Lead, Table
+from fencelock.actors.bakery.office import Office
+from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
     DropTicket,
@@ -35,13 +35,13 @@ from holdfast.actors.bakery.step_message import (
     TicketDropped,
     Yield,
 )
-from holdfast.actors.bakery.succession import Succession
-from holdfast.actors.bakery.table import Table as Tickets
-from holdfast.actors.bakery.voting import Voting
-from holdfast.actors.bakery.wording import tickets_of
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import Address, Instant, ms_between, node_of
-from holdfast.actors.role import Host, Role
+from fencelock.actors.bakery.succession import Succession
+from fencelock.actors.bakery.table import Table as Tickets
+from fencelock.actors.bakery.voting import Voting
+from fencelock.actors.bakery.wording import tickets_of
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.role import Host, Role
 
 TICK_MS = 25
 """How exactly deadlines are kept (ms)."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.bakery.ticket import End, Record
-from holdfast.actors.message import Message, message
+from fencelock.actors.bakery.ticket import End, Record
+from fencelock.actors.message import Message, message
 
 EPOCH_MAX = (1 << 30) - 1
 """Epochs fit 30 bits, so that an epoch and a counter of 32 bits pack into a positive fence."""

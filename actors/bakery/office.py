@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.actors.bakery.config import TRUST_MS, leader_of, quorum
-from holdfast.actors.bakery.message import Chosen
-from holdfast.actors.effect import Observe, Send
-from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.bakery.config import TRUST_MS, leader_of, quorum
+from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.effect import Observe, Send
+from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 
 
 @dataclass(slots=True)

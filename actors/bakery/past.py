@@ -11,7 +11,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.actors.bakery.ticket import End, Ticket, Who
+from fencelock.actors.bakery.ticket import End, Ticket, Who
 
 REMEMBERED_MAX = 100_000
 """Owners whose requests that ended are remembered; the oldest go first."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.actors.bakery.config import LEADERS_MAX
-from holdfast.actors.bakery.message import (
+from fencelock.actors.bakery.config import LEADERS_MAX
+from fencelock.actors.bakery.message import (
     EPOCH_MAX,
     NOBODY,
     Chosen,
@@ -14,7 +14,7 @@ from holdfast.actors.bakery.message import (
     Propose,
     Seating,
 )
-from holdfast.actors.message import Instant, Message, ms_between
+from fencelock.actors.message import Instant, Message, ms_between
 
 
 @dataclass(slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.actors.bakery.choice import can_hand_over, choose
-from holdfast.actors.bakery.config import quorum
-from holdfast.actors.bakery.event import Member, Readiness
-from holdfast.actors.bakery.message import Seating
+from fencelock.actors.bakery.choice import can_hand_over, choose
+from fencelock.actors.bakery.config import quorum
+from fencelock.actors.bakery.event import Member, Readiness
+from fencelock.actors.bakery.message import Seating
 
 MS_PER_S = 1_000
 

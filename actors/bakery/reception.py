@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bakery.config import LEADERS_MAX, Terms
-from holdfast.actors.bakery.door_message import Error, Lock, LockFailed, Prolong, Unlock
-from holdfast.actors.bakery.table import Table
-from holdfast.actors.bakery.ticket import ADDRESS_BYTES_MAX, TERM_MS_MAX
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.name import OWNER_BYTES_MAX, check_lock_name, check_wait
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.bakery.config import LEADERS_MAX, Terms
+from fencelock.actors.bakery.door_message import Error, Lock, LockFailed, Prolong, Unlock
+from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.ticket import ADDRESS_BYTES_MAX, TERM_MS_MAX
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.name import OWNER_BYTES_MAX, check_lock_name, check_wait
+from fencelock.actors.message import Address, Instant
 
 TICKETS_MAX = 100_000
 """Tickets in one leader's table, everybody's: some 100 MB."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.actors.bakery.choice import living
-from holdfast.actors.bakery.config import later
-from holdfast.actors.message import Instant, ms_between
+from fencelock.actors.bakery.choice import living
+from fencelock.actors.bakery.config import later
+from fencelock.actors.message import Instant, ms_between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from holdfast.actors.bakery.event import Member
-    from holdfast.actors.bakery.message import Seating
+    from fencelock.actors.bakery.event import Member
+    from fencelock.actors.bakery.message import Seating
 
 BACKOFF_MS = 300
 """Over how long coordinators that outbid each other spread their next proposals (ms)."""

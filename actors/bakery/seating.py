@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.actors.bakery.config import (
+from fencelock.actors.bakery.config import (
     PRIORITY,
     Terms,
     Voting,
@@ -14,14 +14,14 @@ from holdfast.actors.bakery.config import (
     leader_of,
     status_of,
 )
-from holdfast.actors.bakery.door import Door
-from holdfast.actors.bakery.election import ElectionCoordinator
-from holdfast.actors.bakery.leader import Leader
-from holdfast.actors.bakery.status import ClusterStatus
-from holdfast.actors.bootstrap import Bootstrap, Voters, bootstrap_of, vote_id
-from holdfast.actors.bootstrap_message import GroupConfig
-from holdfast.actors.effect import Spawn
-from holdfast.actors.message import Message
+from fencelock.actors.bakery.door import Door
+from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bootstrap import Bootstrap, Voters, bootstrap_of, vote_id
+from fencelock.actors.bootstrap_message import GroupConfig
+from fencelock.actors.effect import Spawn
+from fencelock.actors.message import Message
 
 if TYPE_CHECKING:
     from random import Random

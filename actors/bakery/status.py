@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.actors.bakery.config import (
+from fencelock.actors.bakery.config import (
     BEAT_MS,
     LEADERS_MAX,
     OFF,
@@ -15,13 +15,13 @@ from holdfast.actors.bakery.config import (
     majority,
     status_of,
 )
-from holdfast.actors.bakery.event import BeatDue, Member, Seen, Serving, Standing, Trust
-from holdfast.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Seating
-from holdfast.actors.bootstrap_message import StopVoting
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.link import LinkDown
-from holdfast.actors.message import Address, Instant, ms_between, node_of
-from holdfast.actors.role import Host, Role
+from fencelock.actors.bakery.event import BeatDue, Member, Seen, Serving, Standing, Trust
+from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Seating
+from fencelock.actors.bootstrap_message import StopVoting
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.link import LinkDown
+from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.role import Host, Role
 
 NEVER = Instant(0)
 """Before anything a clock shows."""

@@ -6,8 +6,8 @@ ticket, and to which round or drop, it belongs, and counts once for whoever sent
 
 from __future__ import annotations
 
-from holdfast.actors.bakery.ticket import Ticket, Turn, Who
-from holdfast.actors.message import Message, message
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who
+from fencelock.actors.message import Message, message
 
 
 @message(0xB0)

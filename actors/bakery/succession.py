@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bakery.agenda import Step
-from holdfast.actors.bakery.config import election_of, leader_of, status_of
-from holdfast.actors.bakery.course import Courses
-from holdfast.actors.bakery.ending import Endings
-from holdfast.actors.bakery.entry import Entry, Phase
-from holdfast.actors.bakery.event import Serve, Serving
-from holdfast.actors.bakery.handover import Import, parts_of
-from holdfast.actors.bakery.message import Export, Lead, Merged, Table
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.bakery.agenda import Step
+from fencelock.actors.bakery.config import election_of, leader_of, status_of
+from fencelock.actors.bakery.course import Courses
+from fencelock.actors.bakery.ending import Endings
+from fencelock.actors.bakery.entry import Entry, Phase
+from fencelock.actors.bakery.event import Serve, Serving
+from fencelock.actors.bakery.handover import Import, parts_of
+from fencelock.actors.bakery.message import Export, Lead, Merged, Table
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import Address, Instant, ms_between, node_of
 
 
 class Succession:

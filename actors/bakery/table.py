@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.actors.bakery.config import later
-from holdfast.actors.bakery.entry import Entry, Key, Phase, is_named
-from holdfast.actors.bakery.expiry import Expiry
-from holdfast.actors.bakery.past import Past
-from holdfast.actors.bakery.ticket import Ticket, Turn, Who, counter_of
-from holdfast.actors.message import Instant
+from fencelock.actors.bakery.config import later
+from fencelock.actors.bakery.entry import Entry, Key, Phase, is_named
+from fencelock.actors.bakery.expiry import Expiry
+from fencelock.actors.bakery.past import Past
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who, counter_of
+from fencelock.actors.message import Instant
 
 COUNTED_MAX = 100_000
 """Locks whose counters are remembered; the oldest go first."""

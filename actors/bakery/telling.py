@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bakery import door_wording as words
-from holdfast.actors.bakery.door_message import (
+from fencelock.actors.bakery import door_wording as words
+from fencelock.actors.bakery.door_message import (
     Expired,
     Locked,
     Peeked,
     Prolonged,
     Unlocked,
 )
-from holdfast.actors.bakery.door_message import Unlocking as LeaderUnlocking
-from holdfast.actors.bakery.errand import Errand, Errands
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.message import (
+from fencelock.actors.bakery.door_message import Unlocking as LeaderUnlocking
+from fencelock.actors.bakery.errand import Errand, Errands
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Cancel,
@@ -24,9 +24,9 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import End, Ended, HoldLost, Renew, Renewed
-from holdfast.actors.lock.session_message import Unlocking as ClientUnlocking
-from holdfast.actors.message import Address
+from fencelock.actors.lock.session_message import End, Ended, HoldLost, Renew, Renewed
+from fencelock.actors.lock.session_message import Unlocking as ClientUnlocking
+from fencelock.actors.message import Address
 
 
 def alive(session: str, node: str, request: int, errands: Errands) -> Alive:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
-from holdfast.actors.message import Address
+from fencelock.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
+from fencelock.actors.message import Address
 
 COUNTER_BITS = 32
 COUNTER_MAX = (1 << COUNTER_BITS) - 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.actors.bakery.agenda import Course, Step
-from holdfast.actors.bakery.config import COPY_MS, later, leader_of
-from holdfast.actors.bakery.course import Courses
-from holdfast.actors.bakery.door_message import Error
-from holdfast.actors.bakery.entry import Entry, Key, Phase
-from holdfast.actors.bakery.office import Office
-from holdfast.actors.bakery.step_message import (
+from fencelock.actors.bakery.agenda import Course, Step
+from fencelock.actors.bakery.config import COPY_MS, later, leader_of
+from fencelock.actors.bakery.course import Courses
+from fencelock.actors.bakery.door_message import Error
+from fencelock.actors.bakery.entry import Entry, Key, Phase
+from fencelock.actors.bakery.office import Office
+from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
     DropTicket,
@@ -23,11 +23,11 @@ from holdfast.actors.bakery.step_message import (
     TicketDropped,
     Yield,
 )
-from holdfast.actors.bakery.table import Table
-from holdfast.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, is_fence, names
-from holdfast.actors.bakery.wording import ended_before
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.message import Instant, Message
+from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, is_fence, names
+from fencelock.actors.bakery.wording import ended_before
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import Instant, Message
 
 Asking = Entering | AddTicket | Yield | DropTicket | Extend
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from holdfast.actors.bakery.config import majority
-from holdfast.actors.bakery.event import Readiness
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
-from holdfast.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.bakery.config import majority
+from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.message import Address, Instant, ms_between, node_of
 
 WATCHERS_MAX = 10_000
 """Who waits at one door; who comes later takes the place of who asked longest ago."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from heapq import nsmallest
 
-from holdfast.actors.bakery.door_message import Peek, Peeked
-from holdfast.actors.bakery.entry import Entry, Phase
-from holdfast.actors.bakery.table import Table
-from holdfast.actors.bakery.ticket import Turn
-from holdfast.actors.lock.message import Contender, LockStatus
-from holdfast.actors.message import Instant, ms_between, node_of
+from fencelock.actors.bakery.door_message import Peek, Peeked
+from fencelock.actors.bakery.entry import Entry, Phase
+from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.ticket import Turn
+from fencelock.actors.lock.message import Contender, LockStatus
+from fencelock.actors.message import Instant, ms_between, node_of
 
 WAITERS_SHOWN_MAX = 100
 """How many waiters are told of one lock: 64 KiB with the longest names."""

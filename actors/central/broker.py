@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.actors.central.client import LockClient
-from holdfast.actors.central.message import (
+from fencelock.actors.central.client import LockClient
+from fencelock.actors.central.message import (
     EndSession,
     Free,
     FreeReply,
@@ -20,10 +20,10 @@ from holdfast.actors.central.message import (
     Settled,
     holder_fits,
 )
-from holdfast.actors.central.ticket import TICKETS_MAX, Ticket, given_by, glance_of
-from holdfast.actors.central.watch import ServerWatch
-from holdfast.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
-from holdfast.actors.lock.backend import (
+from fencelock.actors.central.ticket import TICKETS_MAX, Ticket, given_by, glance_of
+from fencelock.actors.central.watch import ServerWatch
+from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
+from fencelock.actors.lock.backend import (
     Doubt,
     EndHolds,
     Full,
@@ -35,8 +35,8 @@ from holdfast.actors.lock.backend import (
     Taken,
     Want,
 )
-from holdfast.actors.message import Address, Instant, address_of, ms_between, node_of
-from holdfast.actors.role import Host, Role
+from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
+from fencelock.actors.role import Host, Role
 
 if TYPE_CHECKING:
     from random import Random
@@ -83,7 +83,7 @@ class Broker(Role[Met]):
     for both.
 
     Args:
-        proxy: the role that speaks `holdfast.actors.lock.backend` with us.
+        proxy: the role that speaks `fencelock.actors.lock.backend` with us.
         server: where the `LockServer` is.
         boot: tells this life of the node from earlier ones.
         random: spreads the retransmissions.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.actors.central.message import (
+from fencelock.actors.central.message import (
     NUMBER_MAX,
     ClientRetransmit,
     Crowded,
@@ -18,10 +18,10 @@ from holdfast.actors.central.message import (
     Revoked,
     Settled,
 )
-from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.lock.backend import Full, Give, Got, Taken, Want
-from holdfast.actors.message import Address, Instant
-from holdfast.actors.role import Host, Role
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.lock.backend import Full, Give, Got, Taken, Want
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.role import Host, Role
 
 if TYPE_CHECKING:
     from random import Random

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.actors.central.message import (
+from fencelock.actors.central.message import (
     NUMBER_MAX,
     Crowded,
     EndSession,
@@ -25,7 +25,7 @@ from holdfast.actors.central.message import (
     lock_fits,
     words_fit,
 )
-from holdfast.actors.central.table import (
+from fencelock.actors.central.table import (
     ENDED_MAX,
     LOCKS_MAX,
     Ended,
@@ -38,10 +38,10 @@ from holdfast.actors.central.table import (
     remember,
     reply_to,
 )
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
-from holdfast.actors.lock.message import Contender
-from holdfast.actors.message import Address, Instant, Message, address_of, node_of
-from holdfast.actors.role import Host, Role
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
+from fencelock.actors.lock.message import Contender
+from fencelock.actors.message import Address, Instant, Message, address_of, node_of
+from fencelock.actors.role import Host, Role
 
 RECORDS_MAX = 1_000
 """Records after which the journal begins anew with the table, or four times as many as locks

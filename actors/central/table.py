@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from holdfast.actors.central.message import (
+from fencelock.actors.central.message import (
     Free,
     FreeReply,
     Held,
@@ -14,9 +14,9 @@ from holdfast.actors.central.message import (
     Revoked,
     SessionEnded,
 )
-from holdfast.actors.lock.backend import Freeing
-from holdfast.actors.lock.message import Contender
-from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.lock.backend import Freeing
+from fencelock.actors.lock.message import Contender
+from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 
 LOCKS_MAX = 100_000
 """Locks held at one time. An entry is under a kilobyte, so the table stays under 100 MB."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.actors.central.message import FreeReply, Glance, Settled
-from holdfast.actors.lock.backend import Freeing, Given, Look
-from holdfast.actors.lock.message import Contender
-from holdfast.actors.message import Address, Instant, ms_between
+from fencelock.actors.central.message import FreeReply, Glance, Settled
+from fencelock.actors.lock.backend import Freeing, Given, Look
+from fencelock.actors.lock.message import Contender
+from fencelock.actors.message import Address, Instant, ms_between
 
 TICKETS_MAX = 10_000
 """Owners of one node that wait or hold: each is under a kilobyte, and asks every 50 ms."""

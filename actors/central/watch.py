@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.central.message import (
+from fencelock.actors.central.message import (
     Glance,
     Peek,
     Peeked,
@@ -14,11 +14,11 @@ from holdfast.actors.central.message import (
     ProbeServer,
     holder_fits,
 )
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.lock.backend import Ready, Seen
-from holdfast.actors.lock.message import Absence
-from holdfast.actors.message import Address, Instant, ms_between, node_of
-from holdfast.actors.role import Host, Role
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.lock.backend import Ready, Seen
+from fencelock.actors.lock.message import Absence
+from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.role import Host, Role
 
 PROBE_FIRST_MS = 100
 """How often to look for a server that never answered (ms): a cluster that starts is in a hurry."""

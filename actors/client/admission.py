@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client.holding import HOLDS_MAX
-from holdfast.actors.client.lease import why_not_renew
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.pending import Claim, Question, claim_named
-from holdfast.actors.client.wording import No, lost, problem_of, wrong_cluster
-from holdfast.actors.lock.message import Acquire, Describe, Inspect, Reason, Release
-from holdfast.actors.lock.session_message import Evict, ListLocks, Renew
-from holdfast.actors.message import Instant
+from fencelock.actors.client.holding import HOLDS_MAX
+from fencelock.actors.client.lease import why_not_renew
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.pending import Claim, Question, claim_named
+from fencelock.actors.client.wording import No, lost, problem_of, wrong_cluster
+from fencelock.actors.lock.message import Acquire, Describe, Inspect, Reason, Release
+from fencelock.actors.lock.session_message import Evict, ListLocks, Renew
+from fencelock.actors.message import Instant
 
 PENDING_MAX = 10_000
 """Questions and withdrawals without an answer; each is repeated, and a gate reads them all."""

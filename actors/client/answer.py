@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client import lease
-from holdfast.actors.client.holding import Hold, Level
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.lookout import keep_watching
-from holdfast.actors.client.loss import GONE, let_go, lose
-from holdfast.actors.client.pending import ANY_GATE, Claim, Debt, Pending, settle
-from holdfast.actors.client.standing import hear, note_node, prefer_master
-from holdfast.actors.client.wording import Answer, No, answers, lost
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.message import (
+from fencelock.actors.client import lease
+from fencelock.actors.client.holding import Hold, Level
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.lookout import keep_watching
+from fencelock.actors.client.loss import GONE, let_go, lose
+from fencelock.actors.client.pending import ANY_GATE, Claim, Debt, Pending, settle
+from fencelock.actors.client.standing import hear, note_node, prefer_master
+from fencelock.actors.client.wording import Answer, No, answers, lost
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Cancel,
@@ -23,8 +23,8 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import Opened, Renewed
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.lock.session_message import Opened, Renewed
+from fencelock.actors.message import Address, Instant
 
 UNDECIDED = frozenset(
     {

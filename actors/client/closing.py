@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.message import Closed
-from holdfast.actors.client.pacing import later
-from holdfast.actors.client.tenure import Ending, Stage
-from holdfast.actors.client.voice import end_sessions
-from holdfast.actors.client.wording import No
-from holdfast.actors.effect import Effect, Send
-from holdfast.actors.lock.message import Reason, Release, Released
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.message import Closed
+from fencelock.actors.client.pacing import later
+from fencelock.actors.client.tenure import Ending, Stage
+from fencelock.actors.client.voice import end_sessions
+from fencelock.actors.client.wording import No
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.lock.message import Reason, Release, Released
+from fencelock.actors.message import Address, Instant
 
 CLOSE_MS = 2_000
 """How long closing waits for releases and cancels, or the session's end, to be confirmed (ms)."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
-from holdfast.actors.timing import TIMING
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
+from fencelock.actors.timing import TIMING
 
 GATES_MAX = 64
 """More addresses than a cluster has nodes to wait at; each costs a link."""

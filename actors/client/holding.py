@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-from holdfast.actors.client.pending import Claim
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.client.pending import Claim
+from fencelock.actors.message import Address, Instant
 
 HOLDS_MAX = 100_000
 """Locks one client may hold at a time; a session of the cluster may hold no more either."""

@@ -7,17 +7,17 @@ apart: whoever grants the lock to the next does so later. A renewal never makes 
 
 from __future__ import annotations
 
-from holdfast.actors.client.holding import Lease
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.message import Leased
-from holdfast.actors.client.pacing import later
-from holdfast.actors.client.pending import Claim, Pending
-from holdfast.actors.client.tenure import Tenure
-from holdfast.actors.client.wording import No, lost
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.message import Granted, Reason, Refused, Release
-from holdfast.actors.lock.session_message import Renew, Renewed, Unlocking
-from holdfast.actors.message import NS_PER_MS, Instant, ms_between
+from fencelock.actors.client.holding import Lease
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.message import Leased
+from fencelock.actors.client.pacing import later
+from fencelock.actors.client.pending import Claim, Pending
+from fencelock.actors.client.tenure import Tenure
+from fencelock.actors.client.wording import No, lost
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.message import Granted, Reason, Refused, Release
+from fencelock.actors.lock.session_message import Renew, Renewed, Unlocking
+from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 
 OVER = "its duration and its grace are over"
 

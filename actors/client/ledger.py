@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.actors.client.gate import Gates, Probing
-from holdfast.actors.client.holding import Hold, Level, Memory
-from holdfast.actors.client.message import HoldsLost, Loss
-from holdfast.actors.client.outlook import Outlook
-from holdfast.actors.client.outstanding import Outstanding
-from holdfast.actors.client.pacing import later
-from holdfast.actors.client.pending import Claim, Pending
-from holdfast.actors.client.survey import Round
-from holdfast.actors.client.tenure import LINGER_MS, Ending, Stage, Tenure
-from holdfast.actors.client.wording import Answer, No, as_asked, refused
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.message import Release
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.client.gate import Gates, Probing
+from fencelock.actors.client.holding import Hold, Level, Memory
+from fencelock.actors.client.message import HoldsLost, Loss
+from fencelock.actors.client.outlook import Outlook
+from fencelock.actors.client.outstanding import Outstanding
+from fencelock.actors.client.pacing import later
+from fencelock.actors.client.pending import Claim, Pending
+from fencelock.actors.client.survey import Round
+from fencelock.actors.client.tenure import LINGER_MS, Ending, Stage, Tenure
+from fencelock.actors.client.wording import Answer, No, as_asked, refused
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.message import Release
+from fencelock.actors.message import Address, Instant
 
 
 @dataclass(slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.outlook import state_of
-from holdfast.actors.client.standing import hear
-from holdfast.actors.client.voice import open_session
-from holdfast.actors.effect import Effect, Observe
-from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.outlook import state_of
+from fencelock.actors.client.standing import hear
+from fencelock.actors.client.voice import open_session
+from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.message import Address, Instant
 
 
 def watch(ledger: Ledger, now: Instant) -> list[Effect]:

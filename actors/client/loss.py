@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client import lease
-from holdfast.actors.client.holding import Hold
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.message import Loss
-from holdfast.actors.client.pacing import later
-from holdfast.actors.client.pending import Claim, Pending
-from holdfast.actors.client.tenure import Ending
-from holdfast.actors.client.voice import end_sessions, open_session
-from holdfast.actors.client.wording import lost
-from holdfast.actors.effect import Effect, Observe
-from holdfast.actors.lock.message import Acquire, Reason, Refused, Release
-from holdfast.actors.lock.session_message import Renew
-from holdfast.actors.message import Instant, ms_between
+from fencelock.actors.client import lease
+from fencelock.actors.client.holding import Hold
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.message import Loss
+from fencelock.actors.client.pacing import later
+from fencelock.actors.client.pending import Claim, Pending
+from fencelock.actors.client.tenure import Ending
+from fencelock.actors.client.voice import end_sessions, open_session
+from fencelock.actors.client.wording import lost
+from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.lock.message import Acquire, Reason, Refused, Release
+from fencelock.actors.lock.session_message import Renew
+from fencelock.actors.message import Instant, ms_between
 
 END_TTLS = 2
 """For so many TTLs a session that was given up is ended, if it may live; then it does not."""

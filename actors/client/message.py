@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.lock.message import NodeStatus
-from holdfast.actors.message import Instant, Local, Timer, local, timer
+from fencelock.actors.lock.message import NodeStatus
+from fencelock.actors.message import Instant, Local, Timer, local, timer
 
 
 @local

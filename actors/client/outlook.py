@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.actors.client.gate import Gates
-from holdfast.actors.client.message import ClusterState
-from holdfast.actors.client.pacing import later
-from holdfast.actors.effect import Effect, Send
-from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
-from holdfast.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.client.gate import Gates
+from fencelock.actors.client.message import ClusterState
+from fencelock.actors.client.pacing import later
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.message import NS_PER_MS, Address, Instant
 
 WATCH_MS = 5_000
 """How often a gate is asked anew although nothing changed (ms): it forgets who is silent."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from holdfast.actors.client.gate import Gates
-from holdfast.actors.client.pacing import (
+from fencelock.actors.client.gate import Gates
+from fencelock.actors.client.pacing import (
     MARGIN_MS,
     RETRY_MS,
     RETRY_MS_MAX,
@@ -14,7 +14,7 @@ from holdfast.actors.client.pacing import (
     later,
     paused,
 )
-from holdfast.actors.client.pending import (
+from fencelock.actors.client.pending import (
     ANY_GATE,
     Claim,
     Debt,
@@ -25,11 +25,11 @@ from holdfast.actors.client.pending import (
     cancel_of,
     claim_of,
 )
-from holdfast.actors.client.tenure import Tenure
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.message import Acquire, Release, Request
-from holdfast.actors.lock.session_message import OperatorRequest, SessionRequest
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.client.tenure import Tenure
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.message import Acquire, Release, Request
+from fencelock.actors.lock.session_message import OperatorRequest, SessionRequest
+from fencelock.actors.message import Address, Instant
 
 
 @dataclass(slots=True)

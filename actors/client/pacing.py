@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.actors.message import NS_PER_MS, Instant
-from holdfast.actors.timing import TIMING
+from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.timing import TIMING
 
 RETRY_MS = TIMING.probe_ms
 """The first pause before a request is repeated (ms); it doubles from there."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from holdfast.actors.client.pacing import RETRY_MS
-from holdfast.actors.lock.message import Acquire, Cancel, Cancelled, Describe, Inspect, Release
-from holdfast.actors.lock.session_message import Evict, ListLocks, Renew
-from holdfast.actors.making import copier
-from holdfast.actors.message import Address, Instant, ms_between
+from fencelock.actors.client.pacing import RETRY_MS
+from fencelock.actors.lock.message import Acquire, Cancel, Cancelled, Describe, Inspect, Release
+from fencelock.actors.lock.session_message import Evict, ListLocks, Renew
+from fencelock.actors.making import copier
+from fencelock.actors.message import Address, Instant, ms_between
 
 ANY_GATE = Address("")
 """In a `Debt`: whichever gate is in use may settle it."""

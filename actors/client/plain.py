@@ -1,10 +1,10 @@
 """What nearly every request is, decided at one look: a lock that only one owner is busy with.
 
 The session is kept, its gate answers, nothing else of the claim goes on, and nothing was lost or
-withdrawn. Then these do what the general way does (`holdfast.actors.client.admission`,
-`holdfast.actors.client.outstanding`, `holdfast.actors.client.answer`), without its questions: with
-them a client spent twice as long on a request. Each returns None, having changed nothing, for what
-is not so; a test has both ways take the same steps.
+withdrawn. Then these do what the general way does (`fencelock.actors.client.admission`,
+`fencelock.actors.client.outstanding`, `fencelock.actors.client.answer`), without its questions:
+with them a client spent twice as long on a request. Each returns None, having changed nothing, for
+what is not so; a test has both ways take the same steps.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.actors.client.admission import PENDING_MAX
-from holdfast.actors.client.gate import Gate
-from holdfast.actors.client.holding import HOLDS_MAX, Hold, Level, new_level
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.pacing import ANSWER_MS, later
-from holdfast.actors.client.pending import Claim, Pending, acquire_said, release_said
-from holdfast.actors.client.wording import claim_checked, granted_as_asked, released_as_asked
-from holdfast.actors.effect import Effect, Send
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.message import Acquire, Granted, Release, Released
-from holdfast.actors.lock.name import WAIT_MS_MAX
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.client.admission import PENDING_MAX
+from fencelock.actors.client.gate import Gate
+from fencelock.actors.client.holding import HOLDS_MAX, Hold, Level, new_level
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.pacing import ANSWER_MS, later
+from fencelock.actors.client.pending import Claim, Pending, acquire_said, release_said
+from fencelock.actors.client.wording import claim_checked, granted_as_asked, released_as_asked
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.message import Acquire, Granted, Release, Released
+from fencelock.actors.lock.name import WAIT_MS_MAX
+from fencelock.actors.message import Address, Instant
 
 
 def on_acquire(

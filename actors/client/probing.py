@@ -8,13 +8,13 @@ everything is slow, changes nothing.
 
 from __future__ import annotations
 
-from holdfast.actors.client.gate import Gate
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.standing import hear, note_node, prefer_master
-from holdfast.actors.client.voice import hasten
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.probe_message import Probe, ProbeReply
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.client.gate import Gate
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.standing import hear, note_node, prefer_master
+from fencelock.actors.client.voice import hasten
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.probe_message import Probe, ProbeReply
+from fencelock.actors.message import Address, Instant
 
 
 def look_after(ledger: Ledger, now: Instant, *, late: bool) -> list[Effect]:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client import answer, lookout, plain, probing, unasked, undoing, upkeep
-from holdfast.actors.client.admission import why_not
-from holdfast.actors.client.closing import CLOSED, Closing
-from holdfast.actors.client.gate import GATES_MAX, Gate, Gates
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.loss import judge_belief
-from holdfast.actors.client.message import Close, Survey, Tick, WatchCluster
-from holdfast.actors.client.outstanding import Outstanding
-from holdfast.actors.client.pacing import ANSWER_MS, RandomSource, later
-from holdfast.actors.client.pending import claim_named
-from holdfast.actors.client.survey import Round
-from holdfast.actors.client.tenure import Tenure
-from holdfast.actors.client.voice import greet, open_session
-from holdfast.actors.client.wording import Answer, refused
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
-from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp
-from holdfast.actors.lock.message import (
+from fencelock.actors.client import answer, lookout, plain, probing, unasked, undoing, upkeep
+from fencelock.actors.client.admission import why_not
+from fencelock.actors.client.closing import CLOSED, Closing
+from fencelock.actors.client.gate import GATES_MAX, Gate, Gates
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.loss import judge_belief
+from fencelock.actors.client.message import Close, Survey, Tick, WatchCluster
+from fencelock.actors.client.outstanding import Outstanding
+from fencelock.actors.client.pacing import ANSWER_MS, RandomSource, later
+from fencelock.actors.client.pending import claim_named
+from fencelock.actors.client.survey import Round
+from fencelock.actors.client.tenure import Tenure
+from fencelock.actors.client.voice import greet, open_session
+from fencelock.actors.client.wording import Answer, refused
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
     Alive,
@@ -32,8 +32,8 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.probe_message import ProbeReply
-from holdfast.actors.lock.session_message import (
+from fencelock.actors.lock.probe_message import ProbeReply
+from fencelock.actors.lock.session_message import (
     ConfirmHold,
     Ended,
     Evict,
@@ -43,8 +43,8 @@ from holdfast.actors.lock.session_message import (
     Renew,
     Unlocking,
 )
-from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of
-from holdfast.actors.role import Host, Role
+from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
+from fencelock.actors.role import Host, Role
 
 SURVEY_MS = 2_000
 """How long a survey waits for the last gate (ms)."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.undoing import cancel_again
-from holdfast.actors.effect import Effect, Observe
-from holdfast.actors.message import Address, Instant
-from holdfast.actors.timing import TIMING
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.undoing import cancel_again
+from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.timing import TIMING
 
 
 def hear(ledger: Ledger, gate: Address, now: Instant) -> list[Effect]:

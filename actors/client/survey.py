@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.actors.client.gate import Gates
-from holdfast.actors.client.message import Surveyed
-from holdfast.actors.lock.message import NodeStatus
-from holdfast.actors.message import Address
+from fencelock.actors.client.gate import Gates
+from fencelock.actors.client.message import Surveyed
+from fencelock.actors.lock.message import NodeStatus
+from fencelock.actors.message import Address
 
 
 @dataclass(slots=True)

@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.actors.client.message import Suspected, Trusted
-from holdfast.actors.client.pacing import RETRY_MS, later
-from holdfast.actors.lock.session_message import Opened
-from holdfast.actors.message import NS_PER_MS, Instant, ms_between
+from fencelock.actors.client.message import Suspected, Trusted
+from fencelock.actors.client.pacing import RETRY_MS, later
+from fencelock.actors.lock.session_message import Opened
+from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 
 DRIFT_PPM = 1_000
 """How far a clock's rate may be from true (millionths); the same for every node."""

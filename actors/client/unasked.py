@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client import lease
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.loss import lose
-from holdfast.actors.client.pending import Claim
-from holdfast.actors.client.standing import hear
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.session_message import (
+from fencelock.actors.client import lease
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.loss import lose
+from fencelock.actors.client.pending import Claim
+from fencelock.actors.client.standing import hear
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.session_message import (
     ConfirmHold,
     DisownHold,
     Ended,
     HoldLost,
     Unlocking,
 )
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.message import Address, Instant
 
 
 def on_ended(ledger: Ledger, sender: Address, ended: Ended, now: Instant) -> list[Effect]:

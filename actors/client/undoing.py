@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.pending import ANY_GATE, Claim
-from holdfast.actors.client.wording import No
-from holdfast.actors.effect import Effect, Send
-from holdfast.actors.lock.message import Cancel, Cancelled, Reason, Release
-from holdfast.actors.message import Address, Instant, ms_between
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.pending import ANY_GATE, Claim
+from fencelock.actors.client.wording import No
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.lock.message import Cancel, Cancelled, Reason, Release
+from fencelock.actors.message import Address, Instant, ms_between
 
 LOST_MS = 500
 """A cancel that is unanswered for so long (ms) may have been lost: its gate was silent."""

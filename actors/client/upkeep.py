@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client import probing
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.lookout import keep_watching
-from holdfast.actors.client.pacing import later
-from holdfast.actors.client.standing import come_back, prefer_master
-from holdfast.actors.client.voice import (
+from fencelock.actors.client import probing
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.lookout import keep_watching
+from fencelock.actors.client.pacing import later
+from fencelock.actors.client.standing import come_back, prefer_master
+from fencelock.actors.client.voice import (
     end_sessions,
     greet,
     hasten,
@@ -15,9 +15,9 @@ from holdfast.actors.client.voice import (
     open_session,
     probe,
 )
-from holdfast.actors.client.wording import silence, wrong_cluster
-from holdfast.actors.effect import Effect, Observe
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.client.wording import silence, wrong_cluster
+from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.message import Address, Instant
 
 KEEPALIVE_MS = 1_000
 """How often a gate with anything pending or held hears that the client is there (ms).

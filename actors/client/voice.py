@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.actors.client.ledger import Ledger
-from holdfast.actors.client.pacing import RETRY_MS, RETRY_MS_MAX, later, paused
-from holdfast.actors.client.tenure import OPEN_MS_MAX, PROBE_MS, Stage
-from holdfast.actors.effect import Effect, Observe
-from holdfast.actors.lock.message import KeepAlive
-from holdfast.actors.lock.session_message import End, Open
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.pacing import RETRY_MS, RETRY_MS_MAX, later, paused
+from fencelock.actors.client.tenure import OPEN_MS_MAX, PROBE_MS, Stage
+from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.lock.message import KeepAlive
+from fencelock.actors.lock.session_message import End, Open
+from fencelock.actors.message import Address, Instant
 
 
 def greet(ledger: Ledger, gates: Iterable[Address], now: Instant) -> list[Effect]:

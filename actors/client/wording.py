@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple, get_args
 
-from holdfast.actors.client.gate import Gates
-from holdfast.actors.client.pending import Claim, Pending, Question, claim_named
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.message import (
+from fencelock.actors.client.gate import Gates
+from fencelock.actors.client.pending import Claim, Pending, Question, claim_named
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.message import (
     Acquire,
     Describe,
     Granted,
@@ -21,8 +21,8 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.name import check_lock_name, check_owner, check_wait
-from holdfast.actors.lock.session_message import (
+from fencelock.actors.lock.name import check_lock_name, check_owner, check_wait
+from fencelock.actors.lock.session_message import (
     Evict,
     Evicted,
     ListLocks,
@@ -30,8 +30,8 @@ from holdfast.actors.lock.session_message import (
     Renew,
     Renewed,
 )
-from holdfast.actors.making import copier
-from holdfast.actors.message import Instant, ms_between
+from fencelock.actors.making import copier
+from fencelock.actors.message import Instant, ms_between
 
 Answer = Granted | Released | Renewed | Refused | LockStatus | NodeStatus | LockList | Evicted
 """What ends a question."""

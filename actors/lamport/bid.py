@@ -6,8 +6,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.actors.lamport.order import Turn
-from holdfast.actors.message import Instant
+from fencelock.actors.lamport.order import Turn
+from fencelock.actors.message import Instant
 
 
 class Ticket(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.actors.clock import Carry
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.lamport.message import (
+from fencelock.actors.clock import Carry
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.lamport.message import (
     Acknowledge,
     AskDue,
     Confirm,
@@ -24,10 +24,10 @@ from holdfast.actors.lamport.message import (
     ResendDue,
     Welcome,
 )
-from holdfast.actors.lamport.peer import RESEND_MS, RESEND_MS_MAX, Peer
-from holdfast.actors.lamport.stream import WINDOW, Arrival
-from holdfast.actors.message import Address, Instant, address_of, node_of
-from holdfast.actors.role import Host, Role
+from fencelock.actors.lamport.peer import RESEND_MS, RESEND_MS_MAX, Peer
+from fencelock.actors.lamport.stream import WINDOW, Arrival
+from fencelock.actors.message import Address, Instant, address_of, node_of
+from fencelock.actors.role import Host, Role
 
 CONFIRM_MS = 20
 """How long a confirmation waits for something to ride on (ms), far below `RESEND_MS`."""

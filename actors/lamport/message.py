@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.clock import Stamped
-from holdfast.actors.message import Local, Message, Timer, local, message, timer
+from fencelock.actors.clock import Stamped
+from fencelock.actors.message import Local, Message, Timer, local, message, timer
 
 
 @message(0x30)

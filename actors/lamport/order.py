@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.actors.clock import STAMP_MAX
+from fencelock.actors.clock import STAMP_MAX
 
 RANK_BITS = 7
 """Room for the node in a fence, below the stamp: 56 + 7 is 63."""

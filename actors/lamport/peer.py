@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.actors.lamport.message import Content
-from holdfast.actors.lamport.stream import Incoming, Outgoing
-from holdfast.actors.message import Address
+from fencelock.actors.lamport.message import Content
+from fencelock.actors.lamport.stream import Incoming, Outgoing
+from fencelock.actors.message import Address
 
 RESEND_MS = 200
 """When to send again at first (ms): many round trips of a local network, few of a wide one."""

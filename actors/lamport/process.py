@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.actors.clock import STAMP_MAX, Post, Stamped
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.lamport.bid import Bids, Ticket
-from holdfast.actors.lamport.joining import Joining
-from holdfast.actors.lamport.message import (
+from fencelock.actors.clock import STAMP_MAX, Post, Stamped
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.lamport.bid import Bids, Ticket
+from fencelock.actors.lamport.joining import Joining
+from fencelock.actors.lamport.message import (
     Acknowledge,
     Congested,
     Content,
@@ -20,13 +20,13 @@ from holdfast.actors.lamport.message import (
     Request,
     Welcome,
 )
-from holdfast.actors.lamport.order import Evidence, Turn, Uncovered, pack_fence
-from holdfast.actors.lamport.requests import REQUESTS_MAX, Requests
-from holdfast.actors.lamport.sight import Sight
-from holdfast.actors.lamport.silence import Silence
-from holdfast.actors.lock.backend import Full, Give, Got, Look, Ready, Want
-from holdfast.actors.message import Address, Instant
-from holdfast.actors.role import Host, Role
+from fencelock.actors.lamport.order import Evidence, Turn, Uncovered, pack_fence
+from fencelock.actors.lamport.requests import REQUESTS_MAX, Requests
+from fencelock.actors.lamport.sight import Sight
+from fencelock.actors.lamport.silence import Silence
+from fencelock.actors.lock.backend import Full, Give, Got, Look, Ready, Want
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.role import Host, Role
 
 PROBE_MS = 500
 """How often those are asked for a sign of life whose requests are ahead of ours (ms)."""

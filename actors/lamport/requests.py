@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lamport.message import Greet, Pending, Welcome
-from holdfast.actors.lamport.order import Queue, Turn
-from holdfast.actors.lock.name import check_lock_name
-from holdfast.actors.message import Instant
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lamport.message import Greet, Pending, Welcome
+from fencelock.actors.lamport.order import Queue, Turn
+from fencelock.actors.lock.name import check_lock_name
+from fencelock.actors.message import Instant
 
 REQUESTS_MAX = 100_000
 """Requests of one node, and tickets that wait or hold through it; some 50 MB."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.actors.clock import STAMP_MAX
-from holdfast.actors.lamport.bid import Bids, Ticket
-from holdfast.actors.lamport.joining import Joining
-from holdfast.actors.lamport.order import Evidence, Turn, pack_fence
-from holdfast.actors.lamport.requests import Requests
-from holdfast.actors.lamport.silence import Silence
-from holdfast.actors.lock.backend import Look, Seen
-from holdfast.actors.lock.message import Contender
-from holdfast.actors.message import Instant, ms_between
+from fencelock.actors.clock import STAMP_MAX
+from fencelock.actors.lamport.bid import Bids, Ticket
+from fencelock.actors.lamport.joining import Joining
+from fencelock.actors.lamport.order import Evidence, Turn, pack_fence
+from fencelock.actors.lamport.requests import Requests
+from fencelock.actors.lamport.silence import Silence
+from fencelock.actors.lock.backend import Look, Seen
+from fencelock.actors.lock.message import Contender
+from fencelock.actors.message import Instant, ms_between
 
 UNSTAMPED = Turn(STAMP_MAX, "")
 """Stands for the turn of a request that is not stamped yet: later than all that was heard."""

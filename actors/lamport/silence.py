@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.actors.lock.message import Absence
-from holdfast.actors.message import Instant, ms_between
+from fencelock.actors.lock.message import Absence
+from fencelock.actors.message import Instant, ms_between
 
 SILENCE_MS = 150
 """From when on a process that owes a word is named (ms): longer than a round trip, and

@@ -1,7 +1,7 @@
 """The words between a node's proxy and the protocol behind it. They never leave the node.
 
 A *ticket* numbers one acquisition through this node, from the proxy's counter.
-A protocol that speaks these words is a backend of `holdfast.actors.lock.proxy.Proxy`.
+A protocol that speaks these words is a backend of `fencelock.actors.lock.proxy.Proxy`.
 
 A backend that keeps holds by session, so that they outlive the node they came through, also
 receives `Surrender` and `EndHolds` and confirms every release with `Given`.
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from holdfast.actors.lock.message import Absence, Contender
-from holdfast.actors.lock.self_report import Counted
-from holdfast.actors.message import Local, local
+from fencelock.actors.lock.message import Absence, Contender
+from fencelock.actors.lock.self_report import Counted
+from fencelock.actors.message import Local, local
 
 
 @local

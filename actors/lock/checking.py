@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.message import Acquire, Cancel, Inspect, Reason, Release
-from holdfast.actors.lock.name import (
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.message import Acquire, Cancel, Inspect, Reason, Release
+from fencelock.actors.lock.name import (
     OWNER_BYTES_MAX,
     check_lock_name,
     check_new_lock_name,
@@ -13,8 +13,8 @@ from holdfast.actors.lock.name import (
     check_text,
     check_wait,
 )
-from holdfast.actors.lock.session_message import DisownHold, End, Evict, ListLocks, Open
-from holdfast.actors.message import Address, node_of
+from fencelock.actors.lock.session_message import DisownHold, End, Evict, ListLocks, Open
+from fencelock.actors.message import Address, node_of
 
 Checked = Acquire | Release | Cancel | Inspect | DisownHold | Open | End | ListLocks | Evict
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from holdfast.actors.lock.message import Answer
-from holdfast.actors.message import Address, Instant
+from fencelock.actors.lock.message import Answer
+from fencelock.actors.message import Address, Instant
 
 ANSWERS_MAX = 100_000
 """How many last answers are kept for repeated requests; the oldest go first."""

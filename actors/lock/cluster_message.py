@@ -6,7 +6,7 @@ often things changed meanwhile, and says nothing while nothing changes.
 
 from __future__ import annotations
 
-from holdfast.actors.message import Message, message
+from fencelock.actors.message import Message, message
 
 
 @message(0x6C)

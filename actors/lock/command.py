@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.name import (
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.name import (
     LOCK_NAME_BYTES_MAX,
     OWNER_BYTES_MAX,
     WAIT_MS_MAX,
@@ -22,7 +22,7 @@ from holdfast.actors.lock.name import (
     check_wait,
     is_allowed,
 )
-from holdfast.actors.message import Message, message
+from fencelock.actors.message import Message, message
 
 SESSION_BYTES_MAX = 256
 """Room for host, process and boot id, and for the number the table adds."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from holdfast.actors.effect import Effects, Observe, Send
-from holdfast.actors.lock.backend import EndHolds, Freeing, Given, HoldsEnded, Surrender
-from holdfast.actors.lock.message import Reason, Release, Released
-from holdfast.actors.lock.session_message import End, Ended, Evict, Evicted
-from holdfast.actors.lock.wording import refuse, released
-from holdfast.actors.message import Address
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.lock.backend import EndHolds, Freeing, Given, HoldsEnded, Surrender
+from fencelock.actors.lock.message import Reason, Release, Released
+from fencelock.actors.lock.session_message import End, Ended, Evict, Evicted
+from fencelock.actors.lock.wording import refuse, released
+from fencelock.actors.message import Address
 
 PENDING_MAX = 100_000
 """Requests of one kind that wait for the backend. The oldest is forgotten first: whoever still

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.actors.lock.report import LockLine, LockReport
-from holdfast.actors.message import Local, local
+from fencelock.actors.lock.report import LockLine, LockReport
+from fencelock.actors.message import Local, local
 
 
 @local

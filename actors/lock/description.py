@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.lock.backend import Look, Report, Reported, Seen
-from holdfast.actors.lock.claim import Claims, Phase
-from holdfast.actors.lock.desk import Desk
-from holdfast.actors.lock.message import Describe
-from holdfast.actors.message import Address, address_of, node_of
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.backend import Look, Report, Reported, Seen
+from fencelock.actors.lock.claim import Claims, Phase
+from fencelock.actors.lock.desk import Desk
+from fencelock.actors.lock.message import Describe
+from fencelock.actors.message import Address, address_of, node_of
 
 DESCRIBES_MAX = 16
 """Clients' requests that one description answers: a status takes two milliseconds to send."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.lock.backend import Full, Give, Given, Got, Look, Seen, Taken, Want
-from holdfast.actors.lock.claim import Claim, Claims, Key, Phase
-from holdfast.actors.lock.confirming import Confirming, HoldKey
-from holdfast.actors.lock.message import (
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.lock.backend import Full, Give, Given, Got, Look, Seen, Taken, Want
+from fencelock.actors.lock.claim import Claim, Claims, Key, Phase
+from fencelock.actors.lock.confirming import Confirming, HoldKey
+from fencelock.actors.lock.message import (
     Acquire,
     Cancel,
     Reason,
     Release,
 )
-from holdfast.actors.lock.timer import TryLook, WaitOver, nap
-from holdfast.actors.lock.wording import (
+from fencelock.actors.lock.timer import TryLook, WaitOver, nap
+from fencelock.actors.lock.wording import (
     cancelled,
     granted,
     lost,
@@ -22,7 +22,7 @@ from holdfast.actors.lock.wording import (
     released,
     why_it_ended,
 )
-from holdfast.actors.message import Address, Instant, ms_between
+from fencelock.actors.message import Address, Instant, ms_between
 
 CLAIMS_MAX = 100_000
 """Waits and holds through one node; beyond it a request is refused, memory does not grow."""
@@ -46,7 +46,7 @@ class Desk:
     Args:
         node: this node.
         protocol: the name of what runs behind, for texts.
-        backend: who gets locks; it speaks `holdfast.actors.lock.backend`.
+        backend: who gets locks; it speaks `fencelock.actors.lock.backend`.
         confirming: what waits for a backend that keeps holds by session; None if the
             backend does not, so that a hold lives and dies with this node.
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.actors.lock.name import quoted
-from holdfast.actors.lock.outcome import Held
-from holdfast.actors.making import maker
+from fencelock.actors.lock.name import quoted
+from fencelock.actors.lock.outcome import Held
+from fencelock.actors.making import maker
 
 if TYPE_CHECKING:
-    from holdfast.actors.lock.session import Claimant
-    from holdfast.actors.lock.waiting import Wait
+    from fencelock.actors.lock.session import Claimant
+    from fencelock.actors.lock.waiting import Wait
 
 
 _held = maker(Held)

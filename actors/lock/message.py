@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from holdfast.actors.error import (
+from fencelock.actors.error import (
     AlreadyHeldError,
     CancelledError,
     InvalidRequestError,
@@ -27,8 +27,8 @@ from holdfast.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from holdfast.actors.lock.self_report import Counted, Elected
-from holdfast.actors.message import Local, Message, Refusal, local, message
+from fencelock.actors.lock.self_report import Counted, Elected
+from fencelock.actors.message import Local, Message, Refusal, local, message
 
 
 class Reason(IntEnum):

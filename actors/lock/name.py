@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from holdfast.actors.error import InvalidRequestError
+from fencelock.actors.error import InvalidRequestError
 
 LOCK_NAME_BYTES_MAX = 256
 """As long as a file name: a lock is named after a thing, it does not carry one."""

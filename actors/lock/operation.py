@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.actors.lock.command import (
+from fencelock.actors.lock.command import (
     AcquireLock,
     CancelWait,
     ForceRelease,
@@ -10,9 +10,9 @@ from holdfast.actors.lock.command import (
     check_again,
     check_command,
 )
-from holdfast.actors.lock.holding import Hold
-from holdfast.actors.lock.name import quoted
-from holdfast.actors.lock.outcome import (
+from fencelock.actors.lock.holding import Hold
+from fencelock.actors.lock.name import quoted
+from fencelock.actors.lock.outcome import (
     Denial,
     Forced,
     Lost,
@@ -21,9 +21,9 @@ from holdfast.actors.lock.outcome import (
     WaitCancelled,
     denied,
 )
-from holdfast.actors.lock.session import SESSION_CLAIMS_MAX, Claimant, Session
-from holdfast.actors.lock.table_state import TableState
-from holdfast.actors.lock.waiting import Wait
+from fencelock.actors.lock.session import SESSION_CLAIMS_MAX, Claimant, Session
+from fencelock.actors.lock.table_state import TableState
+from fencelock.actors.lock.waiting import Wait
 
 CLAIMS_MAX = 1_000_000
 """Holds and waits of the whole table, which must fit a member's memory several times."""

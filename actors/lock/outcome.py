@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from holdfast.actors.lock.command import (
+from fencelock.actors.lock.command import (
     AcquireLock,
     CancelWait,
     CloseReason,
@@ -20,7 +20,7 @@ from holdfast.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from holdfast.actors.message import Message, message
+from fencelock.actors.message import Message, message
 
 
 class Denial(IntEnum):

@@ -6,7 +6,7 @@ once, so silence means that the node is dead, or cut off.
 
 from __future__ import annotations
 
-from holdfast.actors.message import Message, message
+from fencelock.actors.message import Message, message
 
 
 @message(0x7B)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.lock.backend import (
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.lock.backend import (
     Doubt,
     Full,
     Given,
@@ -18,12 +18,12 @@ from holdfast.actors.lock.backend import (
     Surrender,
     Taken,
 )
-from holdfast.actors.lock.checking import problem_of
-from holdfast.actors.lock.claim import Phase
-from holdfast.actors.lock.confirming import Confirming
-from holdfast.actors.lock.description import Description, has_room
-from holdfast.actors.lock.desk import Desk
-from holdfast.actors.lock.message import (
+from fencelock.actors.lock.checking import problem_of
+from fencelock.actors.lock.claim import Phase
+from fencelock.actors.lock.confirming import Confirming
+from fencelock.actors.lock.description import Description, has_room
+from fencelock.actors.lock.desk import Desk
+from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
     Alive,
@@ -35,8 +35,8 @@ from holdfast.actors.lock.message import (
     Reason,
     Release,
 )
-from holdfast.actors.lock.name import OWNER_BYTES_MAX
-from holdfast.actors.lock.session_message import (
+from fencelock.actors.lock.name import OWNER_BYTES_MAX
+from fencelock.actors.lock.session_message import (
     ConfirmHold,
     DisownHold,
     End,
@@ -45,10 +45,10 @@ from holdfast.actors.lock.session_message import (
     ListLocks,
     Open,
 )
-from holdfast.actors.lock.timer import Sweep, TryLook, WaitOver
-from holdfast.actors.lock.wording import locks_of, opened, refuse, status_of
-from holdfast.actors.message import Address, Instant, address_of, ms_between, node_of
-from holdfast.actors.role import Host, Role
+from fencelock.actors.lock.timer import Sweep, TryLook, WaitOver
+from fencelock.actors.lock.wording import locks_of, opened, refuse, status_of
+from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
+from fencelock.actors.role import Host, Role
 
 QUESTIONS_MAX = 10_000
 """Unanswered `Inspect` requests of one node."""
@@ -81,7 +81,7 @@ class Proxy(Role[Heard]):
         node: this node.
         nodes: all members, for status.
         protocol: the name of what runs behind, for texts.
-        backend: who gets locks; it speaks `holdfast.actors.lock.backend`.
+        backend: who gets locks; it speaks `fencelock.actors.lock.backend`.
         holds_by_session: whether the backend keeps holds by session.
 
     """

@@ -7,7 +7,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.actors.lock.holding import Hold
+from fencelock.actors.lock.holding import Hold
 
 WAITERS_SHOWN_MAX = 1_000
 """Waiters of one lock in a report; `LockReport.waiting` counts all."""

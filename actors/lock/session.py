@@ -7,10 +7,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from holdfast.actors.lock.holding import Hold
-from holdfast.actors.lock.outcome import Denial, Denied, Freed
-from holdfast.actors.lock.waiting import SLACK, Wait
-from holdfast.actors.making import maker
+from fencelock.actors.lock.holding import Hold
+from fencelock.actors.lock.outcome import Denial, Denied, Freed
+from fencelock.actors.lock.waiting import SLACK, Wait
+from fencelock.actors.making import maker
 
 SESSIONS_MAX = 100_000
 """Live sessions of a group; the next is refused."""

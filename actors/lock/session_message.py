@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.lock.cluster_message import Watch
-from holdfast.actors.lock.message import Contender
-from holdfast.actors.message import Message, message
+from fencelock.actors.lock.cluster_message import Watch
+from fencelock.actors.lock.message import Contender
+from fencelock.actors.message import Message, message
 
 
 @message(0x60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from json import JSONEncoder
 from typing import Any
 
-from holdfast.actors.message import Message
+from fencelock.actors.message import Message
 
 
 def spell(value: Any) -> bytes:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock import operation, table_snapshot
-from holdfast.actors.lock.command import (
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock import operation, table_snapshot
+from fencelock.actors.lock.command import (
     AcquireLock,
     CancelWait,
     CloseReason,
@@ -28,7 +28,7 @@ from holdfast.actors.lock.command import (
     SessionCommand,
     check_command,
 )
-from holdfast.actors.lock.outcome import (
+from fencelock.actors.lock.outcome import (
     Denial,
     Forced,
     Outcome,
@@ -37,11 +37,11 @@ from holdfast.actors.lock.outcome import (
     SessionOpened,
     denied,
 )
-from holdfast.actors.lock.report import LockLine, LockReport, list_locks, report_lock
-from holdfast.actors.lock.session import SESSIONS_MAX, Session
-from holdfast.actors.lock.table_record import TablePart, TableSnapshot
-from holdfast.actors.lock.table_state import TableState
-from holdfast.actors.lock.waiting import Wait
+from fencelock.actors.lock.report import LockLine, LockReport, list_locks, report_lock
+from fencelock.actors.lock.session import SESSIONS_MAX, Session
+from fencelock.actors.lock.table_record import TablePart, TableSnapshot
+from fencelock.actors.lock.table_state import TableState
+from fencelock.actors.lock.waiting import Wait
 
 TIME_MS_MAX = 1 << 53
 """Log time ends here, after 285,000 years: a deadline beyond must still cross the wire."""

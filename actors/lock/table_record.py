@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.lock.outcome import Denial, Forced
-from holdfast.actors.message import Message, message
+from fencelock.actors.lock.outcome import Denial, Forced
+from fencelock.actors.message import Message, message
 
 
 class TableHead(NamedTuple):

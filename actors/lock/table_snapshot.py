@@ -12,12 +12,12 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.actors.lock.holding import Hold
-from holdfast.actors.lock.name import OWNER_BYTES_MAX, check_lock_size, check_size
-from holdfast.actors.lock.outcome import Denied, Forced, Freed
-from holdfast.actors.lock.session import Claimant, Session
-from holdfast.actors.lock.spelling import spell
-from holdfast.actors.lock.table_record import (
+from fencelock.actors.lock.holding import Hold
+from fencelock.actors.lock.name import OWNER_BYTES_MAX, check_lock_size, check_size
+from fencelock.actors.lock.outcome import Denied, Forced, Freed
+from fencelock.actors.lock.session import Claimant, Session
+from fencelock.actors.lock.spelling import spell
+from fencelock.actors.lock.table_record import (
     ClaimantRecord,
     HoldRecord,
     Record,
@@ -27,10 +27,10 @@ from holdfast.actors.lock.table_record import (
     TableSnapshot,
     WaitRecord,
 )
-from holdfast.actors.lock.waiting import Wait
+from fencelock.actors.lock.waiting import Wait
 
 if TYPE_CHECKING:
-    from holdfast.actors.lock.table_state import TableState
+    from fencelock.actors.lock.table_state import TableState
 
 PART_BYTES_MAX = 200 * 1024
 """Where a part is cut; with the last record and the frame around it, still below 256 KiB."""

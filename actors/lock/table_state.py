@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from holdfast.actors.lock.command import CloseReason
-from holdfast.actors.lock.holding import Hold
-from holdfast.actors.lock.outcome import Denial, Forced, Outcome, SessionClosed
-from holdfast.actors.lock.session import Claimant, Session, Sessions
-from holdfast.actors.lock.waiting import Timeouts, Wait
-from holdfast.actors.making import maker
+from fencelock.actors.lock.command import CloseReason
+from fencelock.actors.lock.holding import Hold
+from fencelock.actors.lock.outcome import Denial, Forced, Outcome, SessionClosed
+from fencelock.actors.lock.session import Claimant, Session, Sessions
+from fencelock.actors.lock.waiting import Timeouts, Wait
+from fencelock.actors.making import maker
 
 FENCE_MAX = (1 << 63) - 1
 """A fence is a signed 64-bit number everywhere; at a million grants a second: 290,000 years."""

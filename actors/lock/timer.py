@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Wake
-from holdfast.actors.message import Timer, timer
+from fencelock.actors.effect import Wake
+from fencelock.actors.message import Timer, timer
 
 NAP_MS_MAX = 30_000
 """The longest timer of a wait (ms); a longer wait gets another. No timer can be taken back:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.actors.lock.session import Claimant
+    from fencelock.actors.lock.session import Claimant
 
 SLACK = 16
 """Dead entries that a heap may always carry."""

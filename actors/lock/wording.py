@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.actors.effect import Send
-from holdfast.actors.lock.backend import Seen
-from holdfast.actors.lock.claim import Claim, Claims, Key, Phase
-from holdfast.actors.lock.message import (
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.backend import Seen
+from fencelock.actors.lock.claim import Claim, Claims, Key, Phase
+from fencelock.actors.lock.message import (
     Acquire,
     Cancel,
     Cancelled,
@@ -20,7 +20,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import (
+from fencelock.actors.lock.session_message import (
     DisownHold,
     End,
     Evict,
@@ -29,7 +29,7 @@ from holdfast.actors.lock.session_message import (
     Open,
     Opened,
 )
-from holdfast.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.message import Address, Instant, ms_between, node_of
 
 LOCKS_SHOWN_MAX = 1_000
 """How many locks one `NodeStatus` tells of."""

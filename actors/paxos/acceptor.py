@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bootstrap_message import StopVoting
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
-from holdfast.actors.message import Address, Instant, node_of
-from holdfast.actors.paxos.config import (
+from fencelock.actors.bootstrap_message import StopVoting
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
+from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.paxos.config import (
     LEASE_MS,
     Config,
     acceptor_of,
     monitor_of,
     replica_of,
 )
-from holdfast.actors.paxos.event import (
+from fencelock.actors.paxos.event import (
     Applied,
     Everywhere,
     Heard,
@@ -20,11 +20,11 @@ from holdfast.actors.paxos.event import (
     Swollen,
     Trimmed,
 )
-from holdfast.actors.paxos.freshness import Proofs
-from holdfast.actors.paxos.handover_message import Release
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.lease import LeasePromise
-from holdfast.actors.paxos.message import (
+from fencelock.actors.paxos.freshness import Proofs
+from fencelock.actors.paxos.handover_message import Release
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.lease import LeasePromise
+from fencelock.actors.paxos.message import (
     NO_BALLOT,
     NUMBER_MAX,
     PAGE,
@@ -41,9 +41,9 @@ from holdfast.actors.paxos.message import (
     Promise,
     Vote,
 )
-from holdfast.actors.paxos.rounds import Spoken, refusal
-from holdfast.actors.paxos.votes import Votes
-from holdfast.actors.role import Host, Role
+from fencelock.actors.paxos.rounds import Spoken, refusal
+from fencelock.actors.paxos.votes import Votes
+from fencelock.actors.role import Host, Role
 
 STREAM_BYTES = 32 << 20
 """When the acceptor's stream is so long, its replica is asked to let it be cut (bytes, 32 MiB).

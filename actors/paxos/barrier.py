@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.actors.effect import Send
-from holdfast.actors.message import Address, Instant, Local
-from holdfast.actors.paxos.config import replica_of
-from holdfast.actors.paxos.message import NUMBER_MAX
-from holdfast.actors.paxos.read_message import Barrier, BarrierPassed
+from fencelock.actors.effect import Send
+from fencelock.actors.message import Address, Instant, Local
+from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.message import NUMBER_MAX
+from fencelock.actors.paxos.read_message import Barrier, BarrierPassed
 
 
 @dataclass(frozen=True, slots=True)

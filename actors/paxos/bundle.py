@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.actors.making import maker
-from holdfast.actors.message import Address, Local, local
-from holdfast.actors.paxos.message import Propose
+from fencelock.actors.making import maker
+from fencelock.actors.message import Address, Local, local
+from fencelock.actors.paxos.message import Propose
 
 
 @local

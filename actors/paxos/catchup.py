@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
-from holdfast.actors.message import Address, Instant, node_of
-from holdfast.actors.paxos.config import Config, catchup_of, replica_of
-from holdfast.actors.paxos.event import (
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
+from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.paxos.config import Config, catchup_of, replica_of
+from fencelock.actors.paxos.event import (
     Excerpt,
     Lacking,
     Learned,
@@ -14,7 +14,7 @@ from holdfast.actors.paxos.event import (
     Restore,
     Trimmed,
 )
-from holdfast.actors.paxos.message import (
+from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
     CHUNKS_MAX,
     NUMBER_MAX,
@@ -23,8 +23,8 @@ from holdfast.actors.paxos.message import (
     Slots,
     SnapshotChunk,
 )
-from holdfast.actors.paxos.timer import Fade, FetchRetry
-from holdfast.actors.role import Host, Role
+from fencelock.actors.paxos.timer import Fade, FetchRetry
+from fencelock.actors.role import Host, Role
 
 FETCH_MS = 100
 """How long a member may take to answer before another is asked (ms), the first time."""

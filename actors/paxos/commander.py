@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import Address, Instant
-from holdfast.actors.paxos.config import WINDOW, Config, acceptor_of, leader_of, replica_of
-from holdfast.actors.paxos.event import Decided, Order, Pulse
-from holdfast.actors.paxos.message import (
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.paxos.config import WINDOW, Config, acceptor_of, leader_of, replica_of
+from fencelock.actors.paxos.event import Decided, Order, Pulse
+from fencelock.actors.paxos.message import (
     Accept,
     Accepted,
     Ballot,
@@ -18,9 +18,9 @@ from holdfast.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from holdfast.actors.paxos.thrift import Thrift
-from holdfast.actors.paxos.timer import CommanderResend, SpreadNews
-from holdfast.actors.role import Host, Role
+from fencelock.actors.paxos.thrift import Thrift
+from fencelock.actors.paxos.timer import CommanderResend, SpreadNews
+from fencelock.actors.role import Host, Role
 
 COMMANDER_RESEND_MS = 100
 """How long votes may take before they are asked for again (ms): a round and a slow sync."""

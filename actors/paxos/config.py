@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.actors.message import Address, address_of
-from holdfast.actors.timing import TIMING
+from fencelock.actors.message import Address, address_of
+from fencelock.actors.timing import TIMING
 
 WINDOW = 16
 """Slots that may be undecided at a time. A membership decided in slot ``s`` is in force from

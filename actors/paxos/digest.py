@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from holdfast.actors.lock.name import is_allowed, utf8_size
-from holdfast.actors.paxos.digest_message import (
+from fencelock.actors.lock.name import is_allowed, utf8_size
+from fencelock.actors.paxos.digest_message import (
     COUNTER_NAME_BYTES_MAX,
     COUNTERS_MAX,
     SCHEME,
     Figure,
     TableDigest,
 )
-from holdfast.actors.paxos.message import NUMBER_MAX
+from fencelock.actors.paxos.message import NUMBER_MAX
 
 AGREED_SLOTS = 10_000
 """At each multiple of it every member sends its digest to all others."""

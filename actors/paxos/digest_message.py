@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.message import Local, Message, Timer, local, message, timer
+from fencelock.actors.message import Local, Message, Timer, local, message, timer
 
 SCHEME = 1
 """How a digest is computed. Raised with each change, since only equal schemes are compared."""

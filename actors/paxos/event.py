@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.actors.message import Address, Instant, Local, Message, local
-from holdfast.actors.paxos.message import NO_BALLOT, Ballot, Batch
+from fencelock.actors.message import Address, Instant, Local, Message, local
+from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch
 
 
 @local

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from holdfast.actors.message import NS_PER_MS, Instant
-from holdfast.actors.paxos.event import Fresh
-from holdfast.actors.paxos.message import NO_BALLOT, Ballot, Heartbeat
+from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.paxos.event import Fresh
+from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Heartbeat
 
 BEATS_MAX = 64
 """Heartbeats whose answers may still prove something; see `monitor.ASKED_MAX`."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Send, Wake
-from holdfast.actors.message import Address
-from holdfast.actors.paxos.config import View, monitor_of, replica_of
-from holdfast.actors.paxos.event import Resign, Resigned
-from holdfast.actors.paxos.handover_event import Nominate, Nominated, Yield, Yielded
-from holdfast.actors.paxos.handover_message import Release, TakeOver
-from holdfast.actors.paxos.message import NO_BALLOT, Ballot
-from holdfast.actors.paxos.timer import HandOverLate, ResignedLate
+from fencelock.actors.effect import Effect, Send, Wake
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.config import View, monitor_of, replica_of
+from fencelock.actors.paxos.event import Resign, Resigned
+from fencelock.actors.paxos.handover_event import Nominate, Nominated, Yield, Yielded
+from fencelock.actors.paxos.handover_message import Release, TakeOver
+from fencelock.actors.paxos.message import NO_BALLOT, Ballot
+from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
 
 HANDOVER_MS = 500
 """How long slots under way may keep a master from going (ms)."""

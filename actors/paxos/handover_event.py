@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.actors.message import Local, local
-from holdfast.actors.paxos.message import Ballot
+from fencelock.actors.message import Local, local
+from fencelock.actors.paxos.message import Ballot
 
 
 @local

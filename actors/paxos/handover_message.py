@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.actors.message import Message, message
-from holdfast.actors.paxos.message import Ballot
+from fencelock.actors.message import Message, message
+from fencelock.actors.paxos.message import Ballot
 
 
 @message(0xA2)

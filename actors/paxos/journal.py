@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.actors.message import Message
-from holdfast.actors.paxos.digest_message import Diverged
-from holdfast.actors.paxos.message import (
+from fencelock.actors.message import Message
+from fencelock.actors.paxos.digest_message import Diverged
+from fencelock.actors.paxos.message import (
     NO_BALLOT,
     Accept,
     Ballot,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from holdfast.actors.bootstrap_message import StopVoting
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
-from holdfast.actors.message import Address, Instant, address_of, node_of
-from holdfast.actors.paxos.commander import Commander
-from holdfast.actors.paxos.config import Config, catchup_of, leader_of, monitor_of, replica_of
-from holdfast.actors.paxos.event import (
+from fencelock.actors.bootstrap_message import StopVoting
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
+from fencelock.actors.message import Address, Instant, address_of, node_of
+from fencelock.actors.paxos.commander import Commander
+from fencelock.actors.paxos.config import Config, catchup_of, leader_of, monitor_of, replica_of
+from fencelock.actors.paxos.event import (
     Adopted,
     Applied,
     Deposed,
@@ -24,14 +24,14 @@ from holdfast.actors.paxos.event import (
     Suspect,
     Withdraw,
 )
-from holdfast.actors.paxos.handover import HANDOVER_MS, AtHandOver, HandOver
-from holdfast.actors.paxos.handover_event import Nominated, Succeed, Yielded
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.message import Ballot, Pledge, Pledged, Preempted
-from holdfast.actors.paxos.rounds import ROUND_JUMP_MAX, ROUND_MAX, TOO_FAR
-from holdfast.actors.paxos.scout import Scout
-from holdfast.actors.paxos.timer import HandOverLate, ResignedLate
-from holdfast.actors.role import Host, Role
+from fencelock.actors.paxos.handover import HANDOVER_MS, AtHandOver, HandOver
+from fencelock.actors.paxos.handover_event import Nominated, Succeed, Yielded
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.message import Ballot, Pledge, Pledged, Preempted
+from fencelock.actors.paxos.rounds import ROUND_JUMP_MAX, ROUND_MAX, TOO_FAR
+from fencelock.actors.paxos.scout import Scout
+from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
+from fencelock.actors.role import Host, Role
 
 if TYPE_CHECKING:
     from random import Random

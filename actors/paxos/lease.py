@@ -11,7 +11,7 @@ Redstone, "Paxos Made Live", PODC 2007, section 5.2 (master leases).
 
 from __future__ import annotations
 
-from holdfast.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.message import NS_PER_MS, Address, Instant
 
 _PPM = 1_000_000
 

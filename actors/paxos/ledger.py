@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.actors.paxos.config import LOG_BYTES_MAX, VOTES_BYTES_MAX, VOTES_MAX
-from holdfast.actors.paxos.message import PAGE, Batch
+from fencelock.actors.paxos.config import LOG_BYTES_MAX, VOTES_BYTES_MAX, VOTES_MAX
+from fencelock.actors.paxos.message import PAGE, Batch
 
 
 class Ledger:

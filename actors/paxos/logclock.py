@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.actors.message import Instant, ms_between
+from fencelock.actors.message import Instant, ms_between
 
 
 class LogClock:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from holdfast.actors.message import Local, Message
-from holdfast.actors.paxos.digest import Fingerprint
+from fencelock.actors.message import Local, Message
+from fencelock.actors.paxos.digest import Fingerprint
 
 
 class Machine(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.actors.effect import Checkpoint, Effects, Persist
-from holdfast.actors.message import Address, Instant
-from holdfast.actors.paxos.acceptor import Acceptor
-from holdfast.actors.paxos.catchup import CatchUp
-from holdfast.actors.paxos.leader import Leader
+from fencelock.actors.effect import Checkpoint, Effects, Persist
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.catchup import CatchUp
+from fencelock.actors.paxos.leader import Leader
 
 
 def without_records(effects: Effects) -> Effects:

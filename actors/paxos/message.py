@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from holdfast.actors.message import Address, Message, message
+from fencelock.actors.message import Address, Message, message
 
 COMMAND_BYTES_MAX = 16 << 10
 """One command: a request of a client, not a document (bytes)."""
@@ -32,7 +32,7 @@ CHUNKS_MAX = 1 << 14
 
 NUMBER_MAX = 1 << 62
 """Slots and times stay below it: a peer cannot push a counter over 63 bits. For rounds see
-`holdfast.actors.paxos.rounds`."""
+`fencelock.actors.paxos.rounds`."""
 
 
 class Ballot(NamedTuple):

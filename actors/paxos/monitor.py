@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.link import LinkDown
-from holdfast.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
-from holdfast.actors.paxos.config import (
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.link import LinkDown
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
+from fencelock.actors.paxos.config import (
     BEAT_MS,
     DRIFT_PPM,
     ELECTION_MS,
@@ -16,7 +16,7 @@ from holdfast.actors.paxos.config import (
     leader_of,
     replica_of,
 )
-from holdfast.actors.paxos.event import (
+from fencelock.actors.paxos.event import (
     Confirm,
     Deposed,
     Follow,
@@ -28,14 +28,14 @@ from holdfast.actors.paxos.event import (
     Suspect,
     Withdraw,
 )
-from holdfast.actors.paxos.handover_event import Nominate, Nominated, Succeed
-from holdfast.actors.paxos.handover_message import TakeOver
-from holdfast.actors.paxos.lease import MasterLease
-from holdfast.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck
-from holdfast.actors.paxos.suspicion import Isolated, Suspicion
-from holdfast.actors.paxos.timer import Beat, Watch
-from holdfast.actors.role import Host, Role
-from holdfast.actors.timing import TIMING
+from fencelock.actors.paxos.handover_event import Nominate, Nominated, Succeed
+from fencelock.actors.paxos.handover_message import TakeOver
+from fencelock.actors.paxos.lease import MasterLease
+from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck
+from fencelock.actors.paxos.suspicion import Isolated, Suspicion
+from fencelock.actors.paxos.timer import Beat, Watch
+from fencelock.actors.role import Host, Role
+from fencelock.actors.timing import TIMING
 
 if TYPE_CHECKING:
     from random import Random

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Observe, Send, Wake
-from holdfast.actors.message import Address, Instant
-from holdfast.actors.paxos.config import WINDOW
-from holdfast.actors.paxos.event import Gather, Order, Reign
-from holdfast.actors.paxos.logclock import LogClock
-from holdfast.actors.paxos.message import Batch, Propose
-from holdfast.actors.paxos.proposals import Proposals
-from holdfast.actors.paxos.timer import Linger, Tick
+from fencelock.actors.effect import Effect, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.paxos.config import WINDOW
+from fencelock.actors.paxos.event import Gather, Order, Reign
+from fencelock.actors.paxos.logclock import LogClock
+from fencelock.actors.paxos.message import Batch, Propose
+from fencelock.actors.paxos.proposals import Proposals
+from fencelock.actors.paxos.timer import Linger, Tick
 
 LINGER_MS = 2
 """How long a command that would only wait may itself wait for another to share a slot with (ms)."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.actors.effect import Wake
-from holdfast.actors.message import Address, Message
-from holdfast.actors.paxos.event import Photographed
-from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.message import PAGE, Batch, Slots, SnapshotChunk
-from holdfast.actors.paxos.timer import Develop
+from fencelock.actors.effect import Wake
+from fencelock.actors.message import Address, Message
+from fencelock.actors.paxos.event import Photographed
+from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.message import PAGE, Batch, Slots, SnapshotChunk
+from fencelock.actors.paxos.timer import Develop
 
 JOURNAL_BYTES = 8 << 20
 """What may be applied before the journal is cut (bytes, 8 MiB): a second or two to read."""

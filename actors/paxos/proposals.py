@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from holdfast.actors.message import Address
-from holdfast.actors.paxos.bundle import Bundle, each_of
-from holdfast.actors.paxos.message import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, Propose
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.bundle import Bundle, each_of
+from fencelock.actors.paxos.message import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, Propose
 
 QUEUE_MAX = 10_000
 """Commands waiting for a slot: a second or two of work; and what came in one turn with the last."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from holdfast.actors.bootstrap_message import VotingStatus
-from holdfast.actors.client.message import Close
-from holdfast.actors.effect import Effect, Effects, Observe, Wake
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.backend import Reported
-from holdfast.actors.lock.command import Command
-from holdfast.actors.lock.message import (
+from fencelock.actors.bootstrap_message import VotingStatus
+from fencelock.actors.client.message import Close
+from fencelock.actors.effect import Effect, Effects, Observe, Wake
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.backend import Reported
+from fencelock.actors.lock.command import Command
+from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
     Describe,
@@ -20,19 +20,19 @@ from holdfast.actors.lock.message import (
     Reason,
     Release,
 )
-from holdfast.actors.lock.name import OWNER_BYTES_MAX
-from holdfast.actors.lock.probe_message import Probe
-from holdfast.actors.lock.session_message import Evict, ListLocks
-from holdfast.actors.message import Address, Instant, node_of
-from holdfast.actors.paxos.digest_message import Divergence
-from holdfast.actors.paxos.event import Consulted, Follow, Gather, Happened, Skipped
-from holdfast.actors.paxos.message import Declined, Proposed
-from holdfast.actors.paxos.proxy_answering import Answering
-from holdfast.actors.paxos.proxy_asking import Asking
-from holdfast.actors.paxos.proxy_closed import Closed
-from holdfast.actors.paxos.proxy_command import check_question, translate
-from holdfast.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind
-from holdfast.actors.paxos.proxy_event import (
+from fencelock.actors.lock.name import OWNER_BYTES_MAX
+from fencelock.actors.lock.probe_message import Probe
+from fencelock.actors.lock.session_message import Evict, ListLocks
+from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.paxos.digest_message import Divergence
+from fencelock.actors.paxos.event import Consulted, Follow, Gather, Happened, Skipped
+from fencelock.actors.paxos.message import Declined, Proposed
+from fencelock.actors.paxos.proxy_answering import Answering
+from fencelock.actors.paxos.proxy_asking import Asking
+from fencelock.actors.paxos.proxy_closed import Closed
+from fencelock.actors.paxos.proxy_command import check_question, translate
+from fencelock.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind
+from fencelock.actors.paxos.proxy_event import (
     Asked,
     FromClient,
     FromLog,
@@ -41,16 +41,16 @@ from holdfast.actors.paxos.proxy_event import (
     Round,
     Told,
 )
-from holdfast.actors.paxos.proxy_guest import Guests
-from holdfast.actors.paxos.proxy_own import OwnSession
-from holdfast.actors.paxos.proxy_reading import Readings
-from holdfast.actors.paxos.proxy_serving import Serving
-from holdfast.actors.paxos.proxy_silence import Silence
-from holdfast.actors.paxos.proxy_status import Description
-from holdfast.actors.paxos.proxy_tenure import Tenure
-from holdfast.actors.paxos.proxy_wording import refuse
-from holdfast.actors.paxos.suspicion import Isolated
-from holdfast.actors.role import Host, Role
+from fencelock.actors.paxos.proxy_guest import Guests
+from fencelock.actors.paxos.proxy_own import OwnSession
+from fencelock.actors.paxos.proxy_reading import Readings
+from fencelock.actors.paxos.proxy_serving import Serving
+from fencelock.actors.paxos.proxy_silence import Silence
+from fencelock.actors.paxos.proxy_status import Description
+from fencelock.actors.paxos.proxy_tenure import Tenure
+from fencelock.actors.paxos.proxy_wording import refuse
+from fencelock.actors.paxos.suspicion import Isolated
+from fencelock.actors.role import Host, Role
 
 ROUND_MS = 250
 """How often it is looked, while anything is under way, for what has to be said again."""

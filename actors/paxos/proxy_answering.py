@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send
-from holdfast.actors.lock.command import CloseReason
-from holdfast.actors.lock.message import Reason
-from holdfast.actors.lock.outcome import Denied, Freed, Held, Lost, Queued, SessionClosed
-from holdfast.actors.message import Instant, Message
-from holdfast.actors.paxos.event import Happened
-from holdfast.actors.paxos.message import Decline, Declined
-from holdfast.actors.paxos.proxy_command import errand_of
-from holdfast.actors.paxos.proxy_errand import ACQUIRE, RELEASE, Errand, Errands, Kind
-from holdfast.actors.paxos.proxy_event import Rest, Told
-from holdfast.actors.paxos.proxy_guest import Guests, client_of
-from holdfast.actors.paxos.proxy_own import OwnSession
-from holdfast.actors.paxos.proxy_wording import (
+from fencelock.actors.effect import Effect, Effects, Observe, Send
+from fencelock.actors.lock.command import CloseReason
+from fencelock.actors.lock.message import Reason
+from fencelock.actors.lock.outcome import Denied, Freed, Held, Lost, Queued, SessionClosed
+from fencelock.actors.message import Instant, Message
+from fencelock.actors.paxos.event import Happened
+from fencelock.actors.paxos.message import Decline, Declined
+from fencelock.actors.paxos.proxy_command import errand_of
+from fencelock.actors.paxos.proxy_errand import ACQUIRE, RELEASE, Errand, Errands, Kind
+from fencelock.actors.paxos.proxy_event import Rest, Told
+from fencelock.actors.paxos.proxy_guest import Guests, client_of
+from fencelock.actors.paxos.proxy_own import OwnSession
+from fencelock.actors.paxos.proxy_wording import (
     answer,
     ended,
     hold_lost,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effects, Observe, Send
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.message import Alive, KeepAlive, Reason
-from holdfast.actors.lock.session_message import Evict, Open
-from holdfast.actors.message import Address, Instant, node_of
-from holdfast.actors.paxos.proxy_answering import Answering
-from holdfast.actors.paxos.proxy_command import translate
-from holdfast.actors.paxos.proxy_errand import ACQUIRE, ERRANDS_MAX, RELEASE, Errands, is_full
-from holdfast.actors.paxos.proxy_event import Asked
-from holdfast.actors.paxos.proxy_guest import GUEST_ERRANDS_MAX, Guest, Guests, why_foreign
-from holdfast.actors.paxos.proxy_wording import refuse
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.message import Alive, KeepAlive, Reason
+from fencelock.actors.lock.session_message import Evict, Open
+from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.paxos.proxy_answering import Answering
+from fencelock.actors.paxos.proxy_command import translate
+from fencelock.actors.paxos.proxy_errand import ACQUIRE, ERRANDS_MAX, RELEASE, Errands, is_full
+from fencelock.actors.paxos.proxy_event import Asked
+from fencelock.actors.paxos.proxy_guest import GUEST_ERRANDS_MAX, Guest, Guests, why_foreign
+from fencelock.actors.paxos.proxy_wording import refuse
 
 
 class Asking:

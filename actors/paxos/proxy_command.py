@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.actors.error import InvalidRequestError
-from holdfast.actors.lock.command import (
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.command import (
     LABEL_BYTES_MAX,
     AcquireLock,
     CancelWait,
@@ -16,8 +16,8 @@ from holdfast.actors.lock.command import (
     ReleaseLock,
     check_command,
 )
-from holdfast.actors.lock.message import Acquire, Cancel, Inspect, KeepAlive, Release
-from holdfast.actors.lock.name import (
+from fencelock.actors.lock.message import Acquire, Cancel, Inspect, KeepAlive, Release
+from fencelock.actors.lock.name import (
     LOCK_NAME_BYTES_MAX,
     REQUEST_MAX,
     WAIT_MS_MAX,
@@ -27,7 +27,7 @@ from holdfast.actors.lock.name import (
     check_request,
     is_invisible,
 )
-from holdfast.actors.lock.outcome import (
+from fencelock.actors.lock.outcome import (
     Denial,
     Denied,
     Forced,
@@ -38,9 +38,9 @@ from holdfast.actors.lock.outcome import (
     SessionOpened,
     WaitCancelled,
 )
-from holdfast.actors.lock.session_message import End, Evict, Open
-from holdfast.actors.making import maker
-from holdfast.actors.paxos.proxy_errand import (
+from fencelock.actors.lock.session_message import End, Evict, Open
+from fencelock.actors.making import maker
+from fencelock.actors.paxos.proxy_errand import (
     ACQUIRE,
     RELEASE,
     Errand,
@@ -50,8 +50,8 @@ from holdfast.actors.paxos.proxy_errand import (
     key_of_cancel,
     key_of_session,
 )
-from holdfast.actors.paxos.proxy_event import Asked, Question, Rarely, Rest
-from holdfast.actors.paxos.proxy_guest import client_of
+from fencelock.actors.paxos.proxy_event import Asked, Question, Rarely, Rest
+from fencelock.actors.paxos.proxy_guest import client_of
 
 _acquire, _release = maker(AcquireLock), maker(ReleaseLock)
 

@@ -8,15 +8,15 @@ from enum import Enum
 from itertools import islice, takewhile
 from operator import attrgetter
 
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.lock.command import Command
-from holdfast.actors.making import maker
-from holdfast.actors.message import NS_PER_MS, Address, Instant
-from holdfast.actors.paxos.bundle import Bundle
-from holdfast.actors.paxos.event import Gather
-from holdfast.actors.paxos.message import Propose
-from holdfast.actors.paxos.proxy_event import Asked
-from holdfast.actors.paxos.proxy_guest import Guest
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.command import Command
+from fencelock.actors.making import maker
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.paxos.bundle import Bundle
+from fencelock.actors.paxos.event import Gather
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.proxy_event import Asked
+from fencelock.actors.paxos.proxy_guest import Guest
 
 ERRANDS_MAX = 100_000
 """Commands under way through one node; beyond it a request is refused, memory does not grow."""

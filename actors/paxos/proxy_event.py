@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bootstrap_message import VotingStatus
-from holdfast.actors.client.message import Close
-from holdfast.actors.lock.backend import Reported
-from holdfast.actors.lock.message import (
+from fencelock.actors.bootstrap_message import VotingStatus
+from fencelock.actors.client.message import Close
+from fencelock.actors.lock.backend import Reported
+from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
     Cancel,
@@ -14,7 +14,7 @@ from holdfast.actors.lock.message import (
     KeepAlive,
     Release,
 )
-from holdfast.actors.lock.outcome import (
+from fencelock.actors.lock.outcome import (
     Denied,
     Forced,
     Freed,
@@ -26,13 +26,13 @@ from holdfast.actors.lock.outcome import (
     SessionOpened,
     WaitCancelled,
 )
-from holdfast.actors.lock.probe_message import Probe
-from holdfast.actors.lock.session_message import End, Evict, ListLocks, Open
-from holdfast.actors.message import Timer, timer
-from holdfast.actors.paxos.digest_message import Divergence
-from holdfast.actors.paxos.event import Consulted, Follow, Gather, Happened, Skipped
-from holdfast.actors.paxos.message import Declined, Proposed
-from holdfast.actors.paxos.suspicion import Isolated
+from fencelock.actors.lock.probe_message import Probe
+from fencelock.actors.lock.session_message import End, Evict, ListLocks, Open
+from fencelock.actors.message import Timer, timer
+from fencelock.actors.paxos.digest_message import Divergence
+from fencelock.actors.paxos.event import Consulted, Follow, Gather, Happened, Skipped
+from fencelock.actors.paxos.message import Declined, Proposed
+from fencelock.actors.paxos.suspicion import Isolated
 
 
 @timer

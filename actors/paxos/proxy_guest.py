@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from holdfast.actors.lock.command import SESSION_BYTES_MAX
-from holdfast.actors.message import Address, Instant, ms_between
+from fencelock.actors.lock.command import SESSION_BYTES_MAX
+from fencelock.actors.message import Address, Instant, ms_between
 
 GUESTS_MAX = 100_000
 """Clients that a door knows; the one silent for longest is forgotten for a new one."""

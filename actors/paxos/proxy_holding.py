@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.actors.lock.outcome import Held
-from holdfast.actors.message import Address
-from holdfast.actors.paxos.proxy_errand import Errand
+from fencelock.actors.lock.outcome import Held
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.proxy_errand import Errand
 
 LOSSES_MAX = 10_000
 """Lost holds that are remembered for the release that is still to come."""

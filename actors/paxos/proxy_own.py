@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.actors.client.message import Closed
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.command import AcquireLock, CancelWait, Command, ReleaseLock
-from holdfast.actors.lock.message import Acquire, Reason, Release
-from holdfast.actors.lock.outcome import (
+from fencelock.actors.client.message import Closed
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.command import AcquireLock, CancelWait, Command, ReleaseLock
+from fencelock.actors.lock.message import Acquire, Reason, Release
+from fencelock.actors.lock.outcome import (
     Denial,
     Denied,
     Freed,
@@ -15,8 +15,8 @@ from holdfast.actors.lock.outcome import (
     SessionClosed,
     SessionOpened,
 )
-from holdfast.actors.message import Address, Instant, role_of
-from holdfast.actors.paxos.proxy_errand import (
+from fencelock.actors.message import Address, Instant, role_of
+from fencelock.actors.paxos.proxy_errand import (
     ERRANDS_MAX,
     NOBODY,
     Errand,
@@ -25,12 +25,12 @@ from holdfast.actors.paxos.proxy_errand import (
     Kind,
     key_of_cancel,
 )
-from holdfast.actors.paxos.proxy_event import Ending
-from holdfast.actors.paxos.proxy_holding import Holding
-from holdfast.actors.paxos.proxy_silence import Silence
-from holdfast.actors.paxos.proxy_tenure import Tenure
-from holdfast.actors.paxos.proxy_waiting import Waiting
-from holdfast.actors.paxos.proxy_wording import answer, lost_release, refuse, why_closed
+from fencelock.actors.paxos.proxy_event import Ending
+from fencelock.actors.paxos.proxy_holding import Holding
+from fencelock.actors.paxos.proxy_silence import Silence
+from fencelock.actors.paxos.proxy_tenure import Tenure
+from fencelock.actors.paxos.proxy_waiting import Waiting
+from fencelock.actors.paxos.proxy_wording import answer, lost_release, refuse, why_closed
 
 
 class OwnSession:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send
-from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
-from holdfast.actors.lock.message import Contender, Inspect, LockStatus, Reason
-from holdfast.actors.lock.report import HolderSeen, LockReport, WaiterSeen
-from holdfast.actors.lock.session_message import ListedLock, LockList
-from holdfast.actors.making import maker
-from holdfast.actors.message import Address, Instant, Message, ms_between, node_of
-from holdfast.actors.paxos.event import Consult, Consulted
-from holdfast.actors.paxos.proxy_event import Question
-from holdfast.actors.paxos.proxy_guest import client_of
-from holdfast.actors.paxos.proxy_silence import Silence
-from holdfast.actors.paxos.proxy_wording import refuse
+from fencelock.actors.effect import Effect, Effects, Observe, Send
+from fencelock.actors.lock.consult import Browse, Browsed, Looked, LookUp
+from fencelock.actors.lock.message import Contender, Inspect, LockStatus, Reason
+from fencelock.actors.lock.report import HolderSeen, LockReport, WaiterSeen
+from fencelock.actors.lock.session_message import ListedLock, LockList
+from fencelock.actors.making import maker
+from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.paxos.event import Consult, Consulted
+from fencelock.actors.paxos.proxy_event import Question
+from fencelock.actors.paxos.proxy_guest import client_of
+from fencelock.actors.paxos.proxy_silence import Silence
+from fencelock.actors.paxos.proxy_wording import refuse
 
 _look_up, _consult, _lock_status = maker(LookUp), maker(Consult), maker(LockStatus)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Observe, Send
-from holdfast.actors.lock.name import OWNER_BYTES_MAX
-from holdfast.actors.lock.probe_message import Probe, ProbeReply
-from holdfast.actors.message import Address
-from holdfast.actors.paxos.proxy_errand import Errands
-from holdfast.actors.paxos.proxy_guest import Guest
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.name import OWNER_BYTES_MAX
+from fencelock.actors.lock.probe_message import Probe, ProbeReply
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.proxy_errand import Errands
+from fencelock.actors.paxos.proxy_guest import Guest
 
 
 class Serving:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send
-from holdfast.actors.lock.backend import Report, Reported
-from holdfast.actors.lock.consult import Browse, Browsed, Looked, LookUp
-from holdfast.actors.lock.description import has_room
-from holdfast.actors.lock.message import Describe, LockStatus, NodeStatus
-from holdfast.actors.lock.report import LockLine, LockReport
-from holdfast.actors.message import Address, Instant, address_of, ms_between
-from holdfast.actors.paxos.event import Consult, Consulted
-from holdfast.actors.paxos.proxy_reading import (
+from fencelock.actors.effect import Effect, Effects, Observe, Send
+from fencelock.actors.lock.backend import Report, Reported
+from fencelock.actors.lock.consult import Browse, Browsed, Looked, LookUp
+from fencelock.actors.lock.description import has_room
+from fencelock.actors.lock.message import Describe, LockStatus, NodeStatus
+from fencelock.actors.lock.report import LockLine, LockReport
+from fencelock.actors.message import Address, Instant, address_of, ms_between
+from fencelock.actors.paxos.event import Consult, Consulted
+from fencelock.actors.paxos.proxy_reading import (
     SHOWN_BYTES_MAX,
     Readings,
     holder_of,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect
-from holdfast.actors.lock.command import (
+from fencelock.actors.effect import Effect
+from fencelock.actors.lock.command import (
     CloseReason,
     CloseSession,
     Command,
     KeepSession,
     OpenSession,
 )
-from holdfast.actors.lock.outcome import SessionOpened
-from holdfast.actors.message import NS_PER_MS, Address, Instant, ms_between
-from holdfast.actors.paxos.config import DRIFT_PPM
-from holdfast.actors.paxos.proxy_errand import NOBODY, Errand, Errands, Kind, key_of_session
+from fencelock.actors.lock.outcome import SessionOpened
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
+from fencelock.actors.paxos.config import DRIFT_PPM
+from fencelock.actors.paxos.proxy_errand import NOBODY, Errand, Errands, Kind, key_of_session
 
 _PPM = 1_000_000
 

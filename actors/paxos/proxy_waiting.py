@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.actors.effect import Send
-from holdfast.actors.lock.message import Acquire, Reason
-from holdfast.actors.message import Address, Instant, ms_between
-from holdfast.actors.paxos.proxy_wording import refuse
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.message import Acquire, Reason
+from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.paxos.proxy_wording import refuse
 
 GRACE_MS = 5_000
 """How much longer than it may a wait lasts here, for the log to say that it is over."""

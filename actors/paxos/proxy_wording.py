@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Send
-from holdfast.actors.lock.command import CloseReason
-from holdfast.actors.lock.message import (
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.command import CloseReason
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Cancelled,
@@ -15,7 +15,7 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.outcome import (
+from fencelock.actors.lock.outcome import (
     Denial,
     Denied,
     Forced,
@@ -27,12 +27,12 @@ from holdfast.actors.lock.outcome import (
     SessionOpened,
     WaitCancelled,
 )
-from holdfast.actors.lock.session_message import Ended, Evict, Evicted, HoldLost, Opened
-from holdfast.actors.making import maker
-from holdfast.actors.message import Address, Instant, Message, ms_between
-from holdfast.actors.paxos.proxy_errand import Errand
-from holdfast.actors.paxos.proxy_event import Asked, Ending, Question
-from holdfast.actors.paxos.proxy_guest import client_of
+from fencelock.actors.lock.session_message import Ended, Evict, Evicted, HoldLost, Opened
+from fencelock.actors.making import maker
+from fencelock.actors.message import Address, Instant, Message, ms_between
+from fencelock.actors.paxos.proxy_errand import Errand
+from fencelock.actors.paxos.proxy_event import Asked, Ending, Question
+from fencelock.actors.paxos.proxy_guest import client_of
 
 new_granted, new_released = maker(Granted), maker(Released)
 """What is said most."""

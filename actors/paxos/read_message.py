@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.actors.message import Message, message
+from fencelock.actors.message import Message, message
 
 
 @message(0xA0)

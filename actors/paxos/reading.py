@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.making import maker
-from holdfast.actors.message import NS_PER_MS, Address, Instant, Local, ms_between
-from holdfast.actors.paxos.barrier import Barriers, Read
-from holdfast.actors.paxos.config import monitor_of
-from holdfast.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
-from holdfast.actors.paxos.freshness import Freshness, ms_up
-from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.read_message import Barrier, BarrierPassed
-from holdfast.actors.paxos.timer import AgeCheck, ReadAgain
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.making import maker
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, ms_between
+from fencelock.actors.paxos.barrier import Barriers, Read
+from fencelock.actors.paxos.config import monitor_of
+from fencelock.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
+from fencelock.actors.paxos.freshness import Freshness, ms_up
+from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.read_message import Barrier, BarrierPassed
+from fencelock.actors.paxos.timer import AgeCheck, ReadAgain
 
 READS_MAX = 10_000
 """Reads of each kind that may wait on a node; more are dropped."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send
-from holdfast.actors.making import copier, maker
-from holdfast.actors.message import Address, Message, node_of
-from holdfast.actors.paxos.config import replica_of
-from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
-from holdfast.actors.paxos.proposals import Lot
+from fencelock.actors.effect import Effect, Effects, Observe, Send
+from fencelock.actors.making import copier, maker
+from fencelock.actors.message import Address, Message, node_of
+from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
+from fencelock.actors.paxos.proposals import Lot
 
 _proposed = maker(Proposed)
 _with_forwarded = copier(Propose, "forwarded")

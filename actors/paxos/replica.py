@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import Address, Instant, node_of
-from holdfast.actors.paxos.bundle import Bundle
-from holdfast.actors.paxos.config import LOG_MAX, Config, acceptor_of, catchup_of, leader_of
-from holdfast.actors.paxos.digest import AGREED_SLOTS
-from holdfast.actors.paxos.event import (
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.paxos.bundle import Bundle
+from fencelock.actors.paxos.config import LOG_MAX, Config, acceptor_of, catchup_of, leader_of
+from fencelock.actors.paxos.digest import AGREED_SLOTS
+from fencelock.actors.paxos.event import (
     Applied,
     Decided,
     Deposed,
@@ -21,18 +21,18 @@ from holdfast.actors.paxos.event import (
     Restore,
     Skipped,
 )
-from holdfast.actors.paxos.handover_event import Yield, Yielded
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.message import COMMAND_BYTES_MAX, Batch, Decline, Propose
-from holdfast.actors.paxos.ordering import Ordering
-from holdfast.actors.paxos.photography import JOURNAL_BYTES
-from holdfast.actors.paxos.reading import ReadHears, Reads
-from holdfast.actors.paxos.reception import Reception
-from holdfast.actors.paxos.replica_event import ReplicaHears
-from holdfast.actors.paxos.state import PastHears, State, everything
-from holdfast.actors.paxos.timer import GapCheck, Linger, Tick
-from holdfast.actors.role import Host, Role
+from fencelock.actors.paxos.handover_event import Yield, Yielded
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Batch, Decline, Propose
+from fencelock.actors.paxos.ordering import Ordering
+from fencelock.actors.paxos.photography import JOURNAL_BYTES
+from fencelock.actors.paxos.reading import ReadHears, Reads
+from fencelock.actors.paxos.reception import Reception
+from fencelock.actors.paxos.replica_event import ReplicaHears
+from fencelock.actors.paxos.state import PastHears, State, everything
+from fencelock.actors.paxos.timer import GapCheck, Linger, Tick
+from fencelock.actors.role import Host, Role
 
 GAP_MS = 50
 """How long a decided slot may be missing before others are asked for it (ms): it may be under

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.actors.paxos.bundle import Bundle
-from holdfast.actors.paxos.event import (
+from fencelock.actors.paxos.bundle import Bundle
+from fencelock.actors.paxos.event import (
     Decided,
     Deposed,
     Follow,
@@ -13,11 +13,11 @@ from holdfast.actors.paxos.event import (
     Reign,
     Restore,
 )
-from holdfast.actors.paxos.handover_event import Yield
-from holdfast.actors.paxos.message import Propose
-from holdfast.actors.paxos.reading import ReadHears
-from holdfast.actors.paxos.state import PastHears
-from holdfast.actors.paxos.timer import GapCheck, Linger, Tick
+from fencelock.actors.paxos.handover_event import Yield
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.reading import ReadHears
+from fencelock.actors.paxos.state import PastHears
+from fencelock.actors.paxos.timer import GapCheck, Linger, Tick
 
 ReplicaHears = (
     ReadHears

@@ -8,11 +8,11 @@ acceptor up (`Scout`), and a leader climbs to an acceptor that is above it (`Lea
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effects, Observe, Send
-from holdfast.actors.message import Address, node_of
-from holdfast.actors.paxos.config import View, leader_of
-from holdfast.actors.paxos.handover_message import Release
-from holdfast.actors.paxos.message import Accept, Ballot, Commit, Heartbeat, Preempted, Prepare
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.message import Address, node_of
+from fencelock.actors.paxos.config import View, leader_of
+from fencelock.actors.paxos.handover_message import Release
+from fencelock.actors.paxos.message import Accept, Ballot, Commit, Heartbeat, Preempted, Prepare
 
 ROUND_MAX = (1 << 63) - 1
 """The highest round: what the wire can carry. It was ``1 << 62`` once, so a group whose journals

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effects, Observe, Send, Wake
-from holdfast.actors.message import Address, Instant, node_of
-from holdfast.actors.paxos.config import WINDOW, Config, acceptor_of, leader_of
-from holdfast.actors.paxos.event import Adopted
-from holdfast.actors.paxos.message import (
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.paxos.config import WINDOW, Config, acceptor_of, leader_of
+from fencelock.actors.paxos.event import Adopted
+from fencelock.actors.paxos.message import (
     NO_OP,
     NUMBER_MAX,
     Ballot,
@@ -15,9 +15,9 @@ from holdfast.actors.paxos.message import (
     Promise,
     Vote,
 )
-from holdfast.actors.paxos.rounds import ROUND_JUMP_MAX, TOO_FAR
-from holdfast.actors.paxos.timer import ScoutResend
-from holdfast.actors.role import Host, Role
+from fencelock.actors.paxos.rounds import ROUND_JUMP_MAX, TOO_FAR
+from fencelock.actors.paxos.timer import ScoutResend
+from fencelock.actors.role import Host, Role
 
 SCOUT_RESEND_MS = 50
 """How long an acceptor may take to answer before it is asked again (ms): a round and a sync."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, vote_id
-from holdfast.actors.bootstrap_message import GroupConfig
-from holdfast.actors.effect import Spawn
-from holdfast.actors.message import Address, Message
-from holdfast.actors.paxos.acceptor import Acceptor
-from holdfast.actors.paxos.catchup import CatchUp
-from holdfast.actors.paxos.config import (
+from fencelock.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, vote_id
+from fencelock.actors.bootstrap_message import GroupConfig
+from fencelock.actors.effect import Spawn
+from fencelock.actors.message import Address, Message
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.catchup import CatchUp
+from fencelock.actors.paxos.config import (
     DRIFT_PPM,
     ELECTION_MS,
     LEASE_MS,
@@ -25,15 +25,15 @@ from holdfast.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
-from holdfast.actors.paxos.digest import AGREED_SLOTS
-from holdfast.actors.paxos.journal import Base, Recovered, recover
-from holdfast.actors.paxos.leader import Leader
-from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.memory import MemoryAcceptor, MemoryCatchUp, MemoryLeader
-from holdfast.actors.paxos.monitor import Monitor
-from holdfast.actors.paxos.photography import JOURNAL_BYTES
-from holdfast.actors.paxos.replica import Replica
-from holdfast.actors.paxos.watching import Quarantined
+from fencelock.actors.paxos.digest import AGREED_SLOTS
+from fencelock.actors.paxos.journal import Base, Recovered, recover
+from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.memory import MemoryAcceptor, MemoryCatchUp, MemoryLeader
+from fencelock.actors.paxos.monitor import Monitor
+from fencelock.actors.paxos.photography import JOURNAL_BYTES
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.watching import Quarantined
 
 if TYPE_CHECKING:
     from random import Random

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from holdfast.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import Address, Message
-from holdfast.actors.paxos.config import acceptor_of, catchup_of
-from holdfast.actors.paxos.digest import Digests
-from holdfast.actors.paxos.digest_message import Compare, Isolate, TableDigest
-from holdfast.actors.paxos.event import Everywhere, Excerpt, Reprint, Restore, Swollen, Trimmed
-from holdfast.actors.paxos.journal import Recovered
-from holdfast.actors.paxos.ledger import Ledger
-from holdfast.actors.paxos.machine import Machine
-from holdfast.actors.paxos.message import Batch, Slots
-from holdfast.actors.paxos.photography import DEVELOP_MS, Photography, records_of
-from holdfast.actors.paxos.timer import Develop
-from holdfast.actors.paxos.watching import Watching
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Message
+from fencelock.actors.paxos.config import acceptor_of, catchup_of
+from fencelock.actors.paxos.digest import Digests
+from fencelock.actors.paxos.digest_message import Compare, Isolate, TableDigest
+from fencelock.actors.paxos.event import Everywhere, Excerpt, Reprint, Restore, Swollen, Trimmed
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.ledger import Ledger
+from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.message import Batch, Slots
+from fencelock.actors.paxos.photography import DEVELOP_MS, Photography, records_of
+from fencelock.actors.paxos.timer import Develop
+from fencelock.actors.paxos.watching import Watching
 
 PastHears = Everywhere | Excerpt | Develop | Swollen | TableDigest | Compare | Isolate
 """What `State` handles."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.actors.effect import Effect, Wake
-from holdfast.actors.message import NS_PER_MS, Instant, Local, local
-from holdfast.actors.paxos.timer import Watch
-from holdfast.actors.timing import TIMING
+from fencelock.actors.effect import Effect, Wake
+from fencelock.actors.message import NS_PER_MS, Instant, Local, local
+from fencelock.actors.paxos.timer import Watch
+from fencelock.actors.timing import TIMING
 
 if TYPE_CHECKING:
     from random import Random

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.actors.message import Address
-from holdfast.actors.paxos.config import View
-from holdfast.actors.paxos.message import Batch
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.config import View
+from fencelock.actors.paxos.message import Batch
 
 EXPLORE = 32
 """Every so many slots everybody is asked, to find out who is quickest now."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.actors.message import Instant, Timer, timer
-from holdfast.actors.paxos.message import Ballot
+from fencelock.actors.message import Instant, Timer, timer
+from fencelock.actors.paxos.message import Ballot
 
 
 @timer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.actors.paxos.config import VOTES_BYTES_MAX, VOTES_MAX
-from holdfast.actors.paxos.message import Ballot, Batch, Vote
+from fencelock.actors.paxos.config import VOTES_BYTES_MAX, VOTES_MAX
+from fencelock.actors.paxos.message import Ballot, Batch, Vote
 
 
 class Votes:

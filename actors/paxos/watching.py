@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
-from holdfast.actors.message import Address, Instant, address_of, node_of
-from holdfast.actors.notice import Level, Notice
-from holdfast.actors.paxos.config import (
+from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from fencelock.actors.message import Address, Instant, address_of, node_of
+from fencelock.actors.notice import Level, Notice
+from fencelock.actors.paxos.config import (
     acceptor_of,
     catchup_of,
     leader_of,
     monitor_of,
     replica_of,
 )
-from holdfast.actors.paxos.digest import Comparison, Digests, Verdict, in_words
-from holdfast.actors.paxos.digest_message import (
+from fencelock.actors.paxos.digest import Comparison, Digests, Verdict, in_words
+from fencelock.actors.paxos.digest_message import (
     Compare,
     Diverged,
     Divergence,
     Isolate,
     TableDigest,
 )
-from holdfast.actors.paxos.event import Withdraw
-from holdfast.actors.role import Host, Role
+from fencelock.actors.paxos.event import Withdraw
+from fencelock.actors.role import Host, Role
 
 COMPARE_MS = 2_000
 """After how long a member that has not sent its digest is asked for it (ms)."""

@@ -7,22 +7,22 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.actors.lock.message import Contender, LockStatus, NodeStatus
-from holdfast.actors.lock.session_message import ListedLock
-from holdfast.cluster import operation
-from holdfast.cluster.aio.lock import Lock
-from holdfast.cluster.aio.loop import LoopHerald, drive
-from holdfast.cluster.connection import Connection
-from holdfast.cluster.face import Face
-from holdfast.cluster.settings import Read, Settings
+from fencelock.actors.lock.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.lock.session_message import ListedLock
+from fencelock.cluster import operation
+from fencelock.cluster.aio.lock import Lock
+from fencelock.cluster.aio.loop import LoopHerald, drive
+from fencelock.cluster.connection import Connection
+from fencelock.cluster.face import Face
+from fencelock.cluster.settings import Read, Settings
 
 
 class Client(Face):
-    """A connection to a cluster, for all tasks of one loop. From `holdfast.aio.connect`.
+    """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A thread of its own keeps the session alive, however busy the loop is. It leaves nothing
     running after `close`, which ``async with`` and the end of the process call. Arguments,
-    values and errors are those of `holdfast.Client`.
+    values and errors are those of `fencelock.Client`.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -41,7 +41,7 @@ class Client(Face):
         duration: float | None = None,
         grace: float | None = None,
     ) -> Lock:
-        """Return the lock called ``name``; asks nobody yet. See `holdfast.Client.lock`."""
+        """Return the lock called ``name``; asks nobody yet. See `fencelock.Client.lock`."""
         terms = self._connection.terms(
             name, timeout, reentrant, limit, owner, label, duration, grace
         )
@@ -50,7 +50,7 @@ class Client(Face):
     async def status(
         self, name: str, read: Read = "linearizable", max_age: float = 1.0
     ) -> LockStatus:
-        """Return who holds ``name`` and who waits; see `holdfast.Client.status`."""
+        """Return who holds ``name`` and who waits; see `fencelock.Client.status`."""
         return await drive(
             self._connection.line.inspecting(name, self._connection.age_ms(read, max_age))
         )
@@ -58,22 +58,22 @@ class Client(Face):
     async def locks(
         self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0
     ) -> tuple[ListedLock, ...]:
-        """Return the held locks by name; see `holdfast.Client.locks`."""
+        """Return the held locks by name; see `fencelock.Client.locks`."""
         return await drive(self._connection.listing(prefix, read, max_age))
 
     async def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
-        """Take a lock from whoever holds it; see `holdfast.Client.evict`."""
+        """Take a lock from whoever holds it; see `fencelock.Client.evict`."""
         return await drive(self._connection.evicting(name, fence, operator))
 
     async def describe(self) -> tuple[NodeStatus, ...]:
-        """Return what each node says of itself; see `holdfast.Client.describe`."""
+        """Return what each node says of itself; see `fencelock.Client.describe`."""
         return await drive(self._connection.surveying())
 
     async def close(self) -> None:
         """Release what is held, cancel what waits, and leave nothing running.
 
         Waits up to 2 s for nodes that can be heard to confirm; if it is cancelled, no
-        longer. Tasks that wait for a lock get `holdfast.CancelledError`.
+        longer. Tasks that wait for a lock get `fencelock.CancelledError`.
         """
         await drive(self._connection.closing(self._closed))
 
@@ -138,14 +138,14 @@ class Connecting:
 def connect(
     addresses: str,
     *,
-    cluster: str = "holdfast",
+    cluster: str = "fencelock",
     timeout: float = 10.0,
     ttl: float = 15.0,
     label: str | None = None,
 ) -> Connecting:
     """Return what connects when it is awaited, or entered with ``async with``.
 
-    Arguments and errors are those of `holdfast.connect`. If it is cancelled nothing is
+    Arguments and errors are those of `fencelock.connect`. If it is cancelled nothing is
     left running.
 
     Raises:

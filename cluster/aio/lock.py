@@ -5,15 +5,15 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from holdfast.actors.lock.message import LockStatus
-from holdfast.cluster.aio.loop import drive
-from holdfast.cluster.aio.owner import owner_of_task
-from holdfast.cluster.handle import Handle
-from holdfast.cluster.settings import Read, age_ms_of
+from fencelock.actors.lock.message import LockStatus
+from fencelock.cluster.aio.loop import drive
+from fencelock.cluster.aio.owner import owner_of_task
+from fencelock.cluster.handle import Handle
+from fencelock.cluster.settings import Read, age_ms_of
 
 
 class Lock(Handle):
-    """One named lock of the cluster, from `holdfast.aio.Client.lock`.
+    """One named lock of the cluster, from `fencelock.aio.Client.lock`.
 
     Each task is an owner of its own, unless `Client.lock` was given an ``owner``: what one
     task holds another cannot release, and what a task holds when it ends stays held until the
@@ -27,7 +27,7 @@ class Lock(Handle):
     _runner = staticmethod(owner_of_task)
 
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> int | None:
-        """Wait for the lock and hold it; arguments, value and errors of `holdfast.Lock.acquire`.
+        """Wait for the lock and hold it; arguments, value and errors of `fencelock.Lock.acquire`.
 
         Raises:
             asyncio.CancelledError: the task was cancelled; nothing is held.
@@ -36,7 +36,7 @@ class Lock(Handle):
         return await drive(self._acquiring(blocking, timeout))
 
     async def release(self) -> None:
-        """Give the lock up, or one of several holds; errors of `holdfast.Lock.release`.
+        """Give the lock up, or one of several holds; errors of `fencelock.Lock.release`.
 
         Raises:
             asyncio.CancelledError: the task was cancelled; the release happens all the same.
@@ -45,15 +45,15 @@ class Lock(Handle):
         await drive(self._releasing())
 
     async def renew(self, duration: float | None = None) -> None:
-        """Have the duration of the hold begin anew; see `holdfast.Lock.renew`."""
+        """Have the duration of the hold begin anew; see `fencelock.Lock.renew`."""
         await drive(self._renewing(duration))
 
     async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return who holds the lock and who waits; see `holdfast.Client.status`."""
+        """Return who holds the lock and who waits; see `fencelock.Client.status`."""
         return await drive(self._line.inspecting(self.name, age_ms_of(read, max_age)))
 
     async def __aenter__(self) -> Self:
-        """Hold the lock, or raise; see `holdfast.Lock`."""
+        """Hold the lock, or raise; see `fencelock.Lock`."""
         await drive(self._entering(self._wait_ms))
         return self
 

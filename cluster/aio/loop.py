@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from holdfast.cluster.herald import call_guarded
-from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.operation import Operation, Wait
+from fencelock.cluster.herald import call_guarded
+from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.operation import Operation, Wait
 
 T = TypeVar("T")
 

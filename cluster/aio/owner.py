@@ -7,7 +7,7 @@ import os
 from typing import Any
 from weakref import ref
 
-from holdfast.cluster.owner import new_owner
+from fencelock.cluster.owner import new_owner
 
 _owners: dict[int, tuple[ref[asyncio.Task[Any]], str]] = {}
 """By a task's address in memory: the task, since that is given to another once it is gone; and its

@@ -12,14 +12,14 @@ from typing import Any
 
 from rich.table import Table
 
-from holdfast.cluster.bench.job import Job, Kind
-from holdfast.cluster.bench.load import WARM_PAIRS
-from holdfast.cluster.bench.locks import PROCESSES, RIVALS
-from holdfast.cluster.bench.machine import Machine, this_machine
-from holdfast.cluster.bench.members import BenchFailedError, Members
-from holdfast.cluster.bench.report import Figure, higher_is_better, lower_is_better
-from holdfast.cluster.bench.workers import started, together
-from holdfast.cluster.client import Client, connect
+from fencelock.cluster.bench.job import Job, Kind
+from fencelock.cluster.bench.load import WARM_PAIRS
+from fencelock.cluster.bench.locks import PROCESSES, RIVALS
+from fencelock.cluster.bench.machine import Machine, this_machine
+from fencelock.cluster.bench.members import BenchFailedError, Members
+from fencelock.cluster.bench.report import Figure, higher_is_better, lower_is_better
+from fencelock.cluster.bench.workers import started, together
+from fencelock.cluster.client import Client, connect
 
 CONNECT_S = 30.0
 
@@ -98,7 +98,7 @@ def compare(rounds: int, seconds: float, say: Callable[[str], None]) -> Comparis
         BenchFailedError: a process failed, or was not served at all; the text says more.
 
     """
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name, ExitStack() as stack:
         folder = Path(name)
         machine = this_machine(folder)
         say("starting three nodes of each")

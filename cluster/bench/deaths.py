@@ -10,8 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from holdfast.cluster.bench.members import Members, configuration
-from holdfast.cluster.bench.relays import Link, Relays
+from fencelock.cluster.bench.members import Members, configuration
+from fencelock.cluster.bench.relays import Link, Relays
 
 CLIENTS = "clients"
 """The source of all links that clients use."""

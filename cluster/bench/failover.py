@@ -14,12 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from holdfast.cluster.bench.deaths import Death, RelayedMembers
-from holdfast.cluster.bench.job import Job, Kind
-from holdfast.cluster.bench.members import BenchFailedError, Members, described, master_of
-from holdfast.cluster.bench.report import Reading
-from holdfast.cluster.bench.workers import started
-from holdfast.cluster.client import Client, connect
+from fencelock.cluster.bench.deaths import Death, RelayedMembers
+from fencelock.cluster.bench.job import Job, Kind
+from fencelock.cluster.bench.members import BenchFailedError, Members, described, master_of
+from fencelock.cluster.bench.report import Reading
+from fencelock.cluster.bench.workers import started
+from fencelock.cluster.client import Client, connect
 
 PROCESSES = 2
 THREADS = 4
@@ -111,7 +111,7 @@ def measure_deaths(
     """
     readings: list[Reading] = []
     for kind in kinds:
-        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name, ExitStack() as stack:
+        with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name, ExitStack() as stack:
             members = stack.enter_context(RelayedMembers(Path(name), "paxos", nodes))
             watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
             stack.enter_context(watcher)

@@ -1,7 +1,7 @@
 """How large a member's journal grows under a steady load, and how long a restart takes.
 
 Three members of a replicated table of locks, with real sockets and disks, in one process.
-Run it as ``python -m holdfast.cluster.bench.growth --commands 500000``.
+Run it as ``python -m fencelock.cluster.bench.growth --commands 500000``.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from holdfast.actors.clock import Clock
-from holdfast.actors.effect import Effect, Effects, Send, Spawn, Wake
-from holdfast.actors.lock.command import AcquireLock, CancelWait, Command, OpenSession
-from holdfast.actors.lock.outcome import Held, SessionOpened, WaitCancelled
-from holdfast.actors.message import Address, Instant, Local, Timer, address_of, local, timer
-from holdfast.actors.paxos.config import replica_of
-from holdfast.actors.paxos.event import Follow, Happened, Skipped
-from holdfast.actors.paxos.message import Declined, Propose, Proposed
-from holdfast.actors.paxos.seating import LogOptions, seat_log
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.lock_machine import LockMachine
-from holdfast.cluster.ports import free_ports
-from holdfast.cluster.recipe import Cast
-from holdfast.cluster.storage.identity import STREAM, claim
-from holdfast.cluster.storage.journal import Journal
-from holdfast.transport.bridge import Bridge
-from holdfast.transport.wire import decode, encode
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Effect, Effects, Send, Spawn, Wake
+from fencelock.actors.lock.command import AcquireLock, CancelWait, Command, OpenSession
+from fencelock.actors.lock.outcome import Held, SessionOpened, WaitCancelled
+from fencelock.actors.message import Address, Instant, Local, Timer, address_of, local, timer
+from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.event import Follow, Happened, Skipped
+from fencelock.actors.paxos.message import Declined, Propose, Proposed
+from fencelock.actors.paxos.seating import LogOptions, seat_log
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.ports import free_ports
+from fencelock.cluster.recipe import Cast
+from fencelock.cluster.storage.identity import STREAM, claim
+from fencelock.cluster.storage.journal import Journal
+from fencelock.transport.bridge import Bridge
+from fencelock.transport.wire import decode, encode
 
 MEMBERS = ("n1", "n2", "n3")
 OWNERS = 256

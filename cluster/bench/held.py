@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from holdfast import aio
-from holdfast.cluster.bench.job import Job, Kind
-from holdfast.cluster.bench.load import CONNECT_S
-from holdfast.cluster.bench.members import BenchFailedError, Members
-from holdfast.cluster.bench.report import Reading
-from holdfast.cluster.bench.workers import started
-from holdfast.cluster.client import Client, connect
+from fencelock import aio
+from fencelock.cluster.bench.job import Job, Kind
+from fencelock.cluster.bench.load import CONNECT_S
+from fencelock.cluster.bench.members import BenchFailedError, Members
+from fencelock.cluster.bench.report import Reading
+from fencelock.cluster.bench.workers import started
+from fencelock.cluster.client import Client, connect
 
 PROCESSES = 2
 """A session may hold 100,000 locks, and one client takes them at half the speed of two."""

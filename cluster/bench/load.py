@@ -8,10 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-import holdfast
-from holdfast.actors.error import HoldfastError
-from holdfast.cluster.bench.job import Job
-from holdfast.cluster.client import Client
+import fencelock
+from fencelock.actors.error import FencelockError
+from fencelock.cluster.bench.job import Job
+from fencelock.cluster.client import Client
 
 CONNECT_S = 30.0
 """Nodes may be busy with an election when a client comes."""
@@ -77,7 +77,7 @@ def watch(client: Client, job: Job, until: Callable[[], object]) -> dict[str, ob
                 lock.acquire()
                 mine.add(time.monotonic_ns() // 1_000_000)
                 lock.release()
-            except HoldfastError as error:
+            except FencelockError as error:
                 met[type(error).__name__] += 1
 
         return once
@@ -91,7 +91,7 @@ def watch(client: Client, job: Job, until: Callable[[], object]) -> dict[str, ob
 
 def connect(job: Job) -> Client:
     """Return a client of the nodes that ``job`` names."""
-    return holdfast.connect(job.address, cluster=job.cluster, timeout=CONNECT_S)
+    return fencelock.connect(job.address, cluster=job.cluster, timeout=CONNECT_S)
 
 
 def quantiles_us(took: list[float]) -> dict[str, float]:
@@ -150,10 +150,10 @@ def _counted(work: Callable[[int], Callable[[], None]], job: Job) -> dict[str, f
     return {"times": times, "seconds": took}
 
 
-def _one_pair(lock: holdfast.Lock) -> None:
+def _one_pair(lock: fencelock.Lock) -> None:
     lock.acquire()
     lock.release()
 
 
-def _use(status: holdfast.LockStatus) -> None:
+def _use(status: fencelock.LockStatus) -> None:
     assert status.lock

@@ -10,15 +10,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from holdfast.cluster.bench.failover import failover
-from holdfast.cluster.bench.held import held_reading
-from holdfast.cluster.bench.job import Job, Kind
-from holdfast.cluster.bench.machine import Machine, this_machine
-from holdfast.cluster.bench.members import Members
-from holdfast.cluster.bench.reads import reads
-from holdfast.cluster.bench.report import Reading
-from holdfast.cluster.bench.workers import measured, per_s, started
-from holdfast.cluster.client import Client, connect
+from fencelock.cluster.bench.failover import failover
+from fencelock.cluster.bench.held import held_reading
+from fencelock.cluster.bench.job import Job, Kind
+from fencelock.cluster.bench.machine import Machine, this_machine
+from fencelock.cluster.bench.members import Members
+from fencelock.cluster.bench.reads import reads
+from fencelock.cluster.bench.report import Reading
+from fencelock.cluster.bench.workers import measured, per_s, started
+from fencelock.cluster.client import Client, connect
 
 PROCESSES = 2
 THREADS = 64
@@ -109,12 +109,12 @@ def measure(plan: Plan, say: Callable[[str], None]) -> Report:
 
     Raises:
         BenchFailedError: a process failed, or was not served at all; the text says more.
-        holdfast.ConfigError: the protocol cannot run so.
+        fencelock.ConfigError: the protocol cannot run so.
 
     """
     parts = [part for part in plan.parts if plan.has(part)]
     readings: list[Reading] = []
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name:
         machine = this_machine(Path(name))
         shared = [part for part in parts if part is not Part.HELD]
         if shared:

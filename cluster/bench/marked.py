@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.cluster.bench.job import Job
-from holdfast.cluster.bench.load import CONNECT_S, WARM_PAIRS
-from holdfast.cluster.client import Client
-from holdfast.cluster.connection import Connection
-from holdfast.cluster.herald import ThreadHerald
-from holdfast.cluster.host.marks import Marks, now_ns
-from holdfast.cluster.operation import drive
-from holdfast.cluster.settings import Settings
+from fencelock.cluster.bench.job import Job
+from fencelock.cluster.bench.load import CONNECT_S, WARM_PAIRS
+from fencelock.cluster.client import Client
+from fencelock.cluster.connection import Connection
+from fencelock.cluster.herald import ThreadHerald
+from fencelock.cluster.host.marks import Marks, now_ns
+from fencelock.cluster.operation import drive
+from fencelock.cluster.settings import Settings
 
 TTL_S = 15.0
 

@@ -13,11 +13,11 @@ from collections.abc import Collection, Generator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from holdfast.actors.error import HoldfastError, UnavailableError
-from holdfast.actors.lock.message import NodeStatus
-from holdfast.cluster.client import Client
-from holdfast.cluster.config import parse
-from holdfast.cluster.ports import free_ports
+from fencelock.actors.error import FencelockError, UnavailableError
+from fencelock.actors.lock.message import NodeStatus
+from fencelock.cluster.client import Client
+from fencelock.cluster.config import parse
+from fencelock.cluster.ports import free_ports
 
 READY_S = 30.0
 """A node needs a second; a loaded machine with a long journal some more."""
@@ -30,12 +30,12 @@ LOG_CHARACTERS = 2_000
 """How much of a log is shown when its node is not ready: the folder is removed afterwards."""
 
 
-class BenchFailedError(HoldfastError):
+class BenchFailedError(FencelockError):
     """A measurement could not be made; the text says which process failed, and what it said."""
 
 
 class Members:
-    """A cluster of ``holdfast serve`` processes, all of which end with the ``with`` block.
+    """A cluster of ``fencelock serve`` processes, all of which end with the ``with`` block.
 
     Args:
         folder: where configuration, journals and logs go.
@@ -46,7 +46,7 @@ class Members:
         marks: whether nodes write, when they end, when they did what (`marks_of`).
 
     Raises:
-        holdfast.ConfigError: there is no such protocol, or it cannot run so.
+        fencelock.ConfigError: there is no such protocol, or it cannot run so.
 
     """
 
@@ -91,7 +91,7 @@ class Members:
 
     def start(self, node: str) -> None:
         """Start the process of ``node``; it goes on with what its former life left on disk."""
-        command = [sys.executable, "-m", "holdfast", "serve", "--id", node]
+        command = [sys.executable, "-m", "fencelock", "serve", "--id", node]
         if self._marks:
             command += ["--marks", str(self.marks_of(node))]
         with self._log_of(node).open("ab") as log, uninterrupted():

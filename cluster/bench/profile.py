@@ -14,14 +14,14 @@ from typing import Any
 
 from rich.table import Table
 
-from holdfast.cluster.bench.job import Job, Kind
-from holdfast.cluster.bench.machine import Machine, this_machine
-from holdfast.cluster.bench.members import Members, described, master_of
-from holdfast.cluster.bench.steps import Step, steps_of
-from holdfast.cluster.bench.timeline import CLIENT, Log
-from holdfast.cluster.bench.workers import started, together
-from holdfast.cluster.client import connect
-from holdfast.cluster.host.marks import Mark, read_marks
+from fencelock.cluster.bench.job import Job, Kind
+from fencelock.cluster.bench.machine import Machine, this_machine
+from fencelock.cluster.bench.members import Members, described, master_of
+from fencelock.cluster.bench.steps import Step, steps_of
+from fencelock.cluster.bench.timeline import CLIENT, Log
+from fencelock.cluster.bench.workers import started, together
+from fencelock.cluster.client import connect
+from fencelock.cluster.host.marks import Mark, read_marks
 
 CONNECT_S = 30.0
 
@@ -96,10 +96,10 @@ def profile(
 
     Raises:
         BenchFailedError: a process failed, or too few pairs could be followed.
-        holdfast.ConfigError: the protocol cannot run so.
+        fencelock.ConfigError: the protocol cannot run so.
 
     """
-    with TemporaryDirectory(prefix="holdfast-bench-") as name:
+    with TemporaryDirectory(prefix="fencelock-bench-") as name:
         plain, marked = Path(name, "plain"), Path(name, "marked")
         machine = this_machine(Path(name))
         for folder in (plain, marked):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from holdfast.cluster.bench.job import Job, Kind
-from holdfast.cluster.bench.members import Members, described, master_of
-from holdfast.cluster.bench.report import Reading
-from holdfast.cluster.bench.workers import measured, per_s
-from holdfast.cluster.client import Client
+from fencelock.cluster.bench.job import Job, Kind
+from fencelock.cluster.bench.members import Members, described, master_of
+from fencelock.cluster.bench.report import Reading
+from fencelock.cluster.bench.workers import measured, per_s
+from fencelock.cluster.client import Client
 
 PROCESSES = 2
 READERS = 64

@@ -13,13 +13,13 @@ from typing import Any
 
 import pykka
 
-from holdfast.actors.effect import Effects, Send, Spawn
-from holdfast.actors.message import Address, Instant, Local, address_of, local
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.bench.report import Figure, below, higher_is_better, lower_is_better
-from holdfast.cluster.host.dispatcher import Dispatcher
-from holdfast.cluster.recipe import Cast
-from holdfast.transport.bridge import Bridge
+from fencelock.actors.effect import Effects, Send, Spawn
+from fencelock.actors.message import Address, Instant, Local, address_of, local
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.bench.report import Figure, below, higher_is_better, lower_is_better
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.recipe import Cast
+from fencelock.transport.bridge import Bridge
 
 NODE = "bench"
 CROWD = 100

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.cluster.bench.members import BenchFailedError
-from holdfast.cluster.bench.timeline import CLIENT, Log, Span, way_of
+from fencelock.cluster.bench.members import BenchFailedError
+from fencelock.cluster.bench.timeline import CLIENT, Log, Span, way_of
 
 PAIRS_MIN = 20
 """Fewer that can be followed from end to end say nothing."""

@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from holdfast import aio
-from holdfast.cluster.bench.job import Job
-from holdfast.cluster.bench.load import CONNECT_S
+from fencelock import aio
+from fencelock.cluster.bench.job import Job
+from fencelock.cluster.bench.load import CONNECT_S
 
 
 async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import zmq
 
-from holdfast.cluster.bench.job import Job
-from holdfast.cluster.bench.load import quantiles_us
+from fencelock.cluster.bench.job import Job
+from fencelock.cluster.bench.load import quantiles_us
 
 FRAME = bytes(100)
 """About as long as the frame of one acquire."""

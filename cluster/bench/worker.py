@@ -1,4 +1,4 @@
-"""A client process of a measurement: ``python -m holdfast.cluster.bench.worker JOB``.
+"""A client process of a measurement: ``python -m fencelock.cluster.bench.worker JOB``.
 
 It says a line of JSON when it is ready, begins when it reads a line, and says what it
 measured as a line. Where there is no natural end, a second line ends it. When standard
@@ -11,8 +11,8 @@ import asyncio
 import json
 import sys
 
-from holdfast.cluster.bench import load, wire
-from holdfast.cluster.bench.job import Job, Kind, read_job
+from fencelock.cluster.bench import load, wire
+from fencelock.cluster.bench.job import Job, Kind, read_job
 
 
 def main() -> None:
@@ -25,15 +25,15 @@ def main() -> None:
             _begin()
             _say(wire.ping(job))
         case Kind.TASKS:
-            from holdfast.cluster.bench.tasks import tasks  # noqa: PLC0415 (not for the others)
+            from fencelock.cluster.bench.tasks import tasks  # noqa: PLC0415 (not for the others)
 
             _say(asyncio.run(tasks(job, _begin)))
         case Kind.HOLD:
-            from holdfast.cluster.bench.held import hold  # noqa: PLC0415 (as above)
+            from fencelock.cluster.bench.held import hold  # noqa: PLC0415 (as above)
 
             _say(asyncio.run(hold(job, _say, sys.stdin.readline)))
         case Kind.PROFILE:
-            from holdfast.cluster.bench.marked import marked_pairs  # noqa: PLC0415 (as above)
+            from fencelock.cluster.bench.marked import marked_pairs  # noqa: PLC0415 (as above)
 
             _say(marked_pairs(job, _begin))
         case Kind.PAIR | Kind.RATE | Kind.READ | Kind.WATCH:

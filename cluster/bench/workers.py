@@ -12,8 +12,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any, Self
 
-from holdfast.cluster.bench.job import Job
-from holdfast.cluster.bench.members import BenchFailedError, stop_all, uninterrupted
+from fencelock.cluster.bench.job import Job
+from fencelock.cluster.bench.members import BenchFailedError, stop_all, uninterrupted
 
 READY_S = 60.0
 """To import everything and connect takes a second; a loaded machine needs more."""
@@ -38,7 +38,7 @@ class Worker:
         self.ready: dict[str, Any] = {}
         self._log = folder / f"{name}.log"
         self._lines: SimpleQueue[str] = SimpleQueue()
-        command = [sys.executable, "-m", "holdfast.cluster.bench.worker", job.line()]
+        command = [sys.executable, "-m", "fencelock.cluster.bench.worker", job.line()]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True

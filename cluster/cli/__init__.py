@@ -1,1 +1,1 @@
-"""The command line: ``holdfast serve``, ``init``, ``status``, ``simulate``, ``bench``."""
+"""The command line: ``fencelock serve``, ``init``, ``status``, ``simulate``, ``bench``."""

@@ -10,22 +10,22 @@ from typing import Annotated, Protocol
 
 import typer
 
-from holdfast.actors.error import ConfigError, UnavailableError, WrongClusterError
-from holdfast.actors.lock.message import Contender, LockStatus, NodeStatus
-from holdfast.actors.lock.session_message import ListedLock
+from fencelock.actors.error import ConfigError, UnavailableError, WrongClusterError
+from fencelock.actors.lock.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.lock.session_message import ListedLock
 
 EXIT_NO_ANSWER = 1
 
 CONFIG = Path("cluster.toml")
 """Where the addresses come from if nobody says them."""
 
-DEFAULT_CLUSTER = "holdfast"
+DEFAULT_CLUSTER = "fencelock"
 
 ConnectOption = Annotated[
     str | None,
     typer.Option(
         "--connect",
-        envvar="HOLDFAST_CONNECT",
+        envvar="FENCELOCK_CONNECT",
         help=f"Addresses of nodes, with commas between; those in ./{CONFIG} if left out.",
         metavar="ADDRESSES",
     ),
@@ -34,7 +34,7 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        envvar="HOLDFAST_CLUSTER",
+        envvar="FENCELOCK_CLUSTER",
         help=f"The cluster's name; the one in ./{CONFIG}, or {DEFAULT_CLUSTER}, if left out.",
     ),
 ]
@@ -78,17 +78,17 @@ def target(connect: str | None, cluster: str | None, config: Path = CONFIG) -> T
         ConfigError: neither says where to ask, or one is not usable.
 
     """
-    from holdfast.cluster.settings import parse_addresses  # noqa: PLC0415 (sockets: not for --help)
+    from fencelock.cluster.settings import parse_addresses  # noqa: PLC0415 (sockets: not for --help)
 
     if connect is not None:
         return Target(parse_addresses(connect), cluster or DEFAULT_CLUSTER)
     if not config.exists():
         raise ConfigError(
-            f"where is the cluster? Say --connect tcp://host:4040 (or set HOLDFAST_CONNECT), "
+            f"where is the cluster? Say --connect tcp://host:4040 (or set FENCELOCK_CONNECT), "
             f"or change to the folder of its {config}"
         )
-    from holdfast.actors.client.gate import GATES_MAX  # noqa: PLC0415
-    from holdfast.cluster.config import load  # noqa: PLC0415 (pydantic)
+    from fencelock.actors.client.gate import GATES_MAX  # noqa: PLC0415
+    from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic)
 
     known = load(config)
     addresses = tuple(known.nodes.values())[:GATES_MAX]
@@ -104,7 +104,7 @@ def asking(where: Target, timeout: float) -> Generator[Operator]:
         RefusedError: what was asked in the ``with`` is refused.
 
     """
-    from holdfast.cluster import client  # noqa: PLC0415 (sockets: not for --help)
+    from fencelock.cluster import client  # noqa: PLC0415 (sockets: not for --help)
 
     addresses = ",".join(where.addresses)
     try:

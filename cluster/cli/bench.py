@@ -1,4 +1,4 @@
-"""``holdfast bench``: measure on this machine, beside something known, in one run."""
+"""``fencelock bench``: measure on this machine, beside something known, in one run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from holdfast.cluster.bench import locks as lock_bench
-from holdfast.cluster.bench import profile as pair_profile
-from holdfast.cluster.bench.bakery import compare, steps_table
-from holdfast.cluster.bench.deaths import Death
-from holdfast.cluster.bench.failover import measure_deaths
-from holdfast.cluster.bench.idle import share_of_a_core
-from holdfast.cluster.bench.locks import Part, Plan
-from holdfast.cluster.bench.report import readings_table, table_of
-from holdfast.cluster.bench.runtime import measure
-from holdfast.cluster.guarantee import PROMISES
+from fencelock.cluster.bench import locks as lock_bench
+from fencelock.cluster.bench import profile as pair_profile
+from fencelock.cluster.bench.bakery import compare, steps_table
+from fencelock.cluster.bench.deaths import Death
+from fencelock.cluster.bench.failover import measure_deaths
+from fencelock.cluster.bench.idle import share_of_a_core
+from fencelock.cluster.bench.locks import Part, Plan
+from fencelock.cluster.bench.report import readings_table, table_of
+from fencelock.cluster.bench.runtime import measure
+from fencelock.cluster.guarantee import PROMISES
 
 PROTOCOLS = ", ".join(PROMISES)
 
@@ -64,7 +64,7 @@ def runtime(
             idle=share_of_a_core,
             say=lambda what: status.update(f"measuring {what}"),
         )
-    console.print(table_of("holdfast bench runtime", "holdfast", "pykka threads", figures))
+    console.print(table_of("fencelock bench runtime", "fencelock", "pykka threads", figures))
     if as_json:
         typer.echo(json.dumps([asdict(figure) for figure in figures]))
     if not all(figure.met for figure in figures):
@@ -106,11 +106,11 @@ def locks(
 
     For example:
 
-      [cyan]holdfast bench locks --seconds 10[/cyan]
+      [cyan]fencelock bench locks --seconds 10[/cyan]
 
-      [cyan]holdfast bench locks --only failover --kills 10 --json[/cyan]
+      [cyan]fencelock bench locks --only failover --kills 10 --json[/cyan]
 
-      [cyan]holdfast bench locks --profile[/cyan]
+      [cyan]fencelock bench locks --profile[/cyan]
 
     """
     plan = Plan(
@@ -128,7 +128,7 @@ def locks(
         return
     with _ends_on_sigterm(), _progress(console) as say:
         report = lock_bench.measure(plan, say)
-    console.print(readings_table(f"holdfast bench locks, {plan.in_words()}", report.readings))
+    console.print(readings_table(f"fencelock bench locks, {plan.in_words()}", report.readings))
     console.print(report.machine.in_words(), soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(report.as_plain()))
@@ -154,7 +154,7 @@ def failover(
     console = Console(stderr=as_json)
     with _ends_on_sigterm(), _progress(console) as say:
         readings = measure_deaths(tuple(kind or Death), nodes, times, say)
-    console.print(readings_table(f"holdfast bench failover, {nodes} nodes", readings))
+    console.print(readings_table(f"fencelock bench failover, {nodes} nodes", readings))
     if as_json:
         rounds = {reading.key: reading.rounds for reading in readings}
         figures = {reading.key: reading.value for reading in readings}
@@ -179,7 +179,7 @@ def bakery(
     console = Console(stderr=as_json)
     with _ends_on_sigterm(), _progress(console) as say:
         comparison = compare(rounds, seconds, say)
-    console.print(table_of("holdfast bench bakery", "bakery", "paxos", comparison.figures))
+    console.print(table_of("fencelock bench bakery", "bakery", "paxos", comparison.figures))
     console.print(steps_table(comparison.per_lock))
     console.print(comparison.machine.in_words(), soft_wrap=True)
     if as_json:
@@ -195,7 +195,7 @@ def _profile(plan: Plan, console: Console, as_json: bool) -> None:
             plan.nodes,
             durable=plan.durable,
             seconds=plan.seconds,
-            title=f"holdfast bench locks --profile, {plan.in_words()}",
+            title=f"fencelock bench locks --profile, {plan.in_words()}",
             say=say,
         )
     console.print(pair_profile.profile_table(found))

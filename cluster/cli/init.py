@@ -1,4 +1,4 @@
-"""``holdfast init``: write a configuration to begin from."""
+"""``fencelock init``: write a configuration to begin from."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.actors.error import ConfigError
-from holdfast.cluster.guarantee import PROMISES
+from fencelock.actors.error import ConfigError
+from fencelock.cluster.guarantee import PROMISES
 
 PROTOCOLS = " or ".join(PROMISES)
 
@@ -23,7 +23,7 @@ def init(
     protocol: Annotated[str, typer.Option(help=f"Who grants the locks: {PROTOCOLS}.")] = "paxos",
     cluster: Annotated[
         str, typer.Option(help="The cluster's name; nodes and clients of another are refused.")
-    ] = "holdfast",
+    ] = "fencelock",
     config: Annotated[Path, typer.Option(help="The file to write.")] = Path("cluster.toml"),
     port: Annotated[
         int, typer.Option(help="The nodes listen on this machine, at the ports after this one.")
@@ -34,14 +34,14 @@ def init(
 
     For example:
 
-      [cyan]holdfast init[/cyan]
+      [cyan]fencelock init[/cyan]
 
-      [cyan]holdfast init --nodes 5 --protocol central --cluster orders --config orders.toml[/cyan]
+      [cyan]fencelock init --nodes 5 --protocol central --cluster orders --config orders.toml[/cyan]
 
     """
     # Imported late: the file's checks come with pydantic, which no other command's help needs.
-    from holdfast.cluster.config import loopback, starting_config  # noqa: PLC0415
-    from holdfast.cluster.config_file import NODES_MAX, PORT_MAX  # noqa: PLC0415
+    from fencelock.cluster.config import loopback, starting_config  # noqa: PLC0415
+    from fencelock.cluster.config_file import NODES_MAX, PORT_MAX  # noqa: PLC0415
 
     if nodes > NODES_MAX:
         raise ConfigError(f"--nodes is {nodes}, 1 to {NODES_MAX} are allowed")
@@ -66,10 +66,10 @@ def init(
         typer.echo(_leaders(nodes))
     typer.echo("Change the addresses for other machines. Then, each in a terminal of its own:\n")
     for node in addresses:
-        typer.echo(f"  holdfast serve --config {config} --id {node}")
+        typer.echo(f"  fencelock serve --config {config} --id {node}")
     connect = f"--connect {','.join(addresses.values())}"
     typer.echo("\nand, to see who leads and who holds what:\n")
-    typer.echo(f"  holdfast status {connect} --cluster {cluster}")
+    typer.echo(f"  fencelock status {connect} --cluster {cluster}")
 
 
 def _leaders(nodes: int) -> str:

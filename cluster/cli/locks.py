@@ -1,4 +1,4 @@
-"""``holdfast locks`` and ``holdfast who``: which locks are held, by whom, and who is next."""
+"""``fencelock locks`` and ``fencelock who``: which locks are held, by whom, and who is next."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.actors.lock.message import Contender, LockStatus
-from holdfast.actors.lock.session_message import ListedLock
-from holdfast.cluster.cli.asking import (
+from fencelock.actors.lock.message import Contender, LockStatus
+from fencelock.actors.lock.session_message import ListedLock
+from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
     TimeoutOption,
     asking,
     target,
 )
-from holdfast.cluster.cli.wording import address, as_plain, duration, in_full, person
+from fencelock.cluster.cli.wording import address, as_plain, duration, in_full, person
 
 TWICE = 2
 
@@ -41,9 +41,9 @@ def locks(
 
     For example:
 
-      [cyan]holdfast locks --prefix orders/[/cyan]
+      [cyan]fencelock locks --prefix orders/[/cyan]
 
-      [cyan]holdfast locks --connect tcp://127.0.0.1:4041 --json[/cyan]
+      [cyan]fencelock locks --connect tcp://127.0.0.1:4041 --json[/cyan]
 
     """
     with asking(target(connect, cluster), timeout) as operator:
@@ -67,7 +67,7 @@ def who(
 
     For example:
 
-      [cyan]holdfast who orders/42[/cyan]
+      [cyan]fencelock who orders/42[/cyan]
 
     """
     with asking(target(connect, cluster), timeout) as operator:

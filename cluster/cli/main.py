@@ -1,4 +1,4 @@
-"""The ``holdfast`` command: only puts the commands together and tells errors in a line."""
+"""The ``fencelock`` command: only puts the commands together and tells errors in a line."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rich.console import Console
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from holdfast import __version__
-from holdfast.actors.error import HoldfastError
-from holdfast.cluster.cli.init import init
-from holdfast.cluster.cli.locks import locks, who
-from holdfast.cluster.cli.release import release
-from holdfast.cluster.cli.serve import serve
-from holdfast.cluster.cli.status import status
+from fencelock import __version__
+from fencelock.actors.error import FencelockError
+from fencelock.cluster.cli.init import init
+from fencelock.cluster.cli.locks import locks, who
+from fencelock.cluster.cli.release import release
+from fencelock.cluster.cli.serve import serve
+from fencelock.cluster.cli.status import status
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
@@ -28,7 +28,7 @@ def _stand_in() -> None:
 
 
 def _load_simulate() -> typer.Typer:
-    from holdfast.cluster.cli.simulate import simulate  # noqa: PLC0415
+    from fencelock.cluster.cli.simulate import simulate  # noqa: PLC0415
 
     loaded = typer.Typer(rich_markup_mode="rich")
     loaded.callback()(_stand_in)  # A group, as `_load_bench` gives one.
@@ -37,7 +37,7 @@ def _load_simulate() -> typer.Typer:
 
 
 def _load_bench() -> typer.Typer:
-    from holdfast.cluster.cli import bench  # noqa: PLC0415
+    from fencelock.cluster.cli import bench  # noqa: PLC0415
 
     loaded = typer.Typer(rich_markup_mode="rich")
     loaded.add_typer(bench.app, name="bench")
@@ -48,7 +48,7 @@ LATE: dict[str, tuple[str, Callable[[], typer.Typer]]] = {
     "simulate": ("Run a protocol under [bold]seeded misfortunes[/bold].", _load_simulate),
     "bench": ("[bold]Measure[/bold], beside the bars that must hold.", _load_bench),
 }
-"""Commands that import all of holdfast: what they do, for the list, and where they come from."""
+"""Commands that import all of fencelock: what they do, for the list, and where they come from."""
 
 
 class LateGroup(TyperGroup):
@@ -63,7 +63,7 @@ class LateGroup(TyperGroup):
 
 
 app = typer.Typer(
-    name="holdfast",
+    name="fencelock",
     cls=LateGroup,
     rich_markup_mode="rich",
     no_args_is_help=True,
@@ -74,12 +74,12 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"holdfast {__version__}")
+        typer.echo(f"fencelock {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def holdfast(
+def fencelock(
     version: Annotated[
         bool,
         typer.Option(
@@ -91,11 +91,11 @@ def holdfast(
 
     A cluster on this machine, in three steps:
 
-      [cyan]holdfast init --nodes 3[/cyan]
+      [cyan]fencelock init --nodes 3[/cyan]
 
-      [cyan]holdfast serve --id n1[/cyan] (and n2, n3, each in a terminal of its own)
+      [cyan]fencelock serve --id n1[/cyan] (and n2, n3, each in a terminal of its own)
 
-      [cyan]holdfast status[/cyan]
+      [cyan]fencelock status[/cyan]
 
     Commands that ask find the nodes in ./cluster.toml, or where --connect says.
 
@@ -117,7 +117,7 @@ def main() -> None:
     """Run the command line; what a user can mend is told in red and without a traceback."""
     try:
         app()
-    except HoldfastError as error:
+    except FencelockError as error:
         console = Console(stderr=True)
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(EXIT_REFUSED)

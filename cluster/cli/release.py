@@ -1,4 +1,4 @@
-"""``holdfast release``: an operator takes a lock from whoever holds it."""
+"""``fencelock release``: an operator takes a lock from whoever holds it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
-from holdfast.actors.error import ConfigError, NotHeldError
-from holdfast.actors.lock.message import LockStatus
-from holdfast.cluster.cli.asking import (
+from fencelock.actors.error import ConfigError, NotHeldError
+from fencelock.actors.lock.message import LockStatus
+from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
     TimeoutOption,
     asking,
     target,
 )
-from holdfast.cluster.cli.locks import holder_lines
-from holdfast.cluster.cli.wording import as_plain, in_full
+from fencelock.cluster.cli.locks import holder_lines
+from fencelock.cluster.cli.wording import as_plain, in_full
 
 EXIT_KEPT = 1
 """Whoever was asked said no: the holder keeps the lock."""
@@ -35,7 +35,7 @@ def release(
         int,
         typer.Option(
             "--fence",
-            help="Under which fence it is held, as `holdfast who NAME` shows it: "
+            help="Under which fence it is held, as `fencelock who NAME` shows it: "
             "only that ownership can be ended, never the next one.",
         ),
     ],
@@ -60,13 +60,13 @@ def release(
 
     For example:
 
-      [cyan]holdfast who orders/42[/cyan]
+      [cyan]fencelock who orders/42[/cyan]
 
-      [cyan]holdfast release orders/42 --fence 17 --operator alice[/cyan]
+      [cyan]fencelock release orders/42 --fence 17 --operator alice[/cyan]
 
     """
     if not yes and not at_terminal():
-        raise ConfigError("nobody is here to confirm: look with `holdfast who`, then add --yes")
+        raise ConfigError("nobody is here to confirm: look with `fencelock who`, then add --yes")
     with asking(target(connect, cluster), timeout) as asked:
         if not yes:
             _confirm(asked.status(name), fence)

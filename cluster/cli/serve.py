@@ -1,4 +1,4 @@
-"""``holdfast serve``: run one node of a cluster until it is told to stop."""
+"""``fencelock serve``: run one node of a cluster until it is told to stop."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from loguru import logger
 
-from holdfast.actors.error import ConfigError, HoldfastError
-from holdfast.cluster import log
-from holdfast.cluster.guarantee import PROMISES
+from fencelock.actors.error import ConfigError, FencelockError
+from fencelock.cluster import log
+from fencelock.cluster.guarantee import PROMISES
 
 if TYPE_CHECKING:
-    from holdfast.cluster.config import Config
-    from holdfast.cluster.host.marks import Marks
-    from holdfast.cluster.node import Node
+    from fencelock.cluster.config import Config
+    from fencelock.cluster.host.marks import Marks
+    from fencelock.cluster.node import Node
 
 EXIT_BUG = 70
 """A role broke one of its own invariants (EX_SOFTWARE of ``sysexits.h``): start it anew."""
@@ -35,7 +35,7 @@ Stops = SimpleQueue[str]
 """Why to stop; a queue, since a signal may come while anything is locked."""
 
 
-class ServeError(HoldfastError):
+class ServeError(FencelockError):
     """The node cannot serve here; the text says what to do."""
 
 
@@ -67,14 +67,14 @@ def serve(
 
     For example:
 
-      [cyan]holdfast init --nodes 3[/cyan]
+      [cyan]fencelock init --nodes 3[/cyan]
 
-      [cyan]holdfast serve --config cluster.toml --id n1[/cyan]
+      [cyan]fencelock serve --config cluster.toml --id n1[/cyan]
 
     """
     if not __debug__:
         raise ServeError("python -O turns off the checks a node relies on: run it without -O")
-    from holdfast.cluster.config import load  # noqa: PLC0415 (pydantic: not for --help)
+    from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic: not for --help)
 
     settings = load(config)
     if node_id not in settings.nodes:
@@ -103,7 +103,7 @@ def serve(
 
 
 def _marks() -> Marks:
-    from holdfast.cluster.host.marks import Marks  # noqa: PLC0415 (not for --help)
+    from fencelock.cluster.host.marks import Marks  # noqa: PLC0415 (not for --help)
 
     return Marks()
 
@@ -112,7 +112,7 @@ def _start(config: Config, node_id: str, marks: Marks | None, *, spins: bool) ->
     import pykka  # noqa: PLC0415 (as the next)
     import zmq  # noqa: PLC0415 (sockets: not for --help)
 
-    from holdfast.cluster.node import Node  # noqa: PLC0415
+    from fencelock.cluster.node import Node  # noqa: PLC0415
 
     try:
         return Node.start(config, node_id, marks=marks, spins=spins)

@@ -1,4 +1,4 @@
-"""``holdfast simulate``: run a protocol in virtual time under every misfortune it must survive."""
+"""``fencelock simulate``: run a protocol in virtual time under every misfortune it must survive."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from holdfast.actors.error import ConfigError
-from holdfast.cluster.cli.init import PROTOCOLS
-from holdfast.cluster.recipe import Settings
+from fencelock.actors.error import ConfigError
+from fencelock.cluster.cli.init import PROTOCOLS
+from fencelock.cluster.recipe import Settings
 
 if TYPE_CHECKING:
-    from holdfast.cluster.simulation.paxos_run import LogReport
-    from holdfast.cluster.simulation.run import Report
-    from holdfast.cluster.simulation.sweep import Outcome, Total
+    from fencelock.cluster.simulation.paxos_run import LogReport
+    from fencelock.cluster.simulation.run import Report
+    from fencelock.cluster.simulation.sweep import Outcome, Total
 
 EXIT_VIOLATION = 1
 SEEDS_MAX = 1_000_000
@@ -68,14 +68,14 @@ def simulate(
 
     For example:
 
-      [cyan]holdfast simulate --seeds 0..1999 --workers 2[/cyan]
+      [cyan]fencelock simulate --seeds 0..1999 --workers 2[/cyan]
 
-      [cyan]holdfast simulate --protocol central --seed 7 --trace[/cyan]
+      [cyan]fencelock simulate --protocol central --seed 7 --trace[/cyan]
 
-      [cyan]holdfast simulate --protocol bakery --judged --seeds 0..1999 --workers 2[/cyan]
+      [cyan]fencelock simulate --protocol bakery --judged --seeds 0..1999 --workers 2[/cyan]
 
     """
-    from holdfast.cluster.simulation.promise import in_words, promise_of  # noqa: PLC0415
+    from fencelock.cluster.simulation.promise import in_words, promise_of  # noqa: PLC0415
 
     settings = Settings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
@@ -129,13 +129,13 @@ def _runs(protocol: str, settings: Settings, workers: int, *, log: bool, judged:
         raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
     if judged and protocol != "bakery":
         raise ConfigError(f"--judged is for protocol bakery, which has such judges, not {protocol}")
-    from holdfast.cluster.simulation.bakery_run import (  # noqa: PLC0415
+    from fencelock.cluster.simulation.bakery_run import (  # noqa: PLC0415
         run_bakery_seed,
         sweep_judged,
     )
-    from holdfast.cluster.simulation.paxos_run import run_log_seed, sweep_log  # noqa: PLC0415
-    from holdfast.cluster.simulation.run import run_seed  # noqa: PLC0415
-    from holdfast.cluster.simulation.sweep import sweep  # noqa: PLC0415
+    from fencelock.cluster.simulation.paxos_run import run_log_seed, sweep_log  # noqa: PLC0415
+    from fencelock.cluster.simulation.run import run_seed  # noqa: PLC0415
+    from fencelock.cluster.simulation.sweep import sweep  # noqa: PLC0415
 
     options = f"--protocol {protocol}"
     if log:
@@ -179,7 +179,7 @@ def _one(runs: _Runs, seed: int, *, trace: bool) -> None:
 
 
 def _many(console: Console, runs: _Runs, seeds: range) -> None:
-    from holdfast.cluster.simulation.sweep import Total  # noqa: PLC0415
+    from fencelock.cluster.simulation.sweep import Total  # noqa: PLC0415
 
     total = Total()
     began = time.monotonic()
@@ -197,7 +197,7 @@ def _many(console: Console, runs: _Runs, seeds: range) -> None:
         if outcome.violation is not None:
             outcomes.close()
             typer.echo(f"seed {outcome.seed} fails at {outcome.violation}")
-            command = f"holdfast simulate {runs.options} --seed {outcome.seed} --trace"
+            command = f"fencelock simulate {runs.options} --seed {outcome.seed} --trace"
             typer.echo(f"repeat it: {command}")
             raise typer.Exit(EXIT_VIOLATION)
     _tell_total(console, runs.title, total, time.monotonic() - began)

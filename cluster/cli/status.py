@@ -1,4 +1,4 @@
-"""``holdfast status``: what each node that can be reached says of itself and of its locks."""
+"""``fencelock status``: what each node that can be reached says of itself and of its locks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.actors.lock.message import LockStatus, NodeStatus
-from holdfast.actors.lock.self_report import Elected
-from holdfast.cluster.cli.asking import (
+from fencelock.actors.lock.message import LockStatus, NodeStatus
+from fencelock.actors.lock.self_report import Elected
+from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
     TimeoutOption,
     asking,
     target,
 )
-from holdfast.cluster.cli.wording import as_plain, duration, person
+from fencelock.cluster.cli.wording import as_plain, duration, person
 
 TABLED = frozenset({"bakery", "paxos"})
 """Protocols whose nodes know of the same table of locks: each lock is shown once."""
@@ -49,9 +49,9 @@ def status(
 
     For example:
 
-      [cyan]holdfast status[/cyan] (where cluster.toml is)
+      [cyan]fencelock status[/cyan] (where cluster.toml is)
 
-      [cyan]holdfast status --connect tcp://127.0.0.1:4041,tcp://127.0.0.1:4042 --json[/cyan]
+      [cyan]fencelock status --connect tcp://127.0.0.1:4041,tcp://127.0.0.1:4042 --json[/cyan]
 
     """
     where = target(connect, cluster)
@@ -66,7 +66,7 @@ def status(
     seen = locks_seen(nodes)
     console.print(locks_table(seen) if seen else "No lock is held or waited for.")
     if seen and LISTED & {node.protocol for node in nodes}:
-        console.print("All held locks: holdfast locks. One with its queue: holdfast who NAME.")
+        console.print("All held locks: fencelock locks. One with its queue: fencelock who NAME.")
 
 
 def headline(nodes: Sequence[NodeStatus]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from holdfast.cluster.host.asks import Asks
+from fencelock.cluster.host.asks import Asks
 
 Arrival = Callable[[], None]
 """Something to be run on the dispatcher's thread."""
@@ -16,7 +16,7 @@ class Arrivals:
 
     While threads are woken one after the other, whose answers came together, the dispatcher is
     left asleep: what they ask next it takes in one turn and sends in one frame. The last of them
-    wakes it, and it sleeps no longer than `holdfast.cluster.host.asks.WAKING_MS` meanwhile.
+    wakes it, and it sleeps no longer than `fencelock.cluster.host.asks.WAKING_MS` meanwhile.
 
     Args:
         asks: knows who is being woken.

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pykka
 
-from holdfast.actors.message import Address, Local, Message, Refusal
-from holdfast.cluster.host.reply import Reply
+from fencelock.actors.message import Address, Local, Message, Refusal
+from fencelock.cluster.host.reply import Reply
 
 WAKING_MS = 5
 """How soon the dispatcher looks up while threads are being woken (ms), should one of them not

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.actors.role import Role
+from fencelock.actors.role import Role
 
 
 class Cell:

@@ -13,23 +13,23 @@ import pykka
 from loguru import logger
 from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]
 
-from holdfast.actors.effect import Effects
-from holdfast.actors.error import OverloadedError
-from holdfast.actors.lock.message import Abandon, Cancel, Release
-from holdfast.actors.message import Address, Event, Instant, address_of
-from holdfast.actors.role import Role
-from holdfast.cluster.host.arrivals import Arrivals
-from holdfast.cluster.host.cell import Cell
-from holdfast.cluster.host.gateway import Gateway
-from holdfast.cluster.host.links import Links
-from holdfast.cluster.host.pace import CLIENTS_NS, Pace
-from holdfast.cluster.host.ref import RoleRef
-from holdfast.cluster.host.reply import Reply
-from holdfast.cluster.host.stage import INBOX_MAX, RoleFailedError, Stage
-from holdfast.cluster.recipe import Cast
-from holdfast.cluster.storage.journal import Journal
-from holdfast.cluster.storage.record import Entry
-from holdfast.transport.wire import encode
+from fencelock.actors.effect import Effects
+from fencelock.actors.error import OverloadedError
+from fencelock.actors.lock.message import Abandon, Cancel, Release
+from fencelock.actors.message import Address, Event, Instant, address_of
+from fencelock.actors.role import Role
+from fencelock.cluster.host.arrivals import Arrivals
+from fencelock.cluster.host.cell import Cell
+from fencelock.cluster.host.gateway import Gateway
+from fencelock.cluster.host.links import Links
+from fencelock.cluster.host.pace import CLIENTS_NS, Pace
+from fencelock.cluster.host.ref import RoleRef
+from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.stage import INBOX_MAX, RoleFailedError, Stage
+from fencelock.cluster.recipe import Cast
+from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.storage.record import Entry
+from fencelock.transport.wire import encode
 
 ARRIVALS_MAX = 100_000
 """Questions and tells from other threads that may wait for the dispatcher."""
@@ -83,7 +83,7 @@ class Dispatcher:
         self._pace = Pace()
         self._stopping = False
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name=f"holdfast-{node}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"fencelock-{node}", daemon=True)
 
     def start(self, cast: Cast) -> None:
         """Put the roles of ``cast`` on stage and begin to run them."""

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from loguru import logger
 
-from holdfast.actors.clock import Arrived, Clock, Departing
-from holdfast.actors.link import LinkRefused
-from holdfast.actors.message import address_of
-from holdfast.transport.frame import Frame, FrameTooLargeError, Parcel
+from fencelock.actors.clock import Arrived, Clock, Departing
+from fencelock.actors.link import LinkRefused
+from fencelock.actors.message import address_of
+from fencelock.transport.frame import Frame, FrameTooLargeError, Parcel
 
 if TYPE_CHECKING:
-    from holdfast.cluster.host.links import Links
-    from holdfast.cluster.host.stage import Stage
+    from fencelock.cluster.host.links import Links
+    from fencelock.cluster.host.stage import Stage
 
 FRAME_ENVELOPES_MAX = 256
 """Messages in one frame: what a receiver takes in at once, and far below a frame's bytes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from holdfast.actors.link import LinkDown, LinkRefused, LinkUp
-from holdfast.transport.bridge import Arrival
-from holdfast.transport.frame import Frame
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.transport.bridge import Arrival
+from fencelock.transport.frame import Frame
 
 
 class Links(Protocol):

@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.actors.effect import Effects, Spawn
-from holdfast.actors.message import Address, Event, Instant, role_of
-from holdfast.actors.role import Role
-from holdfast.cluster.host.links import Links
-from holdfast.cluster.recipe import Cast
-from holdfast.cluster.storage.journal import Journal
+from fencelock.actors.effect import Effects, Spawn
+from fencelock.actors.message import Address, Event, Instant, role_of
+from fencelock.actors.role import Role
+from fencelock.cluster.host.links import Links
+from fencelock.cluster.recipe import Cast
+from fencelock.cluster.storage.journal import Journal
 
 MARKS_MAX = 1_000_000
 """Of one node, some 200 bytes each: more than that, and the oldest are forgotten."""

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.actors.message import Address, Message, node_of
-from holdfast.transport.frame import Parcel
-from holdfast.transport.name import NAMES_KEPT
+from fencelock.actors.message import Address, Message, node_of
+from fencelock.transport.frame import Parcel
+from fencelock.transport.name import NAMES_KEPT
 
 
 class Outboxes:

@@ -8,10 +8,10 @@ from typing import Any
 import pykka
 from pykka import messages
 
-from holdfast.actors.message import Message
-from holdfast.actors.role import Role
-from holdfast.cluster.host.reply import Reply
-from holdfast.transport.wire import pack
+from fencelock.actors.message import Message
+from fencelock.actors.role import Role
+from fencelock.cluster.host.reply import Reply
+from fencelock.transport.wire import pack
 
 PYKKAS_OWN = (
     messages.ProxyCall,
@@ -56,7 +56,7 @@ class RoleRef(pykka.ActorRef[Any]):
             TypeError: the role does not accept ``message``, or a field is of another type
                 than it was declared.
             pykka.ActorDeadError: the role, or its node, has stopped.
-            holdfast.actors.error.OverloadedError: too much waits for this node.
+            fencelock.actors.error.OverloadedError: too much waits for this node.
 
         """
         self._check(message)
@@ -79,8 +79,8 @@ class RoleRef(pykka.ActorRef[Any]):
                 than it was declared.
             pykka.Timeout: ``timeout`` is over.
             pykka.ActorDeadError: the role, or its node, has stopped.
-            holdfast.actors.error.OverloadedError: too much waits for this role.
-            holdfast.actors.error.HoldfastError: the role refused, for the reason raised.
+            fencelock.actors.error.OverloadedError: too much waits for this role.
+            fencelock.actors.error.FencelockError: the role refused, for the reason raised.
 
         """
         self._check(message)

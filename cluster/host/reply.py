@@ -10,7 +10,7 @@ from typing import Any
 
 import pykka
 
-from holdfast.actors.message import Address
+from fencelock.actors.message import Address
 
 Then = Callable[[Any, Any, BaseException | None], None]
 """What is told an answer: the reply, the value and the error, one of which is None."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from loguru import logger
 
-from holdfast.actors.effect import (
+from fencelock.actors.effect import (
     Checkpoint,
     Effect,
     Effects,
@@ -21,9 +21,9 @@ from holdfast.actors.effect import (
     Spawn,
     Wake,
 )
-from holdfast.actors.lock.backend import Report, Reported
-from holdfast.actors.lock.self_report import Counted
-from holdfast.actors.message import (
+from fencelock.actors.lock.backend import Report, Reported
+from fencelock.actors.lock.self_report import Counted
+from fencelock.actors.message import (
     NS_PER_MS,
     Address,
     Event,
@@ -36,14 +36,14 @@ from holdfast.actors.message import (
     node_of,
     role_of,
 )
-from holdfast.actors.notice import Notice
-from holdfast.actors.role import Role
-from holdfast.cluster.host.asks import WAKING_MS, Asks
-from holdfast.cluster.host.cell import Cell
-from holdfast.cluster.host.outboxes import Outboxes
-from holdfast.cluster.log import write
-from holdfast.cluster.recipe import Cast
-from holdfast.transport.frame import Parcel
+from fencelock.actors.notice import Notice
+from fencelock.actors.role import Role
+from fencelock.cluster.host.asks import WAKING_MS, Asks
+from fencelock.cluster.host.cell import Cell
+from fencelock.cluster.host.outboxes import Outboxes
+from fencelock.cluster.log import write
+from fencelock.cluster.recipe import Cast
+from fencelock.transport.frame import Parcel
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that goes on while the machine sleeps, so that a lease cannot outlive a nap."""

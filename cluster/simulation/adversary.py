@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from holdfast.actors.message import NS_PER_MS, node_of
-from holdfast.cluster.simulation.judge import LockJudge
-from holdfast.cluster.simulation.network import Cut
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.message import NS_PER_MS, node_of
+from fencelock.cluster.simulation.judge import LockJudge
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.world import World
 
 TTLS_MAX = 3
 """Strikes last for up to so many TTLs: some are over before the session is, some are not."""

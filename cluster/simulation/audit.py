@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effects, Send, Wake
-from holdfast.actors.lock.message import Describe, NodeStatus
-from holdfast.actors.lock.session_message import ListLocks, LockList
-from holdfast.actors.message import Address, Instant, Timer, node_of, timer
-from holdfast.actors.role import Host, Role
+from fencelock.actors.effect import Effects, Send, Wake
+from fencelock.actors.lock.message import Describe, NodeStatus
+from fencelock.actors.lock.session_message import ListLocks, LockList
+from fencelock.actors.message import Address, Instant, Timer, node_of, timer
+from fencelock.actors.role import Host, Role
 
 AUDIT_MS = 500
 

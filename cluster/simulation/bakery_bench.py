@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from holdfast.actors.bakery.config import Terms, door_of, later, leader_of
-from holdfast.actors.bakery.door_message import Lock
-from holdfast.actors.bakery.entry import Phase
-from holdfast.actors.bakery.leader import Leader
-from holdfast.actors.bakery.message import Chosen
-from holdfast.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.message import Address, Instant, Message, node_of
-from holdfast.cluster.simulation.machine import HOST
+from fencelock.actors.bakery.config import Terms, door_of, later, leader_of
+from fencelock.actors.bakery.door_message import Lock
+from fencelock.actors.bakery.entry import Phase
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.cluster.simulation.machine import HOST
 
 ANN = Who("c", "ann")
 NOW = Instant(10**12)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bakery.config import door_of, election_of, leader_of
-from holdfast.actors.effect import Effects
-from holdfast.cluster.recipe import Settings
-from holdfast.cluster.simulation.bakery_judge_drops import DropsJudge
-from holdfast.cluster.simulation.bakery_judge_election import ElectionJudge
-from holdfast.cluster.simulation.bakery_judge_leases import LeasesJudge
-from holdfast.cluster.simulation.bakery_judge_votes import VotesJudge
-from holdfast.cluster.simulation.blame import Blame
-from holdfast.cluster.simulation.promise import promise_of
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.bakery.config import door_of, election_of, leader_of
+from fencelock.actors.effect import Effects
+from fencelock.cluster.recipe import Settings
+from fencelock.cluster.simulation.bakery_judge_drops import DropsJudge
+from fencelock.cluster.simulation.bakery_judge_election import ElectionJudge
+from fencelock.cluster.simulation.bakery_judge_leases import LeasesJudge
+from fencelock.cluster.simulation.bakery_judge_votes import VotesJudge
+from fencelock.cluster.simulation.blame import Blame
+from fencelock.cluster.simulation.promise import promise_of
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.world import World
 
 INVARIANTS = {
     "B1": "an epoch has one seating",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.actors.bakery.config import quorum
-from holdfast.actors.bakery.message import Lead, Merged
-from holdfast.actors.bakery.step_message import DropTicket
-from holdfast.actors.bakery.ticket import Who
-from holdfast.actors.effect import Effects, Send
-from holdfast.cluster.simulation.blame import Blame
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.bakery.config import quorum
+from fencelock.actors.bakery.message import Lead, Merged
+from fencelock.actors.bakery.step_message import DropTicket
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.effect import Effects, Send
+from fencelock.cluster.simulation.blame import Blame
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.world import World
 
 
 class DropsJudge:

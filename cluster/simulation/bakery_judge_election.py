@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.actors.bakery.config import leader_of, majority
-from holdfast.actors.bakery.event import Serve
-from holdfast.actors.bakery.message import Beat, Chosen, Export, Install, Promised, Seating, Table
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.message import NS_PER_MS, node_of
-from holdfast.cluster.simulation.blame import Blame
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.bakery.config import leader_of, majority
+from fencelock.actors.bakery.event import Serve
+from fencelock.actors.bakery.message import Beat, Chosen, Export, Install, Promised, Seating, Table
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import NS_PER_MS, node_of
+from fencelock.cluster.simulation.blame import Blame
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.world import World
 
 
 class ElectionJudge:

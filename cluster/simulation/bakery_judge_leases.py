@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.actors.bakery.door_message import (
+from fencelock.actors.bakery.door_message import (
     Lock,
     Locked,
     Prolong,
@@ -13,17 +13,17 @@ from holdfast.actors.bakery.door_message import (
     Unlock,
     UnlockAll,
 )
-from holdfast.actors.bakery.entry import Key, Phase
-from holdfast.actors.bakery.message import Merged
-from holdfast.actors.bakery.step_message import DropTicket
-from holdfast.actors.bakery.ticket import Who
-from holdfast.actors.client.message import HoldsLost, Leased
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.lock.message import Granted, Release
-from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of
-from holdfast.cluster.simulation.blame import Blame
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.bakery.entry import Key, Phase
+from fencelock.actors.bakery.message import Merged
+from fencelock.actors.bakery.step_message import DropTicket
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.client.message import HoldsLost, Leased
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.message import Granted, Release
+from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
+from fencelock.cluster.simulation.blame import Blame
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.world import World
 
 PER_MILLE = 998
 """How much of a lease has passed, at least, when two clocks as declared say that it has."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.actors.bakery.config import TRUST_MS, later, leader_of, quorum
-from holdfast.actors.bakery.door_message import Locked, Unlock, UnlockAll
-from holdfast.actors.bakery.entry import Key, Phase
-from holdfast.actors.bakery.step_message import (
+from fencelock.actors.bakery.config import TRUST_MS, later, leader_of, quorum
+from fencelock.actors.bakery.door_message import Locked, Unlock, UnlockAll
+from fencelock.actors.bakery.entry import Key, Phase
+from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
     DropTicket,
@@ -18,13 +18,13 @@ from holdfast.actors.bakery.step_message import (
     MaxTicket,
     Yield,
 )
-from holdfast.actors.bakery.ticket import Turn, Who
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.message import Instant, Message, node_of
-from holdfast.cluster.simulation.bakery_judge_election import ElectionJudge
-from holdfast.cluster.simulation.blame import Blame
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.bakery.ticket import Turn, Who
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import Instant, Message, node_of
+from fencelock.cluster.simulation.bakery_judge_election import ElectionJudge
+from fencelock.cluster.simulation.blame import Blame
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.world import World
 
 SLACK_MS = 5
 """By how much two clocks differ after the time of trust, and more."""

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from holdfast.actors.bakery.config import leader_of
-from holdfast.actors.bakery.door_message import Locked
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.message import NS_PER_MS
-from holdfast.cluster.simulation.network import Cut
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.bakery.config import leader_of
+from fencelock.actors.bakery.door_message import Locked
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import NS_PER_MS
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.world import World
 
 AFTER_GRANT_SHARE = 0.1
 """How often a grant is followed by a blow at once: what it left at whom is in doubt then."""

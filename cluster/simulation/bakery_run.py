@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from random import Random
 
-from holdfast.actors.client.tenure import DRIFT_PPM
-from holdfast.actors.effect import Spawn
-from holdfast.cluster.recipe import Settings, bakery
-from holdfast.cluster.simulation.bakery_judge import BakeryJudge
-from holdfast.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
-from holdfast.cluster.simulation.ground import Judge
-from holdfast.cluster.simulation.misfortune import Misfortune
-from holdfast.cluster.simulation.plan import Plan
-from holdfast.cluster.simulation.planting import planted
-from holdfast.cluster.simulation.promise import promise_of
-from holdfast.cluster.simulation.run import Report, run_seed
-from holdfast.cluster.simulation.sweep import Outcome, outcome_of, outcomes
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.client.tenure import DRIFT_PPM
+from fencelock.actors.effect import Spawn
+from fencelock.cluster.recipe import Settings, bakery
+from fencelock.cluster.simulation.bakery_judge import BakeryJudge
+from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
+from fencelock.cluster.simulation.ground import Judge
+from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.plan import Plan
+from fencelock.cluster.simulation.planting import planted
+from fencelock.cluster.simulation.promise import promise_of
+from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.sweep import Outcome, outcome_of, outcomes
+from fencelock.cluster.simulation.world import World
 
 Change = Callable[[Spawn], Spawn]
 """Seats another role in the place of a role of a member."""

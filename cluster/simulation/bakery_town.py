@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from holdfast.actors.bakery.config import leader_of
-from holdfast.actors.bootstrap_message import GroupConfig, Voter
-from holdfast.actors.effect import Effects, Send, Spawn
-from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp
-from holdfast.actors.lock.message import (
+from fencelock.actors.bakery.config import leader_of
+from fencelock.actors.bootstrap_message import GroupConfig, Voter
+from fencelock.actors.effect import Effects, Send, Spawn
+from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.lock.message import (
     Acquire,
     Granted,
     LockStatus,
@@ -19,8 +19,8 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import HoldLost, Renewed, Unlocking
-from holdfast.actors.message import (
+from fencelock.actors.lock.session_message import HoldLost, Renewed, Unlocking
+from fencelock.actors.message import (
     NS_PER_MS,
     Address,
     Event,
@@ -30,10 +30,10 @@ from holdfast.actors.message import (
     address_of,
     local,
 )
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings, bakery
-from holdfast.cluster.simulation.network import Cut
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.recipe import Cast, Recipe, Seat, Settings, bakery
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.world import World
 
 HOLD_MS, GRACE_MS = 1_000, 500
 TERMS = Settings(

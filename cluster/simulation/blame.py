@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.violation import ViolationError
 
 
 class Blame:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from holdfast.actors.message import Message
-from holdfast.transport.wire import decode, encode
+from fencelock.actors.message import Message
+from fencelock.transport.wire import decode, encode
 
 
 class Written(NamedTuple):

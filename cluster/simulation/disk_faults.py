@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.actors.bootstrap_message import GroupConfig, Start, Started
-from holdfast.cluster.simulation.disk import Copy
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.bootstrap_message import GroupConfig, Start, Started
+from fencelock.cluster.simulation.disk import Copy
+from fencelock.cluster.simulation.world import World
 
 STREAM = "bootstrap"
 """The role that writes down what must be known of others."""

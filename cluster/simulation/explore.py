@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.actors.message import Event
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation.machine import (
+from fencelock.actors.message import Event
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.machine import (
     BrokenStepError,
     Choices,
     Machine,
     Picture,
     StepJudge,
 )
-from holdfast.cluster.simulation.situation import Kind, Moves, Situation, Step, without
+from fencelock.cluster.simulation.situation import Kind, Moves, Situation, Step, without
 
 Judge = Callable[[Picture], str]
 """Returns what is wrong with a situation, or the empty string."""
@@ -71,7 +71,7 @@ class Explorer:
     """Searches from the moment at which ``roles`` begin.
 
     Args:
-        roles: constructed on `holdfast.cluster.simulation.machine.HOST`, never started.
+        roles: constructed on `fencelock.cluster.simulation.machine.HOST`, never started.
         choices: what users of the roles may do.
         judges: what must hold in every situation.
         step_judges: what must hold of every step of every role.

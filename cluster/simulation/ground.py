@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from holdfast.actors.effect import Effects
-from holdfast.actors.message import Instant
-from holdfast.cluster.simulation.disk import Disk
-from holdfast.cluster.simulation.streams import Streams
-from holdfast.cluster.simulation.trace import Delivered
+from fencelock.actors.effect import Effects
+from fencelock.actors.message import Instant
+from fencelock.cluster.simulation.disk import Disk
+from fencelock.cluster.simulation.streams import Streams
+from fencelock.cluster.simulation.trace import Delivered
 
 
 class Judge(Protocol):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from holdfast.actors.client.message import HoldsLost, Leased, Trusted
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.lock.message import Acquire, Granted, Refused, Release
-from holdfast.actors.message import NS_PER_MS, Address, Instant, node_of, role_of
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.violation import ViolationError
-from holdfast.cluster.simulation.workload import Contender, Mood
+from fencelock.actors.client.message import HoldsLost, Leased, Trusted
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.message import Acquire, Granted, Refused, Release
+from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of, role_of
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.workload import Contender, Mood
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from holdfast.actors.link import LinkDown, LinkUp
-from holdfast.actors.message import NS_PER_MS
-from holdfast.cluster.simulation.node import SimulatedNode
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.message import NS_PER_MS
+from fencelock.cluster.simulation.node import SimulatedNode
 
 NOTICED_SHARE = 0.7
 """How often the end of a link is noticed at the other side; a cable that is cut says nothing."""

@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from holdfast.actors.bootstrap_message import VotingStatus
-from holdfast.actors.clock import Clock
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
-from holdfast.actors.message import (
+from fencelock.actors.bootstrap_message import VotingStatus
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.message import (
     NS_PER_MS,
     Address,
     Instant,
@@ -25,23 +25,23 @@ from holdfast.actors.message import (
     local,
     timer,
 )
-from holdfast.actors.paxos.config import replica_of
-from holdfast.actors.paxos.digest import Fingerprint, state_of
-from holdfast.actors.paxos.digest_message import Figure
-from holdfast.actors.paxos.event import (
+from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.digest import Fingerprint, state_of
+from fencelock.actors.paxos.digest_message import Figure
+from fencelock.actors.paxos.event import (
     Consult,
     Consulted,
     Follow,
     Happened,
     Skipped,
 )
-from holdfast.actors.paxos.message import Declined, Propose, Proposed
-from holdfast.actors.paxos.photography import JOURNAL_BYTES
-from holdfast.actors.paxos.seating import LogOptions, seat_log
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.recipe import Cast, Recipe, Seat
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.violation import ViolationError
+from fencelock.actors.paxos.message import Declined, Propose, Proposed
+from fencelock.actors.paxos.photography import JOURNAL_BYTES
+from fencelock.actors.paxos.seating import LogOptions, seat_log
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.recipe import Cast, Recipe, Seat
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation import ViolationError
 
 SCRIBE = "scribe"
 PART_BYTES = 16

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from holdfast.actors.effect import (
+from fencelock.actors.effect import (
     Checkpoint,
     Effects,
     Observe,
@@ -21,8 +21,8 @@ from holdfast.actors.effect import (
     Spawn,
     Wake,
 )
-from holdfast.actors.message import Address, Event, Instant, node_of
-from holdfast.actors.role import Role
+from fencelock.actors.message import Address, Event, Instant, node_of
+from fencelock.actors.role import Role
 
 NOW = Instant(0)
 """No time passes: whatever takes time may take any, so a timer fires whenever it likes."""

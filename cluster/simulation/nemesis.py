@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.actors.message import NS_PER_MS
-from holdfast.cluster.simulation.disk_faults import DiskFaults
-from holdfast.cluster.simulation.drift import PPM
-from holdfast.cluster.simulation.network import Cut
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.message import NS_PER_MS
+from fencelock.cluster.simulation.disk_faults import DiskFaults
+from fencelock.cluster.simulation.drift import PPM
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.world import World
 
 HOLDING_SHARE = 0.3
 """How many partitions hold frames back, as TCP does, and do not lose them."""

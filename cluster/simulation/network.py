@@ -6,8 +6,8 @@ from collections import Counter
 from random import Random
 from typing import NamedTuple
 
-from holdfast.actors.message import NS_PER_MS
-from holdfast.cluster.simulation.misfortune import Misfortune
+from fencelock.actors.message import NS_PER_MS
+from fencelock.cluster.simulation.misfortune import Misfortune
 
 NS_PER_US = 1_000
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.actors.clock import Arrived, Clock, Departing
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant, Local, address_of
-from holdfast.cluster.recipe import Recipe, Seat, Settings
-from holdfast.cluster.simulation.disk import Disk
-from holdfast.cluster.simulation.drift import DriftingClock
-from holdfast.cluster.simulation.ground import Ground
-from holdfast.cluster.simulation.stage import Stage
-from holdfast.transport.frame import Frame, decode_frame, encode_frame
+from fencelock.actors.clock import Arrived, Clock, Departing
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Local, address_of
+from fencelock.cluster.recipe import Recipe, Seat, Settings
+from fencelock.cluster.simulation.disk import Disk
+from fencelock.cluster.simulation.drift import DriftingClock
+from fencelock.cluster.simulation.ground import Ground
+from fencelock.cluster.simulation.stage import Stage
+from fencelock.transport.frame import Frame, decode_frame, encode_frame
 
 CLUSTER = "simulated"
 """The cluster id in every frame."""

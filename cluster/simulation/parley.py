@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any, TypeVar
 
-from holdfast.actors.client.session import TTL_MS, ClientSession
-from holdfast.actors.effect import Send
-from holdfast.actors.lock.message import (
+from fencelock.actors.client.session import TTL_MS, ClientSession
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.message import (
     Acquire,
     Alive,
     Cancel,
@@ -19,9 +19,9 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import End, Ended, Open, Opened
-from holdfast.actors.message import Address, Event, node_of, role_of
-from holdfast.cluster.simulation.rehearsal import Rehearsal
+from fencelock.actors.lock.session_message import End, Ended, Open, Opened
+from fencelock.actors.message import Address, Event, node_of, role_of
+from fencelock.cluster.simulation.rehearsal import Rehearsal
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, BEN = Address("c/ann"), Address("c/ben")

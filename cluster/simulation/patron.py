@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.actors.effect import Effects, Send
-from holdfast.actors.lock.backend import Full, Give, Got, Ready, Seen, Want
-from holdfast.actors.message import Address, Event, Instant, Timer, timer
-from holdfast.actors.role import Host, Role
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.backend import Full, Give, Got, Ready, Seen, Want
+from fencelock.actors.message import Address, Event, Instant, Timer, timer
+from fencelock.actors.role import Host, Role
 
 
 @timer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import (
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.message import (
     Address,
     Instant,
     Local,
@@ -15,8 +15,8 @@ from holdfast.actors.message import (
     node_of,
     timer,
 )
-from holdfast.actors.paxos.config import leader_of, replica_of
-from holdfast.actors.paxos.event import (
+from fencelock.actors.paxos.config import leader_of, replica_of
+from fencelock.actors.paxos.event import (
     Consult,
     Consulted,
     Follow,
@@ -25,9 +25,9 @@ from holdfast.actors.paxos.event import (
     Resigned,
     Skipped,
 )
-from holdfast.actors.paxos.message import Declined, Propose, Proposed
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.simulation.paxos_machine import (
+from fencelock.actors.paxos.message import Declined, Propose, Proposed
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.simulation.paxos_machine import (
     Appended,
     Expired,
     Peek,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from holdfast.actors.message import Message
-from holdfast.actors.paxos.message import (
+from fencelock.actors.message import Message
+from fencelock.actors.paxos.message import (
     NO_BALLOT,
     Accept,
     Ballot,
@@ -16,7 +16,7 @@ from holdfast.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from holdfast.cluster.simulation.blame import Blame
+from fencelock.cluster.simulation.blame import Blame
 
 
 class Image:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.actors.effect import Effects, Observe, Send
-from holdfast.actors.message import Instant, Message, node_of
-from holdfast.actors.paxos.config import acceptor_of
-from holdfast.actors.paxos.digest_message import Isolate
-from holdfast.actors.paxos.event import (
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.message import Instant, Message, node_of
+from fencelock.actors.paxos.config import acceptor_of
+from fencelock.actors.paxos.digest_message import Isolate
+from fencelock.actors.paxos.event import (
     Applied,
     Consult,
     Consulted,
@@ -19,17 +19,17 @@ from holdfast.actors.paxos.event import (
     Learned,
     Leased,
 )
-from holdfast.actors.paxos.message import Promise, Propose
-from holdfast.cluster.simulation.blame import Blame
-from holdfast.cluster.simulation.node import SimulatedNode
-from holdfast.cluster.simulation.paxos_image import Choices
-from holdfast.cluster.simulation.paxos_judge_divergence import DivergenceJudge
-from holdfast.cluster.simulation.paxos_judge_state import StateJudge
-from holdfast.cluster.simulation.paxos_judge_votes import VotesJudge
-from holdfast.cluster.simulation.paxos_machine import OPENING, Appended, Peeked, Register
-from holdfast.cluster.simulation.paxos_plan import LogPlan
-from holdfast.cluster.simulation.paxos_world import Letter
-from holdfast.cluster.simulation.trace import Delivered
+from fencelock.actors.paxos.message import Promise, Propose
+from fencelock.cluster.simulation.blame import Blame
+from fencelock.cluster.simulation.node import SimulatedNode
+from fencelock.cluster.simulation.paxos_image import Choices
+from fencelock.cluster.simulation.paxos_judge_divergence import DivergenceJudge
+from fencelock.cluster.simulation.paxos_judge_state import StateJudge
+from fencelock.cluster.simulation.paxos_judge_votes import VotesJudge
+from fencelock.cluster.simulation.paxos_machine import OPENING, Appended, Peeked, Register
+from fencelock.cluster.simulation.paxos_plan import LogPlan
+from fencelock.cluster.simulation.paxos_world import Letter
+from fencelock.cluster.simulation.trace import Delivered
 
 INVARIANTS = {
     "P1": "one batch is chosen for a slot",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.actors.bootstrap import bootstrap_of
-from holdfast.actors.message import Address
-from holdfast.cluster.simulation.blame import Blame
-from holdfast.cluster.simulation.paxos_judge_state import StateJudge
+from fencelock.actors.bootstrap import bootstrap_of
+from fencelock.actors.message import Address
+from fencelock.cluster.simulation.blame import Blame
+from fencelock.cluster.simulation.paxos_judge_state import StateJudge
 
 
 class DivergenceJudge:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from holdfast.actors.message import NS_PER_MS, Address, Message, node_of
-from holdfast.actors.paxos.event import Consult, Consulted
-from holdfast.actors.paxos.message import Propose
-from holdfast.cluster.simulation.blame import Blame
-from holdfast.cluster.simulation.drift import PPM
-from holdfast.cluster.simulation.paxos_image import Choices
-from holdfast.cluster.simulation.paxos_machine import (
+from fencelock.actors.message import NS_PER_MS, Address, Message, node_of
+from fencelock.actors.paxos.event import Consult, Consulted
+from fencelock.actors.paxos.message import Propose
+from fencelock.cluster.simulation.blame import Blame
+from fencelock.cluster.simulation.drift import PPM
+from fencelock.cluster.simulation.paxos_image import Choices
+from fencelock.cluster.simulation.paxos_machine import (
     Appended,
     Expired,
     Peeked,

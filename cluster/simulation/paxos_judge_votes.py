@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.actors.message import Address, Message, node_of, role_of
-from holdfast.actors.paxos.message import (
+from fencelock.actors.message import Address, Message, node_of, role_of
+from fencelock.actors.paxos.message import (
     NO_BALLOT,
     NUMBER_MAX,
     Accept,
@@ -20,8 +20,8 @@ from holdfast.actors.paxos.message import (
     Promise,
     Vote,
 )
-from holdfast.cluster.simulation.blame import Blame
-from holdfast.cluster.simulation.paxos_image import Choices, Image, image_of
+from fencelock.cluster.simulation.blame import Blame
+from fencelock.cluster.simulation.paxos_image import Choices, Image, image_of
 
 NEVER = Ballot(NUMBER_MAX, Address(""))
 """Above all ballots: who promised it accepts nothing."""

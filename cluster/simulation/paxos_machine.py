@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from holdfast.actors.message import Local, Message, local, message
-from holdfast.actors.paxos.digest import Fingerprint, state_of
-from holdfast.actors.paxos.digest_message import Figure
+from fencelock.actors.message import Local, Message, local, message
+from fencelock.actors.paxos.digest import Fingerprint, state_of
+from fencelock.actors.paxos.digest_message import Figure
 
 OPENING = b"extend"
 """The command with which a reign begins: every session lives for its whole time from now."""

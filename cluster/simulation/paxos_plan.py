@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from holdfast.cluster.simulation.misfortune import (
+from fencelock.cluster.simulation.misfortune import (
     CALM,
     OFF_SHARE,
     Kind,

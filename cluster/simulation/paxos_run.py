@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.actors.effect import Spawn
-from holdfast.actors.message import NS_PER_MS, Address, address_of, node_of
-from holdfast.actors.paxos.seating import LogOptions, seat_log
-from holdfast.cluster.recipe import US_PER_MS, Cast, Recipe, Seat
-from holdfast.cluster.simulation.nemesis import Nemesis
-from holdfast.cluster.simulation.paxos_client import Finish, Proposer, Reader, reader_of
-from holdfast.cluster.simulation.paxos_judge import LogJudge
-from holdfast.cluster.simulation.paxos_machine import OPENING, Register
-from holdfast.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
-from holdfast.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
-from holdfast.cluster.simulation.planting import Change, changed
-from holdfast.cluster.simulation.sweep import Outcome, outcomes
-from holdfast.cluster.simulation.trace import Trace
-from holdfast.cluster.simulation.violation import ViolationError
+from fencelock.actors.effect import Spawn
+from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
+from fencelock.actors.paxos.seating import LogOptions, seat_log
+from fencelock.cluster.recipe import US_PER_MS, Cast, Recipe, Seat
+from fencelock.cluster.simulation.nemesis import Nemesis
+from fencelock.cluster.simulation.paxos_client import Finish, Proposer, Reader, reader_of
+from fencelock.cluster.simulation.paxos_judge import LogJudge
+from fencelock.cluster.simulation.paxos_machine import OPENING, Register
+from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
+from fencelock.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
+from fencelock.cluster.simulation.planting import Change, changed
+from fencelock.cluster.simulation.sweep import Outcome, outcomes
+from fencelock.cluster.simulation.trace import Trace
+from fencelock.cluster.simulation.violation import ViolationError
 
 GREET_MS = 300
 """How long members greet (ms): links of the simulator are there at once."""

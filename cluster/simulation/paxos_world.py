@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from holdfast.actors.message import NS_PER_MS, Address, Message
-from holdfast.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
-from holdfast.cluster.recipe import Recipe, Settings
-from holdfast.cluster.simulation.disk import Copy, Disk
-from holdfast.cluster.simulation.drift import PPM
-from holdfast.cluster.simulation.ground import Ground
-from holdfast.cluster.simulation.network import Cut
-from holdfast.cluster.simulation.node import SimulatedNode
-from holdfast.cluster.simulation.paxos_plan import LogPlan
-from holdfast.cluster.simulation.world import World
+from fencelock.actors.message import NS_PER_MS, Address, Message
+from fencelock.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
+from fencelock.cluster.recipe import Recipe, Settings
+from fencelock.cluster.simulation.disk import Copy, Disk
+from fencelock.cluster.simulation.drift import PPM
+from fencelock.cluster.simulation.ground import Ground
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.node import SimulatedNode
+from fencelock.cluster.simulation.paxos_plan import LogPlan
+from fencelock.cluster.simulation.world import World
 
 CRASH_NS_MAX = 40 * NS_PER_MS
 """How soon a leader crashes whose proposals reached only some."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from holdfast.cluster.simulation.misfortune import (
+from fencelock.cluster.simulation.misfortune import (
     CALM,
     Misfortune,
     draw_misfortune,
     with_disk_faults,
 )
-from holdfast.cluster.simulation.promise import Promise
+from fencelock.cluster.simulation.promise import Promise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

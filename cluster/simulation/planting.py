@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from holdfast.actors.bootstrap import Bootstrap
-from holdfast.actors.bootstrap_message import GroupConfig
-from holdfast.actors.effect import Spawn
-from holdfast.actors.message import Address
-from holdfast.actors.paxos.acceptor import Acceptor
-from holdfast.actors.paxos.leader import Leader
-from holdfast.cluster.recipe import Cast, Recipe, Seat
+from fencelock.actors.bootstrap import Bootstrap
+from fencelock.actors.bootstrap_message import GroupConfig
+from fencelock.actors.effect import Spawn
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.leader import Leader
+from fencelock.cluster.recipe import Cast, Recipe, Seat
 
 Change = Callable[[Spawn], Spawn]
 """Returns what is seated in the place of a role."""

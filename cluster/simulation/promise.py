@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.actors.client.tenure import DRIFT_PPM
-from holdfast.actors.error import ConfigError
-from holdfast.cluster.recipe import Settings
-from holdfast.cluster.simulation.drift import PPM
-from holdfast.cluster.simulation.misfortune import DISKS, Kind, Misfortune
+from fencelock.actors.client.tenure import DRIFT_PPM
+from fencelock.actors.error import ConfigError
+from fencelock.cluster.recipe import Settings
+from fencelock.cluster.simulation.drift import PPM
+from fencelock.cluster.simulation.misfortune import DISKS, Kind, Misfortune
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

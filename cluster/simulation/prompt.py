@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.actors.effect import Effect, Effects, Send
-from holdfast.actors.message import Address, Instant
-from holdfast.actors.paxos.bundle import Bundle
-from holdfast.actors.paxos.event import Gather
-from holdfast.actors.paxos.proxy import LogProxy
-from holdfast.actors.paxos.proxy_event import Heard
+from fencelock.actors.effect import Effect, Effects, Send
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.paxos.bundle import Bundle
+from fencelock.actors.paxos.event import Gather
+from fencelock.actors.paxos.proxy import LogProxy
+from fencelock.actors.paxos.proxy_event import Heard
 
 
 class PromptProxy(LogProxy):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from holdfast.actors.effect import Effect, Effects, Observe, Send, Wake
-from holdfast.actors.message import NS_PER_MS, Address, Event, Instant, Timer
-from holdfast.actors.role import Host, Role
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Timer
+from fencelock.actors.role import Host, Role
 
 R = TypeVar("R", bound=Role[Any])
 

@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from holdfast.actors.client.message import Close
-from holdfast.actors.effect import Spawn
-from holdfast.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
-from holdfast.cluster.recipe import Cast, Recipe, Seat, Settings
-from holdfast.cluster.simulation.adversary import Adversary
-from holdfast.cluster.simulation.audit import Auditor
-from holdfast.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
-from holdfast.cluster.simulation.bakery_terms import with_terms
-from holdfast.cluster.simulation.ground import Judge
-from holdfast.cluster.simulation.judge import (
+from fencelock.actors.client.message import Close
+from fencelock.actors.effect import Spawn
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
+from fencelock.cluster.recipe import Cast, Recipe, Seat, Settings
+from fencelock.cluster.simulation.adversary import Adversary
+from fencelock.cluster.simulation.audit import Auditor
+from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
+from fencelock.cluster.simulation.bakery_terms import with_terms
+from fencelock.cluster.simulation.ground import Judge
+from fencelock.cluster.simulation.judge import (
     LockJudge,
     judge_drain,
     judge_freed,
     judge_progress,
 )
-from holdfast.cluster.simulation.nemesis import Nemesis
-from holdfast.cluster.simulation.plan import Plan, draw_plan
-from holdfast.cluster.simulation.promise import NO_CRASH, Promise, promise_of
-from holdfast.cluster.simulation.trace import Trace
-from holdfast.cluster.simulation.violation import ViolationError
-from holdfast.cluster.simulation.workload import (
+from fencelock.cluster.simulation.nemesis import Nemesis
+from fencelock.cluster.simulation.plan import Plan, draw_plan
+from fencelock.cluster.simulation.promise import NO_CRASH, Promise, promise_of
+from fencelock.cluster.simulation.trace import Trace
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.workload import (
     LEVELS,
     Client,
     Contender,
@@ -36,7 +36,7 @@ from holdfast.cluster.simulation.workload import (
     Mood,
     session_door,
 )
-from holdfast.cluster.simulation.world import World
+from fencelock.cluster.simulation.world import World
 
 STEP_MS = 50
 """How often a run looks whether everybody is done."""
@@ -110,7 +110,7 @@ def run_seed(
 def _recipe(protocol: str | Recipe) -> Recipe:
     if not isinstance(protocol, str):
         return protocol
-    from holdfast.cluster.recipe import recipe_of  # noqa: PLC0415
+    from fencelock.cluster.recipe import recipe_of  # noqa: PLC0415
 
     return recipe_of(protocol)
 

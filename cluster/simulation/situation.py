@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from holdfast.actors.message import Address, node_of
-from holdfast.actors.role import Role
-from holdfast.cluster.simulation.machine import Machine, Picture, Turn
+from fencelock.actors.message import Address, node_of
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.machine import Machine, Picture, Turn
 
 
 class Kind(Enum):

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.actors.effect import (
+from fencelock.actors.effect import (
     Checkpoint,
     Effect,
     Effects,
@@ -20,9 +20,9 @@ from holdfast.actors.effect import (
     Spawn,
     Wake,
 )
-from holdfast.actors.lock.backend import Report, Reported
-from holdfast.actors.lock.self_report import Counted
-from holdfast.actors.message import (
+from fencelock.actors.lock.backend import Report, Reported
+from fencelock.actors.lock.self_report import Counted
+from fencelock.actors.message import (
     NS_PER_MS,
     Address,
     Event,
@@ -34,13 +34,13 @@ from holdfast.actors.message import (
     node_of,
     role_of,
 )
-from holdfast.actors.notice import Notice
-from holdfast.actors.role import Role
-from holdfast.cluster.recipe import Cast
-from holdfast.cluster.simulation.ground import Machine
-from holdfast.cluster.simulation.trace import Delivered
-from holdfast.cluster.simulation.violation import ViolationError
-from holdfast.transport.frame import Envelope
+from fencelock.actors.notice import Notice
+from fencelock.actors.role import Role
+from fencelock.cluster.recipe import Cast
+from fencelock.cluster.simulation.ground import Machine
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.transport.frame import Envelope
 
 TURN_MAX = 50_000
 """Deliveries in one turn; beyond it the roles of a node keep each other busy for ever."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.actors.lock.command import (
+from fencelock.actors.lock.command import (
     AcquireLock,
     CancelWait,
     CloseReason,
@@ -21,8 +21,8 @@ from holdfast.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from holdfast.actors.lock.outcome import Denial
-from holdfast.cluster.simulation.table_word import Claim, Request, Who, Word
+from fencelock.actors.lock.outcome import Denial
+from fencelock.cluster.simulation.table_word import Claim, Request, Who, Word
 
 
 class Model:

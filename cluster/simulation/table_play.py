@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from holdfast.actors.lock.command import (
+from fencelock.actors.lock.command import (
     AcquireLock,
     CancelWait,
     CloseReason,
@@ -18,11 +18,11 @@ from holdfast.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from holdfast.actors.lock.holding import Hold
-from holdfast.actors.lock.outcome import Denial, Denied, Held, Outcome, SessionClosed
-from holdfast.actors.lock.table import LockTable
-from holdfast.cluster.simulation.table_model import Model
-from holdfast.cluster.simulation.table_word import Word, word_of
+from fencelock.actors.lock.holding import Hold
+from fencelock.actors.lock.outcome import Denial, Denied, Held, Outcome, SessionClosed
+from fencelock.actors.lock.table import LockTable
+from fencelock.cluster.simulation.table_model import Model
+from fencelock.cluster.simulation.table_word import Word, word_of
 
 Step = tuple[int, int, int, int, int, int]
 """What kind of command (below 20), how much later, by whom, about what, and two more dice."""

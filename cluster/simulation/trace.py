@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.actors.message import NS_PER_MS, Address, Event
+from fencelock.actors.message import NS_PER_MS, Address, Event
 
 
 class Delivered(NamedTuple):

@@ -9,17 +9,17 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from holdfast.actors.client.message import HoldsLost, Leased, Suspected, Trusted
-from holdfast.actors.effect import Effects, Observe, Send, Spawn, Wake
-from holdfast.actors.lock.message import (
+from fencelock.actors.client.message import HoldsLost, Leased, Suspected, Trusted
+from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.lock.message import (
     Acquire,
     Granted,
     Refused,
     Release,
     Released,
 )
-from holdfast.actors.lock.session_message import Unlocking
-from holdfast.actors.message import (
+from fencelock.actors.lock.session_message import Unlocking
+from fencelock.actors.message import (
     Address,
     Instant,
     Local,
@@ -29,8 +29,8 @@ from holdfast.actors.message import (
     node_of,
     timer,
 )
-from holdfast.actors.role import Host, Role
-from holdfast.cluster.recipe import Cast, Recipe, Seat
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.recipe import Cast, Recipe, Seat
 
 HOLD_MS_MAX = 150
 REST_MS_MAX = 250
@@ -286,7 +286,7 @@ WATCHER = "watcher"
 
 def session_door(seat: Seat, gates: tuple[Address, ...]) -> Spawn:
     """Return the product's own session of a client: `ClientSession`."""
-    from holdfast.actors.client.session import ClientSession  # noqa: PLC0415
+    from fencelock.actors.client.session import ClientSession  # noqa: PLC0415
 
     arguments = {"session": seat.node, "gates": gates, "random": seat.random}
     return Spawn(address_of(seat.node, "session"), ClientSession, arguments)

@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.actors.message import NS_PER_MS, Address, node_of
-from holdfast.cluster.recipe import Recipe, Settings
-from holdfast.cluster.simulation.ground import Judge
-from holdfast.cluster.simulation.links import Links
-from holdfast.cluster.simulation.misfortune import CALM, Misfortune
-from holdfast.cluster.simulation.network import NS_PER_US, Network
-from holdfast.cluster.simulation.node import SimulatedNode
-from holdfast.cluster.simulation.streams import Streams
-from holdfast.cluster.simulation.trace import Delivered, Mishap, Trace
-from holdfast.cluster.simulation.violation import ViolationError
+from fencelock.actors.message import NS_PER_MS, Address, node_of
+from fencelock.cluster.recipe import Recipe, Settings
+from fencelock.cluster.simulation.ground import Judge
+from fencelock.cluster.simulation.links import Links
+from fencelock.cluster.simulation.misfortune import CALM, Misfortune
+from fencelock.cluster.simulation.network import NS_PER_US, Network
+from fencelock.cluster.simulation.node import SimulatedNode
+from fencelock.cluster.simulation.streams import Streams
+from fencelock.cluster.simulation.trace import Delivered, Mishap, Trace
+from fencelock.cluster.simulation.violation import ViolationError
 
 DELIVERIES_MAX = 5_000_000
 """Deliveries in one run; beyond it something floods the world."""

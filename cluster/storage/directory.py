@@ -8,8 +8,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from holdfast.cluster.storage.error import FolderBusyError
-from holdfast.transport.descriptors import NO_RESERVE, Reserve
+from fencelock.cluster.storage.error import FolderBusyError
+from fencelock.transport.descriptors import NO_RESERVE, Reserve
 
 LOCK_NAME = "lock"
 PID_BYTES_MAX = 32

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.actors.error import HoldfastError
+from fencelock.actors.error import FencelockError
 
 
-class StorageError(HoldfastError):
+class StorageError(FencelockError):
     """Base of the errors about a node's folder on disk. Never raised itself."""
 
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from holdfast.cluster.storage.directory import sync_directory
-from holdfast.cluster.storage.record import (
+from fencelock.cluster.storage.directory import sync_directory
+from fencelock.cluster.storage.record import (
     ENTRY_BYTES,
     HEADER_BYTES,
     Entry,
@@ -15,7 +15,7 @@ from holdfast.cluster.storage.record import (
     encode_group,
     encode_header,
 )
-from holdfast.transport.descriptors import NO_RESERVE, Reserve
+from fencelock.transport.descriptors import NO_RESERVE, Reserve
 
 SEGMENT_SUFFIX = ".journal"
 SNAPSHOT_SUFFIX = ".snapshot"

@@ -15,9 +15,9 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 
-from holdfast.cluster.storage.error import JournalForeignError
-from holdfast.cluster.storage.journal import Journal
-from holdfast.cluster.storage.record import Entry
+from fencelock.cluster.storage.error import JournalForeignError
+from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.storage.record import Entry
 
 STREAM = "identity"
 """The stream of the one record; no role has that name."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.cluster.storage.record import ENTRY_BYTES, Entry
+from fencelock.cluster.storage.record import ENTRY_BYTES, Entry
 
 
 class Place(NamedTuple):

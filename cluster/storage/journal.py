@@ -10,15 +10,15 @@ from typing import Self
 
 from loguru import logger
 
-from holdfast.cluster.storage.directory import DirectoryLock, make_directory, sync_directory
-from holdfast.cluster.storage.error import JournalDamagedError, JournalFailedError
-from holdfast.cluster.storage.folder import remove, segment_path, write_snapshot
-from holdfast.cluster.storage.index import Index, Place, without_forgotten
-from holdfast.cluster.storage.live import live_entries
-from holdfast.cluster.storage.record import SALT_BYTES, Entry, Header, Kind, encode_group
-from holdfast.cluster.storage.recovery import NO_SALT, Recovered, recover
-from holdfast.cluster.storage.segment import Segment
-from holdfast.transport.descriptors import Reserve
+from fencelock.cluster.storage.directory import DirectoryLock, make_directory, sync_directory
+from fencelock.cluster.storage.error import JournalDamagedError, JournalFailedError
+from fencelock.cluster.storage.folder import remove, segment_path, write_snapshot
+from fencelock.cluster.storage.index import Index, Place, without_forgotten
+from fencelock.cluster.storage.live import live_entries
+from fencelock.cluster.storage.record import SALT_BYTES, Entry, Header, Kind, encode_group
+from fencelock.cluster.storage.recovery import NO_SALT, Recovered, recover
+from fencelock.cluster.storage.segment import Segment
+from fencelock.transport.descriptors import Reserve
 
 SEGMENT_BYTES_MAX = 16 << 20
 """A segment that has grown beyond this gets a successor (bytes, 16 MiB). It is also how much

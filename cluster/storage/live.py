@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from holdfast.cluster.storage.error import JournalDamagedError
-from holdfast.cluster.storage.folder import SNAPSHOT_SUFFIX
-from holdfast.cluster.storage.index import Index
-from holdfast.cluster.storage.record import HEADER_BYTES, REJOIN, Entry, Kind
-from holdfast.cluster.storage.scan import entries_of, header_of, scan_groups
-from holdfast.transport.descriptors import NO_RESERVE, Reserve
+from fencelock.cluster.storage.error import JournalDamagedError
+from fencelock.cluster.storage.folder import SNAPSHOT_SUFFIX
+from fencelock.cluster.storage.index import Index
+from fencelock.cluster.storage.record import HEADER_BYTES, REJOIN, Entry, Kind
+from fencelock.cluster.storage.scan import entries_of, header_of, scan_groups
+from fencelock.transport.descriptors import NO_RESERVE, Reserve
 
 
 def live_entries(

@@ -2,7 +2,7 @@
 
 A file is a header and then groups, one after the other, all integers little-endian::
 
-    header   8 bytes "holdfast", u32 format version, u32 CRC-32 of the 12 bytes before,
+    header   8 bytes "fencelock", u32 format version, u32 CRC-32 of the 12 bytes before,
              u32 kind, u64 number, u64 first, 8 bytes salt, 8 bytes previous,
              u32 CRC-32 of the 48 bytes before
     group    8 bytes salt, u64 offset, u64 sequence, u32 length of the body,
@@ -42,7 +42,7 @@ STREAM_BYTES_MAX = 255
 """The name of a stream is that of a role, and its length is one byte."""
 
 SALT_BYTES = 8
-MAGIC = b"holdfast"
+MAGIC = b"fencelog"
 VERSIONED = struct.Struct("<8sI")
 CHECKSUM = struct.Struct("<I")
 FILED = struct.Struct("<IQQ8s8s")

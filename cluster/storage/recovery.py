@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.cluster.storage.error import JournalDamagedError
-from holdfast.cluster.storage.folder import (
+from fencelock.cluster.storage.error import JournalDamagedError
+from fencelock.cluster.storage.folder import (
     PARTIAL_SUFFIX,
     SEGMENT_SUFFIX,
     SNAPSHOT_SUFFIX,
     numbered,
     segment_path,
 )
-from holdfast.cluster.storage.index import Index, Place
-from holdfast.cluster.storage.record import REJOIN, SALT_BYTES, Header, Kind
-from holdfast.cluster.storage.scan import Group, Scan, entries_of, scan
+from fencelock.cluster.storage.index import Index, Place
+from fencelock.cluster.storage.record import REJOIN, SALT_BYTES, Header, Kind
+from fencelock.cluster.storage.scan import Group, Scan, entries_of, scan
 
 NO_SALT = bytes(SALT_BYTES)
 """What the first segment names as the salt of the one before it."""

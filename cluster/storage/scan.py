@@ -20,8 +20,8 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.cluster.storage.error import JournalDamagedError
-from holdfast.cluster.storage.record import (
+from fencelock.cluster.storage.error import JournalDamagedError
+from fencelock.cluster.storage.record import (
     CHECKSUM,
     ENTRY,
     ENTRY_BYTES,
@@ -158,7 +158,7 @@ def _check_version(content: bytes, name: str) -> None:
         return
     if version < FORMAT_VERSION:
         raise JournalDamagedError(
-            f"{name} has journal format {version}, of a development version of holdfast, and this "
+            f"{name} has journal format {version}, of a development version of fencelock, and this "
             f"release reads {FORMAT_VERSION}. Stop all nodes, move the data folder of every node "
             "aside, and start them all: a new cluster begins, without the locks of the old one"
         )

@@ -13,10 +13,10 @@ import os
 from pathlib import Path
 from typing import Self
 
-from holdfast.cluster.storage.directory import sync_directory
-from holdfast.cluster.storage.folder import segment_path, write_at
-from holdfast.cluster.storage.record import HEADER_BYTES, Header, encode_header
-from holdfast.transport.descriptors import NO_RESERVE, Reserve
+from fencelock.cluster.storage.directory import sync_directory
+from fencelock.cluster.storage.folder import segment_path, write_at
+from fencelock.cluster.storage.record import HEADER_BYTES, Header, encode_header
+from fencelock.transport.descriptors import NO_RESERVE, Reserve
 
 ROOM_BYTES = 1 << 18
 """How far ahead of the last group room is made (bytes, 256 KiB): some thousand groups."""

@@ -27,8 +27,8 @@ from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import holdfast
-from holdfast.cluster.bench.members import READY_S, Members
+import fencelock
+from fencelock.cluster.bench.members import READY_S, Members
 
 RATIO_MAX = 3.0
 """How much longer the p99 of a pair may be under attack."""
@@ -71,7 +71,7 @@ class Outcome:
         return safe and self.ratio <= RATIO_MAX and self.memory_mib <= MEMORY_MAX_MIB
 
 
-def pairs(lock: holdfast.Lock, seconds: float) -> list[float]:
+def pairs(lock: fencelock.Lock, seconds: float) -> list[float]:
     """Acquire and release ``lock`` for ``seconds``; return how long each pair took (ms).
 
     A pair that fails is tried again, and took as long as all its attempts.
@@ -83,7 +83,7 @@ def pairs(lock: holdfast.Lock, seconds: float) -> list[float]:
         try:
             with lock:
                 pass
-        except holdfast.HoldfastError:
+        except fencelock.FencelockError:
             time.sleep(0.01)
             if time.monotonic() < ends + PAIR_S:
                 continue
@@ -119,13 +119,13 @@ def memory_of(members: Members) -> Generator[list[float]]:
         watcher.join()
 
 
-def connected(members: Members) -> holdfast.Client:
+def connected(members: Members) -> fencelock.Client:
     """Return a client of ``members``, which may need a while to start on a loaded machine."""
     ends = time.monotonic() + READY_S
     while True:
         try:
-            return holdfast.connect(members.connect, cluster=CLUSTER)
-        except holdfast.UnavailableError:
+            return fencelock.connect(members.connect, cluster=CLUSTER)
+        except fencelock.UnavailableError:
             if time.monotonic() > ends:
                 raise
 
@@ -139,7 +139,7 @@ def measure(attack: str, seconds: float) -> Outcome:
         client = stack.enter_context(connected(members))
         members.wait_until_ready(client)
         held, lock = client.lock("held"), client.lock("pairs")
-        stack.enter_context(contextlib.suppress(holdfast.HoldfastError))
+        stack.enter_context(contextlib.suppress(fencelock.FencelockError))
         held.acquire()
         pairs(lock, seconds / 3)
         quiet = pairs(lock, seconds)

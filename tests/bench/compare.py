@@ -1,4 +1,4 @@
-"""holdfast and its peers on this machine, in one run, in turns.
+"""fencelock and its peers on this machine, in one run, in turns.
 
     python tests/bench/compare.py --peers redlock,redis,etcd,zookeeper,pysyncobj --kills 10
     python tests/bench/compare.py --json run.json --plot docs/performance
@@ -41,12 +41,12 @@ from peers.peer import Peer
 from peers.registry import PEERS
 from peers.servers import ServersFailedError, said_by
 
-from holdfast import HoldfastError
+from fencelock import FencelockError
 
 TASKS = 256
 WIRE_S = 1.0
 WRONG_USE, INTERRUPTED = 2, 130
-FAILURES = (ServersFailedError, ClientFailedError, HoldfastError, OSError)
+FAILURES = (ServersFailedError, ClientFailedError, FencelockError, OSError)
 
 
 class Interrupts:
@@ -93,7 +93,7 @@ class Comparison:
 
     def round(self, number: int) -> None:
         """Give every peer a turn."""
-        with tempfile.TemporaryDirectory(prefix="holdfast-", dir=self._folder) as folder:
+        with tempfile.TemporaryDirectory(prefix="fencelock-", dir=self._folder) as folder:
             bare = compare_wire.ping_pong(WIRE_S)
             bare["sync_us"] = compare_wire.sync_us(Path(folder), WIRE_S)
         self.results["wire"].append(bare)
@@ -107,7 +107,7 @@ class Comparison:
             peer = PEERS[name][0]()
             if not peer.has_failover:
                 continue
-            with tempfile.TemporaryDirectory(prefix="holdfast-", dir=self._folder) as folder:
+            with tempfile.TemporaryDirectory(prefix="fencelock-", dir=self._folder) as folder:
                 try:
                     peer.start(Path(folder))
                     self.results["versions"][name] = peer.version()
@@ -121,7 +121,7 @@ class Comparison:
 
     def _turn(self, name: str, number: int) -> None:
         peer = PEERS[name][0]()
-        with tempfile.TemporaryDirectory(prefix="holdfast-", dir=self._folder) as folder:
+        with tempfile.TemporaryDirectory(prefix="fencelock-", dir=self._folder) as folder:
             doing = "start"
             try:
                 peer.start(Path(folder))
@@ -140,8 +140,8 @@ class Comparison:
                 peer.stop()
 
     def _asyncio(self, peer: Peer, folder: Path) -> None:
-        if importlib.util.find_spec("holdfast.aio") is None:
-            self.results["skipped"]["asyncio"] = "this holdfast has no asyncio client"
+        if importlib.util.find_spec("fencelock.aio") is None:
+            self.results["skipped"]["asyncio"] = "this fencelock has no asyncio client"
             return
         task = {"connect": peer.spec()["connect"], "tasks": TASKS}
         task |= {"warm_s": peer.warm_s, "seconds": self._seconds}
@@ -235,7 +235,7 @@ def arguments() -> argparse.Namespace:
     """Read the command line."""
     others = ",".join(name for name in PEERS if name != OURS)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--peers", default=others, help=f"beside holdfast, some of {others}")
+    parser.add_argument("--peers", default=others, help=f"beside fencelock, some of {others}")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each workload (default 5)")
     parser.add_argument("--rounds", type=int, default=3, help="turns for each (default 3)")
     parser.add_argument("--kills", type=int, default=0, help="of each leader (default 0: none)")
@@ -244,7 +244,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write tables and charts there")
     parser.add_argument(
         "--profiles", type=Path, nargs="+", metavar="FILE", default=[],
-        help="draw these as well: output of `holdfast bench locks --profile --json`, one a version",
+        help="draw these too: output of `fencelock bench locks --profile --json`, one a version",
     )  # fmt: skip
     parser.add_argument("--again", type=Path, metavar="FILE", help="show an earlier run's figures")
     return parser.parse_args()

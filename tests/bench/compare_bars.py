@@ -8,7 +8,7 @@ from typing import Any
 
 Results = dict[str, Any]
 """What a run measured, as it is written as JSON: see ``docs/performance.md``."""
-OURS = "holdfast"
+OURS = "fencelock"
 NOT_MEASURED = "not measured"
 
 
@@ -167,7 +167,7 @@ def figures_table(results: Results) -> str:
 
 
 def wire_table(results: Results) -> str:
-    """Return what the machine itself allowed, and holdfast's asyncio client beside it."""
+    """Return what the machine itself allowed, and fencelock's asyncio client beside it."""
     names = (
         ("bare ROUTER/DEALER round trip, us", "p50_us"),
         ("bare round trips/s", "per_s"),

@@ -38,7 +38,7 @@ LABEL_SHARE = 0.045
 
 
 def read_profiles(paths: list[Path]) -> list[dict[str, Any]]:
-    """Return what ``holdfast bench locks --profile --json`` wrote into each file, by its name.
+    """Return what ``fencelock bench locks --profile --json`` wrote into each file, by its name.
 
     Raises:
         ValueError: the last line of a file is no profile.

@@ -1,4 +1,4 @@
-"""holdfast's asyncio client: one process, many tasks, each with a lock of its own.
+"""fencelock's asyncio client: one process, many tasks, each with a lock of its own.
 
 Told what to do and answers as compare_client.py does.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 async def run(connect: str, tasks: int, warm_s: float, seconds: float) -> int:
     """Return the pairs that ``tasks`` tasks made in ``seconds`` after the warm-up."""
-    aio: Any = import_module("holdfast.aio")
+    aio: Any = import_module("fencelock.aio")
     async with aio.connect(connect, cluster="compare") as client:
         pairs = 0
         counted_from = ends = 0.0

@@ -24,13 +24,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.actors.lock import table_state
-from holdfast.actors.lock.command import TTL_MS_MAX, AcquireLock, OpenSession, ReleaseLock
-from holdfast.actors.lock.table_state import TableState
-from holdfast.actors.paxos.digest import AGREED_SLOTS, STEPS, Digests
-from holdfast.cluster import lock_machine
-from holdfast.cluster.lock_machine import LockMachine
-from holdfast.transport.wire import encode
+from fencelock.actors.lock import table_state
+from fencelock.actors.lock.command import TTL_MS_MAX, AcquireLock, OpenSession, ReleaseLock
+from fencelock.actors.lock.table_state import TableState
+from fencelock.actors.paxos.digest import AGREED_SLOTS, STEPS, Digests
+from fencelock.cluster import lock_machine
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.transport.wire import encode
 
 PAIR_US = 150.0
 """Processor time of a whole pair on one node under load (us); `docs/performance.md`."""

@@ -32,14 +32,14 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.actors.lock.message import Acquire, Granted, Release, Released
-from holdfast.actors.lock.session_message import Open, Opened
-from holdfast.actors.message import Address, Message, address_of
-from holdfast.cluster.cli.serve import GC_THRESHOLDS
-from holdfast.cluster.host.stage import Stage
-from holdfast.cluster.recipe import Seat, paxos
-from holdfast.transport.frame import Parcel
-from holdfast.transport.wire import encode
+from fencelock.actors.lock.message import Acquire, Granted, Release, Released
+from fencelock.actors.lock.session_message import Open, Opened
+from fencelock.actors.message import Address, Message, address_of
+from fencelock.cluster.cli.serve import GC_THRESHOLDS
+from fencelock.cluster.host.stage import Stage
+from fencelock.cluster.recipe import Seat, paxos
+from fencelock.transport.frame import Parcel
+from fencelock.transport.wire import encode
 
 SLOWER_MAX = 1.5
 """A full or old node may be so many times slower than a nearly empty, young one."""

@@ -1,6 +1,6 @@
 """What the wire and the disk take: three bare processes of Python, ZeroMQ and CBOR.
 
-No lock service and no peer to beat: how near holdfast is to what its own parts allow.
+No lock service and no peer to beat: how near fencelock is to what its own parts allow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import cbor2
 import zmq
 
-from holdfast.cluster.ports import free_ports
+from fencelock.cluster.ports import free_ports
 from peers.peer import Door, Handle, Peer, Spec
 from peers.servers import Servers
 

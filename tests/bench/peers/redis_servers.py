@@ -7,7 +7,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from holdfast.cluster.ports import free_ports
+from fencelock.cluster.ports import free_ports
 from peers.peer import LOCK_S, Door, Handle, Peer, Spec
 from peers.servers import Servers, answers, said_by
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from peers import bare, etcd, holdfast_nodes, pysyncobj_members, redis_servers, redlock, zookeeper
+from peers import bare, etcd, fencelock_nodes, pysyncobj_members, redis_servers, redlock, zookeeper
 from peers.peer import Door, Peer, Spec
 
 PEERS: dict[str, tuple[Callable[[], Peer], Callable[[Spec], Door]]] = {
-    "holdfast": (holdfast_nodes.Holdfast, holdfast_nodes.open_door),
+    "fencelock": (fencelock_nodes.Fencelock, fencelock_nodes.open_door),
     "bare": (bare.Bare, bare.open_door),
     "redlock": (redlock.Redlock, redlock.open_door),
     "redlock-raw": (redlock.RawRedlock, redlock.open_raw_door),

@@ -1,8 +1,8 @@
-"""holdfast: distributed locks that hold. The public names; everything else is an implementation.
+"""fencelock: distributed locks that hold. The public names; everything else is an implementation.
 
 For example::
 
-    with holdfast.connect("tcp://10.0.0.1:4040,tcp://10.0.0.2:4040") as client:
+    with fencelock.connect("tcp://10.0.0.1:4040,tcp://10.0.0.2:4040") as client:
         with client.lock("orders/42") as lock:
             storage.write(order, fence=lock.fence)
 """
@@ -10,13 +10,13 @@ For example::
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.actors.client.message import ClusterState
-from holdfast.actors.error import (
+from fencelock.actors.client.message import ClusterState
+from fencelock.actors.error import (
     AlreadyHeldError,
     CancelledError,
     ClosedError,
     ConfigError,
-    HoldfastError,
+    FencelockError,
     InvalidRequestError,
     LimitReachedError,
     LockOwnershipLostError,
@@ -31,8 +31,8 @@ from holdfast.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from holdfast.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
-from holdfast.actors.lock.message import (
+from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.lock.message import (
     Absence,
     Acquire,
     Cancel,
@@ -48,17 +48,17 @@ from holdfast.actors.lock.message import (
     Release,
     Released,
 )
-from holdfast.actors.lock.self_report import Counted, Elected, MemberSeen
-from holdfast.actors.lock.session_message import ListedLock
-from holdfast.cluster.client import Client, connect
-from holdfast.cluster.hold import HoldState, Notice
-from holdfast.cluster.lock import Lock
-from holdfast.cluster.log import silence
+from fencelock.actors.lock.self_report import Counted, Elected, MemberSeen
+from fencelock.actors.lock.session_message import ListedLock
+from fencelock.cluster.client import Client, connect
+from fencelock.cluster.hold import HoldState, Notice
+from fencelock.cluster.lock import Lock
+from fencelock.cluster.log import silence
 
 if TYPE_CHECKING:
-    from holdfast import aio
-    from holdfast.cluster.config import Config, load
-    from holdfast.cluster.node import Node
+    from fencelock import aio
+    from fencelock.cluster.config import Config, load
+    from fencelock.cluster.node import Node
 
 __version__ = "0.1.0"
 
@@ -80,9 +80,9 @@ __all__ = [
     "Counted",
     "Describe",
     "Elected",
+    "FencelockError",
     "Granted",
     "HoldState",
-    "HoldfastError",
     "Inspect",
     "InvalidRequestError",
     "LimitReachedError",
@@ -115,9 +115,9 @@ __all__ = [
 ]
 
 _LATER = {
-    "Config": "holdfast.cluster.config",
-    "Node": "holdfast.cluster.node",
-    "load": "holdfast.cluster.config",
+    "Config": "fencelock.cluster.config",
+    "Node": "fencelock.cluster.node",
+    "load": "fencelock.cluster.config",
 }
 """What only those need who run a node: reading a config costs as much to import as all else."""
 
@@ -125,7 +125,7 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     """Import what a blocking client does not need when it is first asked for."""
     if name == "aio":
-        return import_module("holdfast.aio")
+        return import_module("fencelock.aio")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LATER[name]), name)

@@ -1,4 +1,4 @@
-"""holdfast itself: three nodes of the replicated log with fsync, the blocking client."""
+"""fencelock itself: three nodes of the replicated log with fsync, the blocking client."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-import holdfast
-from holdfast.cluster.config import starting_config
-from holdfast.cluster.ports import free_ports
+import fencelock
+from fencelock.cluster.config import starting_config
+from fencelock.cluster.ports import free_ports
 from peers.peer import Door, Handle, Peer, Spec
 from peers.servers import Servers
 
@@ -17,10 +17,10 @@ NODES = 3
 CONNECT_S = 30.0
 
 
-class Holdfast(Peer):
-    """Three ``holdfast serve`` processes with the default settings."""
+class Fencelock(Peer):
+    """Three ``fencelock serve`` processes with the default settings."""
 
-    name = "holdfast"
+    name = "fencelock"
 
     def __init__(self) -> None:
         self._servers: Servers | None = None
@@ -29,7 +29,7 @@ class Holdfast(Peer):
 
     def version(self) -> str:
         """Return the version of this package."""
-        return f"holdfast {holdfast.__version__}, protocol paxos"
+        return f"fencelock {fencelock.__version__}, protocol paxos"
 
     def start(self, folder: Path) -> None:
         """Start the nodes; see `Peer.start`."""
@@ -72,7 +72,7 @@ class Holdfast(Peer):
 
     def _start(self, index: int) -> None:
         assert self._servers is not None
-        command = [sys.executable, "-m", "holdfast", "serve", "--id", f"n{index + 1}"]
+        command = [sys.executable, "-m", "fencelock", "serve", "--id", f"n{index + 1}"]
         search = os.pathsep.join(entry for entry in sys.path if entry)
         self._servers.start(
             index, [*command, "--config", str(self._config)], {"PYTHONPATH": search}
@@ -81,35 +81,35 @@ class Holdfast(Peer):
     def _serves(self) -> bool:
         return sum(status.ready for status in self._statuses()) == NODES
 
-    def _statuses(self) -> tuple[holdfast.NodeStatus, ...]:
+    def _statuses(self) -> tuple[fencelock.NodeStatus, ...]:
         connect = ",".join(self._addresses.values())
         with (
-            contextlib.suppress(holdfast.HoldfastError),
-            holdfast.connect(connect, cluster="compare", timeout=1.0) as client,
+            contextlib.suppress(fencelock.FencelockError),
+            fencelock.connect(connect, cluster="compare", timeout=1.0) as client,
         ):
             return client.describe()
         return ()
 
 
-class HoldfastDoor:
+class FencelockDoor:
     """One client for all threads of a process."""
 
     def __init__(self, spec: Spec) -> None:
-        self._client = holdfast.connect(spec["connect"], cluster="compare", timeout=CONNECT_S)
+        self._client = fencelock.connect(spec["connect"], cluster="compare", timeout=CONNECT_S)
 
     def lock(self, name: str) -> Handle:
         """Return the calling thread's lock."""
-        return HoldfastHandle(self._client.lock(name))
+        return FencelockHandle(self._client.lock(name))
 
     def close(self) -> None:
         """End the session."""
         self._client.close()
 
 
-class HoldfastHandle:
-    """A `holdfast.Lock`; what an error left held is given back first."""
+class FencelockHandle:
+    """A `fencelock.Lock`; what an error left held is given back first."""
 
-    def __init__(self, lock: holdfast.Lock) -> None:
+    def __init__(self, lock: fencelock.Lock) -> None:
         self._lock = lock
 
     def acquire(self) -> None:
@@ -125,4 +125,4 @@ class HoldfastHandle:
 
 def open_door(spec: Spec) -> Door:
     """Connect this process to the nodes of ``spec``."""
-    return HoldfastDoor(spec)
+    return FencelockDoor(spec)

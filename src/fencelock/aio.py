@@ -1,0 +1,13 @@
+"""fencelock for asyncio: the same locks, awaited. Imported by name: ``import fencelock.aio``.
+
+For example::
+
+    async with fencelock.aio.connect("tcp://10.0.0.1:4040,tcp://10.0.0.2:4040") as client:
+        async with client.lock("orders/42") as lock:
+            await storage.write(order, fence=lock.fence)
+"""
+
+from fencelock.cluster.aio.client import Client, Connecting, connect
+from fencelock.cluster.aio.lock import Lock
+
+__all__ = ["Client", "Connecting", "Lock", "connect"]
