@@ -155,7 +155,7 @@ def test_damage_before_the_tail_refuses_and_changes_nothing(tmp_path: Path) -> N
 
 
 def test_a_journal_of_the_first_format_is_refused_and_left_alone(tmp_path: Path) -> None:
-    first = bytes.fromhex("686f6c646661737401000000593aee5e020000003a5a50236162")
+    first = bytes.fromhex("66656e63656c6f6701000000a645e889020000003a5a50236162")
     segment_path(tmp_path, 1).write_bytes(first)
     with pytest.raises(JournalDamagedError, match="has journal format 1, of a development version"):
         Journal.open(tmp_path)
