@@ -57,7 +57,7 @@ PATTERNS = st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 4000)), min_s
 
 
 def test_the_layout_is_pinned() -> None:
-    preamble = "686f6c6466617374" + "03000000" + "d2f2e7f4"  # The name, the version, the checksum.
+    preamble = "66656e63656c6f67" + "03000000" + "2d8de123"  # The name, the version, the checksum.
     filed = "01000000" + "0100000000000000" + "0100000000000000" + SALT.hex() + "00" * 8
     assert encode_header(HEADER).hex() == preamble + filed + "84747779"
     prefix = SALT.hex() + "3800000000000000" + "0300000000000000" + "08000000"
