@@ -38,13 +38,13 @@ from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.host.scheduler import CLOCK
 from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of
 from fencelock.cluster.operation import Operation, Wait
 from fencelock.cluster.owner import process_label, process_user
 from fencelock.cluster.session_channel import SessionChannel
 from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
-from fencelock.cluster.topology import RoleSet
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import pack
 

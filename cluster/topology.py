@@ -30,6 +30,7 @@ from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.wire import encode
 
@@ -91,14 +92,6 @@ class NodeContext:
     def records_of(self, role: str) -> tuple[Message, ...]:
         """Return what the role of that name (``"server"``) wrote and still needs, oldest first."""
         return self.journal.get(role, ())
-
-
-@dataclass(frozen=True, slots=True)
-class RoleSet:
-    """The roles a node begins with, and the first words said to them (by ``node/node``)."""
-
-    roles: tuple[Spawn, ...]
-    openings: tuple[Send, ...] = ()
 
 
 Recipe = Callable[[NodeContext], RoleSet]

@@ -14,9 +14,10 @@ from fencelock.actors.bakery.proxy_requests import LATE_MS
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.lock.message import Granted, Reason, Refused
 from fencelock.actors.message import NS_PER_MS, Address
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.network import Cut
-from fencelock.cluster.topology import NodeContext, Recipe, RoleSet, bakery
+from fencelock.cluster.topology import NodeContext, Recipe, bakery
 
 
 class OneView(Leader):

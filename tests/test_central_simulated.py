@@ -29,12 +29,13 @@ from fencelock.actors.lock.proxy import Proxy
 from fencelock.actors.lock.session_message import ConfirmHold
 from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.role import Role
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.plan import Plan
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.workload import Door, session_door
-from fencelock.cluster.topology import NodeContext, Recipe, RoleSet, Settings, central
+from fencelock.cluster.topology import NodeContext, Recipe, Settings, central
 
 SEEDS = 100
 SEEDS_FOR_A_MUTANT = 600

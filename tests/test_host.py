@@ -27,8 +27,8 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.host.scheduler import INBOX_MAX
-from fencelock.cluster.topology import RoleSet
 from fencelock.transport.hub import SocketHub
 
 LONG_S = 20.0

@@ -13,7 +13,7 @@ from fencelock.actors.lock.message import Abandon, Acquire, Granted
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.topology import RoleSet
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.hub import SocketHub
 
 LONG_S = 20.0

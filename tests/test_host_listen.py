@@ -15,7 +15,7 @@ from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.role import Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.topology import RoleSet
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.hub import SocketHub
 
 LONG_S = 30.0

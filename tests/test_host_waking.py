@@ -20,7 +20,7 @@ from fencelock.cluster.host.cross_thread_queue import CrossThreadQueue
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.pending_asks import PendingAsks
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.topology import RoleSet
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.frame import Frame
 from fencelock.transport.hub import Arrival
 

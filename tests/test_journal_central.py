@@ -13,11 +13,12 @@ from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
 from fencelock.actors.message import Address, Instant, Message, address_of
 from fencelock.cluster.config import Config
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.cluster.storage.journal import Journal
-from fencelock.cluster.topology import RoleSet, Settings
+from fencelock.cluster.topology import Settings
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import decode
 

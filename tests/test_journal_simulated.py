@@ -17,13 +17,14 @@ from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, 
 from fencelock.actors.lock.message import Alive, KeepAlive
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
 from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.disk import Disk
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, RoleSet, Settings, central
+from fencelock.cluster.topology import NodeContext, Settings, central
 
 READER = Address("n2/reader")
 

@@ -14,12 +14,13 @@ from fencelock.actors.lamport.order import Turn
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.lock.backend import Ready
 from fencelock.actors.message import Instant
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, RoleSet, Settings, lamport
+from fencelock.cluster.topology import NodeContext, Settings, lamport
 
 NS_PER_US = 1_000
 SEEDS = 100

@@ -12,11 +12,12 @@ from fencelock.actors.lock.message import Acquire, Granted, Release, Released
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.actors.timing import TIMING
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.workload import session_door
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, RoleSet, recipe_of
+from fencelock.cluster.topology import NodeContext, recipe_of
 
 SETTLED_MS = 1_500
 DEAD_MS = 2_000

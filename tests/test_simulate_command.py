@@ -12,7 +12,8 @@ from fencelock.actors.bakery.handover import Import
 from fencelock.actors.error import ConfigError
 from fencelock.cluster import topology
 from fencelock.cluster.cli.simulate import seed_range, simulate
-from fencelock.cluster.topology import NodeContext, RoleSet
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.topology import NodeContext
 
 runner = CliRunner()
 app = typer.Typer()

@@ -11,11 +11,12 @@ from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.lock.message import Alive, KeepAlive
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer, local, timer
 from fencelock.actors.role import Role
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe, RoleSet
+from fencelock.cluster.topology import NodeContext, Recipe
 
 N1, N2 = Address("n1/role"), Address("n2/role")
 SECOND = 1_000 * NS_PER_MS

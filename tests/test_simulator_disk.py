@@ -11,12 +11,13 @@ from fencelock.actors.effect import Effects, Persist, Send, Spawn, Wake
 from fencelock.actors.lock.message import Alive, KeepAlive
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, timer
 from fencelock.actors.role import Role
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe, RoleSet
+from fencelock.cluster.topology import NodeContext, Recipe
 from fencelock.transport.wire import encode
 
 N1, N2 = Address("n1/role"), Address("n2/role")

@@ -19,11 +19,12 @@ from fencelock.actors.lock.message import (
 )
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Role
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import CALM, Kind
 from fencelock.cluster.simulation.plan import Plan, draw_plan
 from fencelock.cluster.simulation.promise import Promise
 from fencelock.cluster.simulation.run import Report, run_seed
-from fencelock.cluster.topology import NodeContext, Recipe, RoleSet
+from fencelock.cluster.topology import NodeContext, Recipe
 
 PLAN = Plan(
     nodes=1, clients=3, owners=2, locks=2, chaos_ms=3_000, served_ms=20_000, drained_ms=2_000

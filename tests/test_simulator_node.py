@@ -10,12 +10,13 @@ from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effects, Retire, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer, local, timer
 from fencelock.actors.role import Role
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.drift import PPM, DriftingClock
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe, RoleSet
+from fencelock.cluster.topology import NodeContext, Recipe
 
 N1, N2 = Address("n1/role"), Address("n2/role")
 SECOND = 1_000 * NS_PER_MS

@@ -27,11 +27,11 @@ from fencelock.actors.paxos.message import Declined, Propose, Proposed
 from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.ports import free_ports
 from fencelock.cluster.storage.identity import STREAM, claim
 from fencelock.cluster.storage.journal import Journal
-from fencelock.cluster.topology import RoleSet
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import decode, encode
 

@@ -18,7 +18,7 @@ from fencelock.actors.message import Address, Instant, Local, address_of, local
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.bench.report import Figure, below, higher_is_better, lower_is_better
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.topology import RoleSet
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.hub import SocketHub
 
 NODE = "bench"

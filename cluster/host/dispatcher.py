@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pykka
 from loguru import logger
@@ -24,12 +24,14 @@ from fencelock.cluster.host.links import Links
 from fencelock.cluster.host.pace import CLIENTS_NS, Pace
 from fencelock.cluster.host.ref import RoleRef
 from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.host.role_slot import RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, RoleFailedError, Scheduler
-from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.storage.record import Entry
-from fencelock.cluster.topology import RoleSet
 from fencelock.transport.wire import encode
+
+if TYPE_CHECKING:
+    from fencelock.cluster.storage.journal import Journal
 
 ARRIVALS_MAX = 100_000
 """Questions and tells from other threads that may wait for the dispatcher."""

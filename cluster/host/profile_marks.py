@@ -13,14 +13,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fencelock.actors.effect import Effects, Spawn
 from fencelock.actors.message import Address, Event, Instant, role_of
 from fencelock.actors.role import Role
 from fencelock.cluster.host.links import Links
-from fencelock.cluster.storage.journal import Journal
-from fencelock.cluster.topology import RoleSet
+from fencelock.cluster.host.role_set import RoleSet
+
+if TYPE_CHECKING:
+    from fencelock.cluster.storage.journal import Journal
 
 MARKS_MAX = 1_000_000
 """Of one node, some 200 bytes each: more than that, and the oldest are forgotten."""

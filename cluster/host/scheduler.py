@@ -40,9 +40,9 @@ from fencelock.actors.notice import Notice
 from fencelock.actors.role import Role
 from fencelock.cluster.host.outboxes import Outboxes
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.host.role_slot import RoleSlot
 from fencelock.cluster.log import write
-from fencelock.cluster.topology import RoleSet
 from fencelock.transport.frame import EnvelopeItems
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

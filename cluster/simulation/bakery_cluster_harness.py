@@ -31,9 +31,10 @@ from fencelock.actors.message import (
     local,
 )
 from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe, RoleSet, Settings, bakery
+from fencelock.cluster.topology import NodeContext, Recipe, Settings, bakery
 
 HOLD_MS, GRACE_MS = 1_000, 500
 TERMS = Settings(

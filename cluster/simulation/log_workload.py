@@ -39,9 +39,10 @@ from fencelock.actors.paxos.message import Declined, Propose, Proposed
 from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.topology import NodeContext, Recipe, RoleSet
+from fencelock.cluster.topology import NodeContext, Recipe
 
 SCRIBE = "scribe"
 PART_BYTES = 16

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
 from fencelock.actors.paxos.seating import LogOptions, seat_log
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.paxos_client import Finish, Proposer, Reader, reader_of
 from fencelock.cluster.simulation.paxos_judge import LogJudge
@@ -18,7 +19,7 @@ from fencelock.cluster.simulation.planting import Change, changed
 from fencelock.cluster.simulation.sweep import Outcome, outcomes
 from fencelock.cluster.simulation.trace import Trace
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.topology import US_PER_MS, NodeContext, Recipe, RoleSet
+from fencelock.cluster.topology import US_PER_MS, NodeContext, Recipe
 
 GREET_MS = 300
 """How long members greet (ms): links of the simulator are there at once."""

@@ -11,7 +11,8 @@ from fencelock.actors.effect import Spawn
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.leader import Leader
-from fencelock.cluster.topology import NodeContext, Recipe, RoleSet
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.topology import NodeContext, Recipe
 
 Change = Callable[[Spawn], Spawn]
 """Returns what is seated in the place of a role."""

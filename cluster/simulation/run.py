@@ -10,6 +10,7 @@ from typing import Any
 from fencelock.actors.client.message import Close
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.adversary import Adversary
 from fencelock.cluster.simulation.audit import Auditor
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
@@ -36,7 +37,7 @@ from fencelock.cluster.simulation.workload import (
     session_door,
 )
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe, RoleSet, Settings
+from fencelock.cluster.topology import NodeContext, Recipe, Settings
 
 STEP_MS = 50
 """How often a run looks whether everybody is done."""

@@ -36,10 +36,10 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.notice import Notice
 from fencelock.actors.role import Role
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.environment import Machine
 from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.topology import RoleSet
 from fencelock.transport.frame import Envelope
 
 TURN_MAX = 50_000

@@ -30,7 +30,8 @@ from fencelock.actors.message import (
     timer,
 )
 from fencelock.actors.role import Host, Role
-from fencelock.cluster.topology import NodeContext, Recipe, RoleSet
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.topology import NodeContext, Recipe
 
 HOLD_MS_MAX = 150
 REST_MS_MAX = 250
