@@ -59,16 +59,16 @@ class Clock(Role[Departing | Arrived | Post]):
 
     Args:
         start: where to begin, 0 to `STAMP_MAX`; the first stamp is one more.
-        courier: who carries what was posted, None where no protocol posts.
+        channel: who carries what was posted, None where no protocol posts.
 
     """
 
     def __init__(
-        self, address: Address, host: Host, *, start: int = 0, courier: Address | None = None
+        self, address: Address, host: Host, *, start: int = 0, channel: Address | None = None
     ) -> None:
         super().__init__(address, host)
         self.time = start
-        self.courier = courier
+        self.channel = channel
 
     def handle(self, sender: Address, event: Departing | Arrived | Post, now: Instant) -> Effects:
         """Tick. Physical time plays no part here."""
@@ -93,10 +93,10 @@ class Clock(Role[Departing | Arrived | Post]):
         return ()
 
     def _on_post(self, post: Post) -> Effects:
-        if self.courier is None:
+        if self.channel is None:
             return (Observe("clock.nobody_carries"),)
         self.time += 1  # IR1
         assert self.time <= STAMP_MAX
         unstamped: Any = post.message
         stamped = replace(unstamped, stamp=self.time)
-        return (Send(self.courier, Carry(nodes=post.nodes, message=stamped)),)
+        return (Send(self.channel, Carry(nodes=post.nodes, message=stamped)),)

@@ -8,15 +8,15 @@ from typing import Self
 
 from fencelock.actors.lock.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.lock.session_message import ListedLock
+from fencelock.cluster.base_client import BaseClient
+from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.face import Face
-from fencelock.cluster.herald import ThreadHerald
 from fencelock.cluster.lock import Lock
 from fencelock.cluster.operation import drive
 from fencelock.cluster.settings import Read, Settings
 
 
-class Client(Face):
+class Client(BaseClient):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -69,7 +69,7 @@ class Client(Face):
         terms = self._connection.terms(
             name, timeout, reentrant, limit, owner, label, duration, grace
         )
-        return Lock(self._connection.line, self._connection.grips, terms)
+        return Lock(self._connection.line, self._connection.hold_registry, terms)
 
     def status(self, name: str, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return who holds ``name`` and who waits, in order; stale on arrival.
@@ -190,7 +190,7 @@ def connect(
 
     """
     settings = Settings(addresses, cluster, timeout, ttl, label)
-    connection = Connection(settings, ThreadHerald())
+    connection = Connection(settings, ThreadExecutor())
     try:
         drive(connection.greeting())
         return Client(connection)

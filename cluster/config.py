@@ -18,7 +18,7 @@ from fencelock.actors.error import ConfigError
 from fencelock.actors.lock.name import WAIT_MS_MAX
 from fencelock.cluster.config_file import ALLOWED, MS_PER_S, PRIORITY_OFF, TABLES, File
 from fencelock.cluster.guarantee import PROMISES
-from fencelock.cluster.recipe import Settings
+from fencelock.cluster.topology import Settings
 
 DEFAULT_PORT = 4040
 """Nodes of one machine are numbered on from here."""

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 
 from fencelock.actors.bakery.config import GRACE_MS, HOLD_MS, OBTENTION_MS, PRIORITY, TERM_MS_MIN
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
-from fencelock.actors.paxos.photography import JOURNAL_BYTES
+from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.cluster.guarantee import PROMISES
 
 NODES_MAX = 64

@@ -31,21 +31,21 @@ from fencelock.actors.lock.message import Acquire, Contender, Describe, NodeStat
 from fencelock.actors.lock.name import check_new_lock_name, check_owner
 from fencelock.actors.lock.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
 from fencelock.actors.message import Event, Instant, address_of
-from fencelock.cluster.forecast import Forecast
-from fencelock.cluster.grips import Grips
+from fencelock.cluster.callback_executor import CallbackExecutor
+from fencelock.cluster.cluster_watch import ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand
-from fencelock.cluster.herald import Herald
+from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.host.marks import Marks
+from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.host.stage import CLOCK
-from fencelock.cluster.line import Line
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.host.scheduler import CLOCK
+from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of
 from fencelock.cluster.operation import Operation, Wait
 from fencelock.cluster.owner import process_label, process_user
-from fencelock.cluster.recipe import Cast
+from fencelock.cluster.session_channel import SessionChannel
 from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
-from fencelock.cluster.terms import Terms, term_ms_of, wait_ms_of
-from fencelock.transport.bridge import Bridge
+from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import pack
 
 STOP_S = 5.0
@@ -72,17 +72,19 @@ class Connection:
     Its methods that end in -ing are operations, for a face to wait for.
     """
 
-    def __init__(self, settings: Settings, herald: Herald, marks: Marks | None = None) -> None:
+    def __init__(
+        self, settings: Settings, executor: CallbackExecutor, marks: ProfileMarks | None = None
+    ) -> None:
         self.session = f"client-{secrets.token_hex(8)}"
         self.protocol = ""
         self.endpoints = parse_addresses(settings.addresses)
         self._timeout = settings.timeout
-        self.herald = herald
-        self.forecast = Forecast(herald, lambda: self.line.tell(WatchCluster()))
+        self.executor = executor
+        self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
         links = {f"gate-{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
         counters: Counter[str] = Counter()
-        bridge = Bridge(
+        hub = SocketHub(
             node=self.session,
             boot=secrets.randbits(63),
             cluster=settings.cluster,
@@ -92,22 +94,22 @@ class Connection:
             count=lambda name, times: counters.update({name: times}),
         )
         if marks is not None:
-            bridge = marks.links(bridge)
+            hub = marks.links(hub)
         try:
-            self._dispatcher = Dispatcher(self.session, bridge, counters=counters)
-            self.grips = Grips(_READ_CLOCK, herald)
+            self._dispatcher = Dispatcher(self.session, hub, counters=counters)
+            self.hold_registry = HoldRegistry(_READ_CLOCK, executor)
             cast = self._cast(settings, tuple(links))
             self._dispatcher.start(cast if marks is None else marks.cast(cast))
         except BaseException:
-            bridge.close()
+            hub.close()
             raise
         try:
-            self.line = Line(self._dispatcher.ref(address_of(self.session, "session")))
+            self.line = SessionChannel(self._dispatcher.ref(address_of(self.session, "session")))
         except BaseException:
             self._dispatcher.stop(STOP_S)
             raise
 
-    def _cast(self, settings: Settings, links: tuple[str, ...]) -> Cast:
+    def _cast(self, settings: Settings, links: tuple[str, ...]) -> RoleSet:
         label = process_label(LABEL_BYTES_MAX) if settings.label is None else settings.label
         arguments = {
             "session": self.session,
@@ -119,19 +121,19 @@ class Connection:
             "label": label,
         }
         session = Spawn(address_of(self.session, "session"), ClientSession, arguments)
-        return Cast(roles=(session, Spawn(address_of(self.session, "clock"), Clock)))
+        return RoleSet(roles=(session, Spawn(address_of(self.session, "clock"), Clock)))
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, ClusterState):
-            self.forecast.hear(event)
+            self.cluster_watch.hear(event)
         else:
-            self.grips.hear(event)
+            self.hold_registry.hear(event)
 
-    def watching(self) -> Forecast:
+    def watching(self) -> ClusterWatch:
         """Return what is known of the cluster, where nodes tell of it; see `Face.on_cluster`."""
         self.line.check()
         demand(self.protocol, Guarantee.CLUSTER_EVENTS)
-        return self.forecast
+        return self.cluster_watch
 
     def greeting(self) -> Operation[None]:
         """Wait for the first answer of any node.
@@ -175,7 +177,7 @@ class Connection:
         label: str,
         duration: float | None,
         grace: float | None,
-    ) -> Terms:
+    ) -> LockOptions:
         """Check what `lock` was told; see `Client.lock`."""
         self.line.check()
         check_new_lock_name(name)
@@ -197,7 +199,7 @@ class Connection:
             demand(self.protocol, Guarantee.DEADLINES)
         # The types, once for every acquire to come: roles trust those of what they hear.
         pack(Acquire(lock=name, owner=owner or "", limit=most, label=label))
-        return Terms(name, timeout, owner, most, label, hold_ms, grace_ms)
+        return LockOptions(name, timeout, owner, most, label, hold_ms, grace_ms)
 
     def surveying(self) -> Operation[tuple[NodeStatus, ...]]:
         """End with what each node says of itself."""
@@ -272,5 +274,5 @@ class Connection:
     def stop(self) -> None:
         """Stop at once; what was held or waited for is for the nodes to notice."""
         self._dispatcher.stop(STOP_S)
-        self.herald.stop(STOP_S)
-        self.grips.clear()
+        self.executor.stop(STOP_S)
+        self.hold_registry.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencelock.actors.client.message import Leased
-from fencelock.cluster.hold import Grip
+from fencelock.cluster.local_hold import LocalHold
 
 LEASES_MAX = 10_000
 """Deadlines whose grants are about to come; more are of grants that nobody waits for any more."""
@@ -16,7 +16,7 @@ class Leases:
         self._coming: dict[tuple[str, str], Leased] = {}
         """By lock and owner, the oldest first."""
 
-    def note(self, leased: Leased, grip: Grip | None) -> None:
+    def note(self, leased: Leased, grip: LocalHold | None) -> None:
         """Note until when a hold lasts, which is granted next, or was renewed (``grip``)."""
         if grip is not None and grip.fence == leased.fence:
             grip.until, grip.unlocking = leased.until, False
@@ -25,7 +25,7 @@ class Leases:
         if len(self._coming) > LEASES_MAX:
             del self._coming[next(iter(self._coming))]
 
-    def give(self, grip: Grip) -> None:
+    def give(self, grip: LocalHold) -> None:
         """Give a grip that was just granted its deadline, if it has one."""
         leased = self._coming.pop((grip.lock, grip.owner), None)
         if leased is not None and leased.fence == grip.fence:

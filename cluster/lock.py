@@ -6,13 +6,13 @@ from types import TracebackType
 from typing import Self
 
 from fencelock.actors.lock.message import LockStatus
-from fencelock.cluster.handle import Handle
+from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.operation import drive
 from fencelock.cluster.owner import owner_of_thread
 from fencelock.cluster.settings import Read, age_ms_of
 
 
-class Lock(Handle):
+class Lock(BaseLock):
     """One named lock of the cluster, from `Client.lock`. Any thread may use it.
 
     Each thread is an owner of its own, unless `Client.lock` was given an ``owner``:

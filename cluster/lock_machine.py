@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from fencelock.actors.lock.command import Command
-from fencelock.actors.lock.consult import Browse, Browsed, Looked, LookUp
 from fencelock.actors.lock.outcome import Denied, Freed, Held
+from fencelock.actors.lock.queries import Browse, Browsed, Looked, LookUp
 from fencelock.actors.lock.table import LockTable
 from fencelock.actors.lock.table_record import TablePart
 from fencelock.actors.message import Local, Message

@@ -20,13 +20,13 @@ from fencelock.actors.message import Message, address_of
 from fencelock.actors.paxos.event import Resign
 from fencelock.cluster.config import Config
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.host.marks import Marks
+from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.ref import RoleRef
-from fencelock.cluster.recipe import Seat, keeps_journal, recipe_of
 from fencelock.cluster.storage.identity import STREAM, claim
 from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, Journal
-from fencelock.transport.bridge import Bridge
+from fencelock.cluster.topology import NodeContext, keeps_journal, recipe_of
 from fencelock.transport.descriptors import connections_max, raise_limit
+from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import decode
 
 RESIGN_S = 2.0
@@ -66,7 +66,7 @@ class Node:
 
     @classmethod
     def start(
-        cls, config: Config, node_id: str, *, marks: Marks | None = None, spins: bool = False
+        cls, config: Config, node_id: str, *, marks: ProfileMarks | None = None, spins: bool = False
     ) -> Self:
         """Bind the sockets of ``node_id``, read its journal, and begin to serve.
 
@@ -103,14 +103,14 @@ class Node:
         config: Config,
         node_id: str,
         journal: Journal | None,
-        marks: Marks | None,
+        marks: ProfileMarks | None,
         *,
         spins: bool,
     ) -> Self:
         boot = secrets.randbits(63)
         peers = {node: at for node, at in config.nodes.items() if node != node_id}
         records, journal_id = _records_of(journal, config, node_id)
-        seat = Seat(
+        seat = NodeContext(
             node=node_id,
             nodes=tuple(sorted(config.nodes)),
             boot=boot,
@@ -122,7 +122,7 @@ class Node:
         )
         cast = recipe_of(config.protocol)(seat)
         counters: Counter[str] = Counter()
-        bridge = Bridge(
+        hub = SocketHub(
             node=node_id,
             boot=boot,
             cluster=config.cluster,
@@ -133,21 +133,21 @@ class Node:
             count=lambda name, times: counters.update({name: times}),
         )
         if marks is not None:
-            bridge, journal, cast = marks.links(bridge), marks.journal(journal), marks.cast(cast)
+            hub, journal, cast = marks.links(hub), marks.journal(journal), marks.cast(cast)
         try:
             dispatcher = Dispatcher(
                 node_id,
-                bridge,
+                hub,
                 members=frozenset(peers),
                 journal=journal,
                 counters=counters,
             )
             dispatcher.start(cast)
         except BaseException:
-            bridge.close()
+            hub.close()
             raise
         may_lead = config.protocol == "paxos" and bool(peers)
-        return cls(node_id, bridge.endpoint, dispatcher, may_lead=may_lead)
+        return cls(node_id, hub.endpoint, dispatcher, may_lead=may_lead)
 
     @property
     def failure(self) -> BaseException | None:

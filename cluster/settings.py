@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
-from fencelock.actors.client.gate import GATES_MAX
+from fencelock.actors.client.endpoint import GATES_MAX
 from fencelock.actors.error import ConfigError, InvalidRequestError
 from fencelock.actors.lock.command import LABEL_BYTES_MAX
 from fencelock.actors.lock.name import forbidden_in, is_allowed

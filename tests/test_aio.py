@@ -22,7 +22,7 @@ from fencelock.actors.error import (
     NotHeldError,
     UnavailableError,
 )
-from fencelock.cluster.hold import HoldState, Notice
+from fencelock.cluster.local_hold import HoldState, Notice
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
 

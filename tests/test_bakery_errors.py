@@ -15,9 +15,9 @@ import fencelock
 from fencelock.actors.lock.name import WAIT_MS_MAX
 from fencelock.cluster.bench.members import stop_all
 from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.lock_options import wait_ms_of
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
-from fencelock.cluster.terms import wait_ms_of
 
 PATIENCE_S = 60
 CLUSTER = "bakery-errors"
@@ -27,7 +27,7 @@ TICKETS = 4
 
 SERVE = f"""
 import sys
-from fencelock.actors.bakery import reception
+from fencelock.actors.bakery import validation
 reception.TICKETS_MAX = {TICKETS}
 from fencelock.cluster.cli.main import main
 sys.argv = ["fencelock", "serve", *sys.argv[1:]]

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 import fencelock
-from fencelock.actors.bakery.choice import NO_CHANGE, choose
 from fencelock.actors.bakery.config import OFF, Voting, election_of, leader_of, status_of
-from fencelock.actors.bakery.door import Door
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.event import BeatDue, Member, Seen, Serve, Serving, Trust
+from fencelock.actors.bakery.leader_selection import NO_CHANGE, choose
 from fencelock.actors.bakery.message import (
     NOBODY,
     Beat,
@@ -29,6 +28,7 @@ from fencelock.actors.bakery.message import (
     Vouch,
     Vouched,
 )
+from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, bootstrap_of
 from fencelock.actors.bootstrap_message import GroupConfig, Start, StopVoting
@@ -39,12 +39,11 @@ from fencelock.actors.message import Event, Instant, address_of
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
-from fencelock.cluster.recipe import Settings, bakery
+from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.cluster.simulation.bakery_run import draw_bakery_plan
-from fencelock.cluster.simulation.bakery_town import Town
-from fencelock.cluster.simulation.ground import Judge
+from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.cluster.simulation.planting import Change, planted
 from fencelock.cluster.simulation.promise import promise_of
@@ -52,6 +51,7 @@ from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import Settings, bakery
 
 LONG_S = 30.0
 SEEDS = range(4)
@@ -72,181 +72,181 @@ def unchanged(spawn: Spawn) -> Spawn:
 
 def town_of(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
-) -> tuple[Town, BakeryJudge]:
-    town = Town(3, seed=seed, recipe=planted(bakery, change))
-    judge = BakeryJudge(town.world, judged)
-    town.world.judges.append(judge)
-    return town, judge
+) -> tuple[ClusterHarness, BakeryJudge]:
+    harness = ClusterHarness(3, seed=seed, recipe=planted(bakery, change))
+    judge = BakeryJudge(harness.world, judged)
+    harness.world.judges.append(judge)
+    return harness, judge
 
 
-def door_of(town: Town, node: str) -> Door:
-    door: Door = town.world.role_at(address_of(node, "proxy"))
+def door_of(harness: ClusterHarness, node: str) -> TicketProxy:
+    door: TicketProxy = harness.world.role_at(address_of(node, "proxy"))
     return door
 
 
-def elect_without_n3(town: Town) -> Granted:
+def elect_without_n3(harness: ClusterHarness) -> Granted:
     """Have n1 and n2 elect an epoch that n3 never hears of, and grant a long lease in it."""
-    town.start().ready()
-    town.until(lambda: len(town.serving()) == 3)
-    town.world.crash("n3")
-    epoch = town.epoch()
-    town.world.crash("n2")
-    town.run(100)
-    town.world.power_on("n2")
-    town.until(lambda: town.epoch() > epoch)
-    return town.lock("n1", hold_ms=LONG_MS)
+    harness.start().ready()
+    harness.until(lambda: len(harness.serving()) == 3)
+    harness.world.crash("n3")
+    epoch = harness.epoch()
+    harness.world.crash("n2")
+    harness.run(100)
+    harness.world.power_on("n2")
+    harness.until(lambda: harness.epoch() > epoch)
+    return harness.lock("n1", hold_ms=LONG_MS)
 
 
 def lost(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
-) -> tuple[Town, Granted, int]:
+) -> tuple[ClusterHarness, Granted, int]:
     """Let n2 lose its disk, and be alone with n3, which never heard of the last epoch."""
-    town, judge = town_of(seed, change, judged)
-    first = elect_without_n3(town)
+    harness, judge = town_of(seed, change, judged)
+    first = elect_without_n3(harness)
     for name in ("n1", "n2"):
-        town.world.crash(name)
-    town.world.nodes["n2"].disk.lose()
+        harness.world.crash(name)
+    harness.world.nodes["n2"].disk.lose()
     judge.disk_replaced("n2")
     for name in ("n2", "n3"):
-        town.world.power_on(name)
-    second = town.acquire("n3", owner="ben")
-    town.run(5_000)
-    return town, first, second
+        harness.world.power_on(name)
+    second = harness.acquire("n3", owner="ben")
+    harness.run(5_000)
+    return harness, first, second
 
 
 def old_copy(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
-) -> tuple[Town, Granted, int]:
+) -> tuple[ClusterHarness, Granted, int]:
     """Let n2 begin from a copy of its disk that is two lives old; n3 knows of the second one."""
-    town, judge = town_of(seed, change, judged)
-    town.start().ready()
-    town.until(lambda: len(town.serving()) == 3)
-    copy = town.world.nodes["n2"].disk.copy()
-    epoch = town.epoch()
-    town.world.crash("n2")
-    town.run(100)
-    town.world.power_on("n2")
-    town.until(lambda: town.epoch() > epoch and len(town.serving()) == 3)
-    first = elect_without_n3(town)
+    harness, judge = town_of(seed, change, judged)
+    harness.start().ready()
+    harness.until(lambda: len(harness.serving()) == 3)
+    copy = harness.world.nodes["n2"].disk.copy()
+    epoch = harness.epoch()
+    harness.world.crash("n2")
+    harness.run(100)
+    harness.world.power_on("n2")
+    harness.until(lambda: harness.epoch() > epoch and len(harness.serving()) == 3)
+    first = elect_without_n3(harness)
     for name in ("n1", "n2"):
-        town.world.crash(name)
-    town.world.nodes["n2"].disk.restore(copy)
+        harness.world.crash(name)
+    harness.world.nodes["n2"].disk.restore(copy)
     judge.disk_replaced("n2")
     for name in ("n2", "n3"):
-        town.world.power_on(name)
-    second = town.acquire("n3", owner="ben")
-    town.run(5_000)
-    return town, first, second
+        harness.world.power_on(name)
+    second = harness.acquire("n3", owner="ben")
+    harness.run(5_000)
+    return harness, first, second
 
 
 def never_all_there(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
-) -> tuple[Town, int, int]:
+) -> tuple[ClusterHarness, int, int]:
     """Start n1 and n2 alone, then n1 with another disk and n3 alone."""
-    town, judge = town_of(seed, change, judged)
-    town.start("n1", "n2")
-    first = town.acquire("n1", hold_ms=LONG_MS)
-    town.run(3_000)
+    harness, judge = town_of(seed, change, judged)
+    harness.start("n1", "n2")
+    first = harness.acquire("n1", hold_ms=LONG_MS)
+    harness.run(3_000)
     for name in ("n1", "n2"):
-        town.world.crash(name)
-    town.world.nodes["n1"].disk.lose()
+        harness.world.crash(name)
+    harness.world.nodes["n1"].disk.lose()
     judge.disk_replaced("n1")
     for name in ("n1", "n3"):
-        town.world.power_on(name)
-    second = town.acquire("n3", owner="ben")
-    town.run(3_000)
-    return town, first, second
+        harness.world.power_on(name)
+    second = harness.acquire("n3", owner="ben")
+    harness.run(3_000)
+    return harness, first, second
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("scenario", [lost, old_copy])
 def test_a_journal_that_was_lost_or_is_old_does_not_help_to_promise_an_epoch_again(
-    scenario: Callable[[int], tuple[Town, Granted, int]], seed: int
+    scenario: Callable[[int], tuple[ClusterHarness, Granted, int]], seed: int
 ) -> None:
-    town, first, second = scenario(seed)
-    assert town.answers(Granted, second) == []
-    assert town.world.marks["bootstrap.non_voting"] == 1
-    assert "it serves, but does not vote" in door_of(town, "n2").why_no_vote
-    assert door_of(town, "n3").errands.readiness.detail == (
+    harness, first, second = scenario(seed)
+    assert harness.answers(Granted, second) == []
+    assert harness.world.marks["bootstrap.non_voting"] == 1
+    assert "it serves, but does not vote" in door_of(harness, "n2").why_no_vote
+    assert door_of(harness, "n3").in_flight_requests.readiness.detail == (
         "cluster is down: 2 of 3 members are connected, of which n2 does not vote; 2 voters are "
         "needed"
     )
 
-    town.world.power_on("n1")  # It knows that the lease may still live.
-    town.run(3_000)
-    assert town.answers(Granted, second) == []
-    third = town.acquire("n3", owner="eve")
-    assert town.granted(third, 2 * LONG_MS).fence > first.fence
-    assert "n2" not in town.serving()
+    harness.world.power_on("n1")  # It knows that the lease may still live.
+    harness.run(3_000)
+    assert harness.answers(Granted, second) == []
+    third = harness.acquire("n3", owner="eve")
+    assert harness.granted(third, 2 * LONG_MS).fence > first.fence
+    assert "n2" not in harness.serving()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_two_members_of_three_found_no_group(seed: int) -> None:
-    town, first, second = never_all_there(seed)
-    assert town.answers(Granted) == []
+    harness, first, second = never_all_there(seed)
+    assert harness.answers(Granted) == []
     waiting = "waiting for n2: a new cluster begins when all its members have met once"
-    assert door_of(town, "n1").errands.readiness.detail == waiting
+    assert door_of(harness, "n1").in_flight_requests.readiness.detail == waiting
 
-    town.world.power_on("n2")
-    assert town.granted(second).fence > 0
-    assert town.answers(Granted, first) == []
+    harness.world.power_on("n2")
+    assert harness.granted(second).fence > 0
+    assert harness.answers(Granted, first) == []
 
 
 def test_a_client_is_told_which_member_a_new_cluster_waits_for() -> None:
-    town, _ = town_of(1)
-    town.start("n1", "n3")
-    asked = town.acquire("n1", wait_ms=500)
-    town.until(lambda: bool(town.answers(Refused, asked)))
-    (refused,) = town.answers(Refused, asked)
+    harness, _ = town_of(1)
+    harness.start("n1", "n3")
+    asked = harness.acquire("n1", wait_ms=500)
+    harness.until(lambda: bool(harness.answers(Refused, asked)))
+    (refused,) = harness.answers(Refused, asked)
     assert refused.reason is Reason.UNAVAILABLE
     assert "bakery grants nothing now: waiting for n2: a new cluster begins" in refused.detail
 
 
 def test_a_member_without_a_vote_serves_clients_and_is_never_chosen() -> None:
-    town, judge = town_of(1)
-    town.start().ready()
-    town.until(lambda: len(town.serving()) == 3)
-    town.world.crash("n1")
-    town.world.nodes["n1"].disk.lose()
+    harness, judge = town_of(1)
+    harness.start().ready()
+    harness.until(lambda: len(harness.serving()) == 3)
+    harness.world.crash("n1")
+    harness.world.nodes["n1"].disk.lose()
     judge.disk_replaced("n1")
-    town.run(2_000)
-    town.world.power_on("n1")
-    town.run(2_000)
+    harness.run(2_000)
+    harness.world.power_on("n1")
+    harness.run(2_000)
     fences: list[int] = []
     for owner in ("ann", "ben"):
-        granted = town.lock("n1", owner=owner)
+        granted = harness.lock("n1", owner=owner)
         fences.append(granted.fence)
-        town.release("n1", granted)
+        harness.release("n1", granted)
     assert fences == sorted(set(fences))
-    assert town.serving() == ["n2", "n3"]
-    assert door_of(town, "n1").errands.readiness.ready
-    assert door_of(town, "n1").why_no_vote == LOST
+    assert harness.serving() == ["n2", "n3"]
+    assert door_of(harness, "n1").in_flight_requests.readiness.ready
+    assert door_of(harness, "n1").why_no_vote == LOST
 
 
 def test_a_hold_of_a_leader_that_came_back_without_a_vote_is_renewed_and_released() -> None:
-    town, judge = town_of(1)
-    town.start().ready()
-    town.until(lambda: len(town.serving()) == 3)
-    held = town.lock("n1", hold_ms=LONG_MS)  # n1 leads, so the hold is its own.
-    town.world.crash("n1")
-    town.world.nodes["n1"].disk.lose()
+    harness, judge = town_of(1)
+    harness.start().ready()
+    harness.until(lambda: len(harness.serving()) == 3)
+    held = harness.lock("n1", hold_ms=LONG_MS)  # n1 leads, so the hold is its own.
+    harness.world.crash("n1")
+    harness.world.nodes["n1"].disk.lose()
     judge.disk_replaced("n1")
-    town.world.power_on("n1")
-    town.run(2_000)
-    town.number += 1
+    harness.world.power_on("n1")
+    harness.run(2_000)
+    harness.number += 1
     renew = Renew(
         lock="x",
         fence=held.fence,
         hold_ms=LONG_MS,
         session="u",
         owner="ann",
-        request=town.number,
+        request=harness.number,
     )
-    town.say("n2", renew)
-    town.until(lambda: bool(town.answers(Renewed)), 2_000)
-    waiting = town.acquire("n2", owner="ben")
-    town.release("n1", held)
-    assert town.granted(waiting, 2_000).fence > held.fence
+    harness.say("n2", renew)
+    harness.until(lambda: bool(harness.answers(Renewed)), 2_000)
+    waiting = harness.acquire("n2", owner="ben")
+    harness.release("n1", held)
+    assert harness.granted(waiting, 2_000).fence > held.fence
 
 
 class DiskLoss:
@@ -386,7 +386,7 @@ def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote()
         seen = (member("n1", votes=votes), member("n2"), member("n3"))
         for node in ("n1", "n2"):
             role = election(NOT_VOTING if node == "n1" and not votes else VOTING, node)
-            role.pledges.seating = former._replace(leaders=former.leaders[:2])
+            role.durable_promises.seating = former._replace(leaders=former.leaders[:2])
             effects = role.handle(status_of(node), Seen(members=seen), T0)
             assert bool(sent(effects, Propose)) is (node == ("n1" if votes else "n2"))
 
@@ -499,17 +499,17 @@ def is_never_before(start: Start, other: Start) -> bool:
     return False
 
 
-Scenario = Callable[[int, Change, frozenset[str]], tuple[Town, object, int]]
+Scenario = Callable[[int, Change, frozenset[str]], tuple[ClusterHarness, object, int]]
 
 
 def broken(scenario: Scenario, change: Change) -> int:
     """Count the seeds in which two clients hold the lock at once, under one fence."""
     found = 0
     for seed in SEEDS:
-        town, _, second = scenario(seed, change, frozenset())
-        holds: list[Granted] = town.answers(Granted)
+        harness, _, second = scenario(seed, change, frozenset())
+        holds: list[Granted] = harness.answers(Granted)
         twice = len(holds) > 1 and len({granted.fence for granted in holds}) == 1
-        found += twice and bool(town.answers(Granted, second))
+        found += twice and bool(harness.answers(Granted, second))
     return found
 
 

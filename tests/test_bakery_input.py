@@ -33,8 +33,8 @@ from fencelock.actors.bakery.step_message import (
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
-from fencelock.cluster.simulation.parley import of, one
-from fencelock.cluster.simulation.rehearsal import Rehearsal
+from fencelock.cluster.simulation.role_harness import RoleHarness
+from fencelock.cluster.simulation.session_harness import of, one
 
 MEMBERS = ("n1", "n2", "n3")
 LIVES = tuple(Chosen(name, 1) for name in MEMBERS)
@@ -42,8 +42,8 @@ FENCE = pack_fence(1, 1)
 WHO = Who("ann", "o")
 
 
-def status() -> Rehearsal[ClusterStatus]:
-    play = Rehearsal(
+def status() -> RoleHarness[ClusterStatus]:
+    play = RoleHarness(
         lambda host: ClusterStatus(
             status_of("n1"),
             host,
@@ -61,7 +61,7 @@ def status() -> Rehearsal[ClusterStatus]:
     return play
 
 
-def beat_of(play: Rehearsal[ClusterStatus]) -> Beat:
+def beat_of(play: RoleHarness[ClusterStatus]) -> Beat:
     """Return a beat of n2 that echoes what n1 said last."""
     return Beat(
         life=2,
@@ -139,7 +139,7 @@ def test_who_was_only_heard_of_is_not_connected() -> None:
     assert [member.node for member in play.role.seen] == ["n1", "n2"]
 
 
-class Play(Rehearsal[Leader]):
+class Play(RoleHarness[Leader]):
     """The leader of n1, which serves in epoch 1 with n2 and n3."""
 
     def __init__(self) -> None:
@@ -148,14 +148,14 @@ class Play(Rehearsal[Leader]):
                 leader_of("n1"), host, node="n1", life=1, members=MEMBERS, terms=Terms(least_ms=1)
             )
         )
-        office = self.role.office
-        office.take(1, LIVES)
-        office.serving, office.bound_ms = True, 10_000
+        epoch_state = self.role.epoch_state
+        epoch_state.take(1, LIVES)
+        epoch_state.serving, epoch_state.bound_ms = True, 10_000
         self.trust()
 
     def trust(self) -> None:
         """Have a majority trust it now."""
-        self.role.office.trusted_at = Instant(self.now_ms * NS_PER_MS)
+        self.role.epoch_state.trusted_at = Instant(self.now_ms * NS_PER_MS)
 
 
 def ticket(number: int = 0) -> Ticket:

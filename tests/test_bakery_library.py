@@ -27,8 +27,17 @@ from fencelock.actors.lock.message import (
 )
 from fencelock.actors.lock.session_message import Renew, Unlocking
 from fencelock.actors.message import NS_PER_MS
-from fencelock.cluster.simulation.parley import ANN, ME, WATCHER, A, B, Parley, of, one
-from fencelock.cluster.terms import Terms, term_ms_of, wait_ms_of
+from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of
+from fencelock.cluster.simulation.session_harness import (
+    ANN,
+    ME,
+    WATCHER,
+    A,
+    B,
+    SessionHarness,
+    of,
+    one,
+)
 
 TTL_MS = 600_000
 HOUR_MS = 3_600_000
@@ -36,11 +45,11 @@ WEEK_S = 7 * 24 * 3_600
 
 
 @pytest.fixture
-def parley() -> Parley:
-    return Parley(TTL_MS)
+def parley() -> SessionHarness:
+    return SessionHarness(TTL_MS)
 
 
-def wanted(parley: Parley, wait_ms: int | None = None) -> Acquire:
+def wanted(parley: SessionHarness, wait_ms: int | None = None) -> Acquire:
     return one(Acquire, parley.open(parley.acquire(wait_ms=wait_ms)), A)
 
 
@@ -56,13 +65,13 @@ def granted(asked: Acquire, lock: str = "x", hold_ms: int = 1_000) -> Granted:
     )
 
 
-def held(parley: Parley, hold_ms: int = 1_000) -> Acquire:
+def held(parley: SessionHarness, hold_ms: int = 1_000) -> Acquire:
     asked = wanted(parley)
     assert one(Granted, parley.hear(A, granted(asked, hold_ms=hold_ms)), ANN).fence == 7
     return asked
 
 
-def unlocking(parley: Parley, lock: str = "x") -> list[Send]:
+def unlocking(parley: SessionHarness, lock: str = "x") -> list[Send]:
     word = Unlocking(lock=lock, fence=7, grace_ms=5_000, session=parley.assigned, owner="ann")
     return of_watcher(parley.hear(A, word))
 
@@ -75,7 +84,7 @@ def test_three_timeouts_have_a_default_of_the_clusters_and_none_of_the_locks() -
     """Scenario 1."""
     cluster = ClusterTerms()
     assert (cluster.wait_ms, cluster.hold_ms, cluster.grace_ms) == (5_000, 5_000, 5_000)
-    lock = Terms("x")
+    lock = LockOptions("x")
     assert (wait_ms_of(lock.timeout), lock.hold_ms, lock.grace_ms) == (None, 0, 0)
 
 
@@ -92,7 +101,7 @@ def test_ten_thousand_durations_are_kept_or_refused_and_never_changed() -> None:
                 term_ms_of("duration", term)
 
 
-def test_who_says_nothing_asks_for_what_the_cluster_has(parley: Parley) -> None:
+def test_who_says_nothing_asks_for_what_the_cluster_has(parley: SessionHarness) -> None:
     """Scenario 3 (!): fields are never left out, 0 stands for the cluster's own."""
     asked = wanted(parley)
     assert (asked.lock, asked.owner, asked.wait_ms) == ("x", "ann", None)
@@ -100,7 +109,7 @@ def test_who_says_nothing_asks_for_what_the_cluster_has(parley: Parley) -> None:
     assert asked.request > 0
 
 
-def test_who_holds_is_busy_until_its_release_is_confirmed(parley: Parley) -> None:
+def test_who_holds_is_busy_until_its_release_is_confirmed(parley: SessionHarness) -> None:
     """Scenario 4."""
     held(parley)
     assert one(Refused, parley.acquire(token=9), ANN).reason is Reason.ALREADY_HELD
@@ -112,7 +121,7 @@ def test_who_holds_is_busy_until_its_release_is_confirmed(parley: Parley) -> Non
     assert one(Acquire, parley.acquire(token=11), A).owner == "ann"
 
 
-def test_all_that_is_said_of_a_lock_is_asked_for(parley: Parley) -> None:
+def test_all_that_is_said_of_a_lock_is_asked_for(parley: SessionHarness) -> None:
     """Scenario 6, without shared locks, which the source never had."""
     asked = Acquire(
         lock="x",
@@ -126,7 +135,7 @@ def test_all_that_is_said_of_a_lock_is_asked_for(parley: Parley) -> None:
 
 
 def test_a_release_of_what_is_not_held_is_an_error_and_says_nothing_to_anybody(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     """Scenario 6 (!): there unlocking before locking is silently nothing."""
     said = parley.release()
@@ -135,7 +144,7 @@ def test_a_release_of_what_is_not_held_is_an_error_and_says_nothing_to_anybody(
 
 
 def test_who_holds_may_ask_for_other_things_and_its_deadline_is_the_hour_it_asked_for(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     """Scenario 7."""
     asked_ms = parley.now_ms
@@ -149,7 +158,7 @@ def test_who_holds_may_ask_for_other_things_and_its_deadline_is_the_hour_it_aske
 
 @pytest.mark.parametrize("word", [Granted, Refused])
 def test_an_answer_that_names_another_lock_ends_no_wait(
-    parley: Parley, word: type[Granted | Refused]
+    parley: SessionHarness, word: type[Granted | Refused]
 ) -> None:
     """Scenarios 8 and 17 (!): it is dropped and counted; there the lock fails."""
     asked = wanted(parley)
@@ -168,7 +177,7 @@ def test_an_answer_that_names_another_lock_ends_no_wait(
     assert one(Granted, parley.hear(A, granted(asked)), ANN).lock == "x"
 
 
-def test_a_confirmation_that_names_another_lock_confirms_nothing(parley: Parley) -> None:
+def test_a_confirmation_that_names_another_lock_confirms_nothing(parley: SessionHarness) -> None:
     """Scenario 9 (!)."""
     held(parley)
     release = one(Release, parley.release(), A)
@@ -177,7 +186,7 @@ def test_a_confirmation_that_names_another_lock_confirms_nothing(parley: Parley)
     assert of(Release, parley.run(1_000), A)  # It is said again.
 
 
-def test_nothing_is_released_by_itself_when_the_duration_is_over(parley: Parley) -> None:
+def test_nothing_is_released_by_itself_when_the_duration_is_over(parley: SessionHarness) -> None:
     """Scenario 10 (!): the source's library answers UNLOCK; here whoever holds decides."""
     held(parley)
     said = parley.run_kept(2_000, A)
@@ -189,7 +198,7 @@ def test_nothing_is_released_by_itself_when_the_duration_is_over(parley: Parley)
     assert one(Released, parley.hear(A, done), ANN).lock == "x"
 
 
-def test_a_warning_that_comes_after_the_grace_is_too_late(parley: Parley) -> None:
+def test_a_warning_that_comes_after_the_grace_is_too_late(parley: SessionHarness) -> None:
     """Scenario 11."""
     held(parley)
     said = parley.run_kept(7_000, A)
@@ -197,21 +206,21 @@ def test_a_warning_that_comes_after_the_grace_is_too_late(parley: Parley) -> Non
     assert unlocking(parley) == []
 
 
-def test_a_warning_about_another_lock_is_dropped(parley: Parley) -> None:
+def test_a_warning_about_another_lock_is_dropped(parley: SessionHarness) -> None:
     """Scenario 12 (!): it harms no other lock."""
     held(parley, HOUR_MS)
     assert unlocking(parley, "other") == []
     assert of(HoldsLost, parley.run_kept(10_000, A)) == []
 
 
-def test_what_becomes_of_another_node_does_not_matter_to_a_wait(parley: Parley) -> None:
+def test_what_becomes_of_another_node_does_not_matter_to_a_wait(parley: SessionHarness) -> None:
     """Scenario 13."""
     asked = wanted(parley)
     assert of(Refused, parley.hear(ME, LinkDown(node="b"))) == []
     assert one(Granted, parley.hear(A, granted(asked)), ANN).fence == 7
 
 
-def test_a_request_that_cannot_be_delivered_goes_to_another_node(parley: Parley) -> None:
+def test_a_request_that_cannot_be_delivered_goes_to_another_node(parley: SessionHarness) -> None:
     """Scenario 14 (!): there the lock fails at once."""
     asked = wanted(parley)
     moved = one(Acquire, parley.hear(ME, LinkDown(node="a")), B)
@@ -219,7 +228,7 @@ def test_a_request_that_cannot_be_delivered_goes_to_another_node(parley: Parley)
 
 
 def test_with_no_node_of_its_cluster_left_a_wait_fails_at_once_and_says_why(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     """Scenario 14."""
     wanted(parley)
@@ -239,7 +248,7 @@ def test_with_no_node_of_its_cluster_left_a_wait_fails_at_once_and_says_why(
     ],
 )
 def test_each_refusal_is_an_error_of_its_own(
-    parley: Parley, reason: Reason, error: type[Exception]
+    parley: SessionHarness, reason: Reason, error: type[Exception]
 ) -> None:
     """Scenarios 16 and 18 (!): there all but one are INVALID."""
     parley.open(parley.acquire())
@@ -247,13 +256,13 @@ def test_each_refusal_is_an_error_of_its_own(
     assert type(refused.error()) is error
 
 
-def parley_asked(parley: Parley) -> Acquire:
+def parley_asked(parley: SessionHarness) -> Acquire:
     """Return the wait of ann as the gate heard it."""
     (pending,) = parley.role.ledger.outstanding.pending.values()
     return Acquire(lock="x", session=parley.assigned, owner="ann", request=pending.number)
 
 
-def test_a_wait_that_nobody_answers_ends_by_the_clients_own_clock(parley: Parley) -> None:
+def test_a_wait_that_nobody_answers_ends_by_the_clients_own_clock(parley: SessionHarness) -> None:
     """Scenario 20."""
     wanted(parley, wait_ms=3_000)
     said = parley.run(2_900)
@@ -264,7 +273,7 @@ def test_a_wait_that_nobody_answers_ends_by_the_clients_own_clock(parley: Parley
 
 
 def test_a_release_that_nobody_confirms_is_told_after_a_while_and_goes_on(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     """Scenario 22: a user is not kept for ever, and what it released is not held for ever."""
     held(parley, HOUR_MS)

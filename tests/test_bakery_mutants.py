@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from fencelock.actors.bakery.config import door_of
-from fencelock.actors.bakery.course import Courses
-from fencelock.actors.bakery.door_message import Lock, Locked, Unlock
+from fencelock.actors.bakery.epoch_state import EpochState
 from fencelock.actors.bakery.message import Chosen
-from fencelock.actors.bakery.office import Office
+from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
 from fencelock.actors.bakery.step_message import AddTicket, Collected, MaxTicket
 from fencelock.actors.bakery.table import Table
 from fencelock.actors.bakery.ticket import Turn, Who
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts
 from fencelock.actors.effect import Send
 from fencelock.actors.lock.message import Granted
 from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
-from fencelock.cluster.simulation.bakery_town import Town
 from fencelock.cluster.simulation.violation import ViolationError
 
 
@@ -37,20 +37,20 @@ def plant(monkeypatch: pytest.MonkeyPatch, patches: tuple[Patch, ...]) -> None:
         monkeypatch.setattr(patch.owner, patch.name, patch.value, raising=False)
 
 
-def self_confident(office: Office, now: Instant) -> bool:
+def self_confident(epoch_state: EpochState, now: Instant) -> bool:
     del now
-    return office.serving
+    return epoch_state.serving
 
 
 def test_a_minority_of_leaders_that_trusts_itself_grants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the trust of a majority of the members two sides hold the same lock."""
-    plant(monkeypatch, (Patch(Office, "trusted", self_confident),))
-    town = Town(5).start().ready()
-    cut_off = town.serving()[:2]
-    town.cut(cut_off)
-    town.run(1_500)
-    inside = town.acquire(cut_off[0], owner="cut off")
-    assert town.granted(inside).lock == "x"
+    plant(monkeypatch, (Patch(EpochState, "trusted", self_confident),))
+    harness = ClusterHarness(5).start().ready()
+    cut_off = harness.serving()[:2]
+    harness.cut(cut_off)
+    harness.run(1_500)
+    inside = harness.acquire(cut_off[0], owner="cut off")
+    assert harness.granted(inside).lock == "x"
 
 
 @pytest.mark.parametrize("judged", [frozenset(("B7",)), frozenset[str]()])
@@ -58,32 +58,32 @@ def test_two_sides_hold_one_lock_and_the_judge_of_quorums_sees_the_first_grant(
     monkeypatch: pytest.MonkeyPatch, judged: frozenset[str]
 ) -> None:
     """The majority goes on under a new epoch; then two leaders that are cut off grant, too."""
-    plant(monkeypatch, (Patch(Office, "trusted", self_confident),))
-    town = Town(5).start().ready()
-    cut_off, epoch = town.serving()[:2], town.epoch()
-    town.world.judges.append(BakeryJudge(town.world, judged))
-    town.cut(cut_off)
-    town.until(lambda: town.epoch() > epoch)
-    outside = town.lock(town.serving()[0], owner="outside")
-    since = town.world.time
+    plant(monkeypatch, (Patch(EpochState, "trusted", self_confident),))
+    harness = ClusterHarness(5).start().ready()
+    cut_off, epoch = harness.serving()[:2], harness.epoch()
+    harness.world.judges.append(BakeryJudge(harness.world, judged))
+    harness.cut(cut_off)
+    harness.until(lambda: harness.epoch() > epoch)
+    outside = harness.lock(harness.serving()[0], owner="outside")
+    since = harness.world.time
     if judged:
         with pytest.raises(ViolationError, match="B7"):
-            town.lock(cut_off[0], owner="cut off")
+            harness.lock(cut_off[0], owner="cut off")
         return
-    inside = town.lock(cut_off[0], owner="cut off")
+    inside = harness.lock(cut_off[0], owner="cut off")
     assert outside.hold_ms is not None
-    assert town.world.time - since < outside.hold_ms * NS_PER_MS
+    assert harness.world.time - since < outside.hold_ms * NS_PER_MS
     assert (inside.lock, inside.fence < outside.fence) == (outside.lock, True)
 
 
 def test_two_sides_are_caught_by_the_played_scenario_only_when_planted() -> None:
-    town = Town(5).start().ready()
-    cut_off = town.serving()[:2]
-    town.cut(cut_off)
-    town.run(1_500)
-    inside = town.acquire(cut_off[0], owner="cut off")
-    town.run(2_000)
-    assert town.answers(Granted, inside) == []
+    harness = ClusterHarness(5).start().ready()
+    cut_off = harness.serving()[:2]
+    harness.cut(cut_off)
+    harness.run(1_500)
+    inside = harness.acquire(cut_off[0], owner="cut off")
+    harness.run(2_000)
+    assert harness.answers(Granted, inside) == []
 
 
 WHO = Who("c", "ann")
@@ -91,12 +91,12 @@ NOW = Instant(10**12)
 LIVES = (Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 3))
 
 
-def bench() -> Courses:
+def bench() -> TicketAttempts:
     """Three leaders, of which the first, n1, serves and is trusted."""
-    office = Office("n1", 1)
-    office.take(1, LIVES)
-    office.serving, office.bound_ms, office.trusted_at = True, 10_000, NOW
-    return Courses(office, Table())
+    epoch_state = EpochState("n1", 1)
+    epoch_state.take(1, LIVES)
+    epoch_state.serving, epoch_state.bound_ms, epoch_state.trusted_at = True, 10_000, NOW
+    return TicketAttempts(epoch_state, Table())
 
 
 def collected(number: int, *, voted: bool) -> Collected:
@@ -116,55 +116,55 @@ def collected(number: int, *, voted: bool) -> Collected:
 
 def votes_after_a_lost_round() -> list[Any]:
     """Let a round be lost and given back; then let a vote of it come, late."""
-    courses = bench()
+    attempts = bench()
     asked = Lock(lock="x", who=WHO, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label="")
-    courses.open(door_of("n1"), asked, NOW)
+    attempts.open(door_of("n1"), asked, NOW)
     entered = MaxTicket(epoch=1, lock="x", who=WHO, request=1, highest=0, held=0, known=0)
-    courses.on_max("n2", entered, NOW)
+    attempts.on_max("n2", entered, NOW)
     for leader in ("n2", "n3"):
-        courses.on_collected(leader, collected(1, voted=False), NOW)
-    again = courses.advance("x", NOW)
+        attempts.on_collected(leader, collected(1, voted=False), NOW)
+    again = attempts.advance("x", NOW)
     assert any(isinstance(e, Send) and isinstance(e.message, AddTicket) for e in again)
-    said = courses.on_collected("n2", collected(1, voted=True), NOW)
+    said = attempts.on_collected("n2", collected(1, voted=True), NOW)
     return [e.message for e in said if isinstance(e, Send) and isinstance(e.message, Locked)]
 
 
 def test_a_vote_of_a_round_that_was_given_back_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """B6: acknowledgements that are not attributed let somebody in by a vote that is gone."""
     assert votes_after_a_lost_round() == []
-    sound: Callable[..., Any] = Courses.on_collected
+    sound: Callable[..., Any] = TicketAttempts.on_collected
 
-    def unattributed(courses: Courses, leader: str, said: Collected, now: Instant) -> Any:
-        course = courses.agenda.find(said.lock, said.who, said.request)
-        assert course is not None
-        return sound(courses, leader, replace(said, round=course.entry.round), now)
+    def unattributed(attempts: TicketAttempts, leader: str, said: Collected, now: Instant) -> Any:
+        attempt = attempts.agenda.find(said.lock, said.who, said.request)
+        assert attempt is not None
+        return sound(attempts, leader, replace(said, round=attempt.entry.round), now)
 
-    plant(monkeypatch, (Patch(Courses, "on_collected", unattributed),))
+    plant(monkeypatch, (Patch(TicketAttempts, "on_collected", unattributed),))
     assert len(votes_after_a_lost_round()) == 1
 
 
 def test_an_answer_counts_once_for_its_sender() -> None:
     """M8: with three leaders of which two must answer, the same one twice is one."""
-    courses = bench()
-    courses.office.quorum = 3
+    attempts = bench()
+    attempts.epoch_state.quorum = 3
     asked = Lock(lock="x", who=WHO, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label="")
-    courses.open(door_of("n1"), asked, NOW)
+    attempts.open(door_of("n1"), asked, NOW)
     entered = MaxTicket(epoch=1, lock="x", who=WHO, request=1, highest=0, held=0, known=0)
-    assert courses.on_max("n2", entered, NOW) == []
-    assert courses.on_max("n2", entered, NOW) == []
-    assert courses.on_max("n3", entered, NOW) != []
+    assert attempts.on_max("n2", entered, NOW) == []
+    assert attempts.on_max("n2", entered, NOW) == []
+    assert attempts.on_max("n3", entered, NOW) != []
 
 
 @pytest.mark.parametrize(("waiting", "kept"), [(True, True), (False, False)])
 def test_a_door_that_gives_up_ends_only_what_waits(*, waiting: bool, kept: bool) -> None:
     """Found by a seed: the client had gone on to another door, and held the lock through it."""
-    town = Town(3).start().ready()
-    one = town.serving()[0]
-    granted = town.lock(one)
+    harness = ClusterHarness(3).start().ready()
+    one = harness.serving()[0]
+    granted = harness.lock(one)
     unlock = Unlock(
         lock="x", who=Who("u", "ann"), request=granted.request, fence=0, number=99, waiting=waiting
     )
-    leader = town.leader(one)
-    leader.handle(door_of(one), unlock, town.world.nodes[one].now())
+    leader = harness.leader(one)
+    leader.handle(door_of(one), unlock, harness.world.nodes[one].now())
     held = leader.tickets.of("x", Who("u", "ann"))
     assert bool(held) is kept

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fencelock.actors.bakery import choice, clerk, election
-from fencelock.actors.bakery.agenda import Course, Step, locked
-from fencelock.actors.bakery.campaign import Campaign
-from fencelock.actors.bakery.course import Courses
-from fencelock.actors.bakery.door_message import Locked
+from fencelock.actors.bakery import election, leader_requests, leader_selection
+from fencelock.actors.bakery.campaign import Election
+from fencelock.actors.bakery.durable_promises import DurablePromises
 from fencelock.actors.bakery.entry import Entry
 from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.handover import Import
 from fencelock.actors.bakery.message import Chosen, Seating
-from fencelock.actors.bakery.past import Past
-from fencelock.actors.bakery.pledge import Pledges
-from fencelock.actors.bakery.succession import Succession
+from fencelock.actors.bakery.proxy_message import Locked
+from fencelock.actors.bakery.state_transfer import StateTransfer
 from fencelock.actors.bakery.table import NOTHING_DRAWN, Table
 from fencelock.actors.bakery.ticket import Ticket, Turn, pack_fence
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts
+from fencelock.actors.bakery.timer_queue import Step, TicketAttempt, locked
+from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Instant
 from fencelock.cluster.simulation.bakery_nemesis import Blow
@@ -83,29 +83,29 @@ def nobody_enters(table: Table, entry: Entry, now: Instant) -> Turn | None:
 
 def from_anybody(name: str) -> Patch:
     """Take each answer for one of somebody else's."""
-    sound: Callable[..., Any] = getattr(Courses, name)
+    sound: Callable[..., Any] = getattr(TicketAttempts, name)
 
-    def count(courses: Courses, leader: str, said: Any, now: Instant) -> Any:
-        others = courses.office.others
-        return sound(courses, others[said.epoch % len(others)], said, now)
+    def count(attempts: TicketAttempts, leader: str, said: Any, now: Instant) -> Any:
+        others = attempts.epoch_state.others
+        return sound(attempts, others[said.epoch % len(others)], said, now)
 
-    return Patch(Courses, name, count)
+    return Patch(TicketAttempts, name, count)
 
 
 def of_any_request() -> Patch:
     """Take an answer to one request for an answer to any other of the lock."""
-    sound: Callable[..., Any] = Courses.on_max
+    sound: Callable[..., Any] = TicketAttempts.on_max
 
-    def count(courses: Courses, leader: str, said: Any, now: Instant) -> Any:
-        effects = list(sound(courses, leader, said, now))
-        for other in list(courses.agenda.by_key.values()):
+    def count(attempts: TicketAttempts, leader: str, said: Any, now: Instant) -> Any:
+        effects = list(sound(attempts, leader, said, now))
+        for other in list(attempts.agenda.by_key.values()):
             ticket = other.entry.ticket
             if ticket.lock == said.lock and other.step is Step.ENTERING:
                 instead = replace(said, who=ticket.who, request=ticket.request)
-                effects += sound(courses, leader, instead, now)
+                effects += sound(attempts, leader, instead, now)
         return effects
 
-    return Patch(Courses, "on_max", count)
+    return Patch(TicketAttempts, "on_max", count)
 
 
 def by_name(seating: Seating, members: Sequence[Member]) -> list[Chosen]:
@@ -114,9 +114,9 @@ def by_name(seating: Seating, members: Sequence[Member]) -> list[Chosen]:
     return [leader for leader in seating.leaders if leader.node in names]
 
 
-def own_fence(courses: Courses, entry: Entry) -> int:
+def own_fence(attempts: TicketAttempts, entry: Entry) -> int:
     del entry
-    return pack_fence(courses.office.epoch, courses.serial)
+    return pack_fence(attempts.epoch_state.epoch, attempts.serial)
 
 
 def no_fence_noted() -> Patch:
@@ -143,9 +143,9 @@ def hash_of_node(chosen: Chosen) -> int:
     return hash(chosen.node)
 
 
-def recovers_nothing(pledges: type[Pledges], records: object) -> Pledges:
+def recovers_nothing(durable_promises: type[DurablePromises], records: object) -> DurablePromises:
     del records
-    return pledges()
+    return durable_promises()
 
 
 def half_of_the_duration(ticket: Ticket) -> int:
@@ -153,36 +153,38 @@ def half_of_the_duration(ticket: Ticket) -> int:
 
 
 def wins_alone() -> Patch:
-    sound: Callable[..., Any] = Courses.win
+    sound: Callable[..., Any] = TicketAttempts.win
 
-    def win(courses: Courses, one: Course, now: Instant) -> Any:
-        quorum, courses.office.quorum = courses.office.quorum, 1
-        effects = sound(courses, one, now)
-        courses.office.quorum = quorum
+    def win(attempts: TicketAttempts, one: TicketAttempt, now: Instant) -> Any:
+        quorum, attempts.epoch_state.quorum = attempts.epoch_state.quorum, 1
+        effects = sound(attempts, one, now)
+        attempts.epoch_state.quorum = quorum
         return effects
 
-    return Patch(Courses, "win", win)
+    return Patch(TicketAttempts, "win", win)
 
 
 SAME_NODE = (
-    Patch(choice, "living", by_name),
+    Patch(leader_selection, "living", by_name),
     Patch(Chosen, "__eq__", same_node),
     Patch(Chosen, "__hash__", hash_of_node),
 )
 MUTANTS = {
     "epochs are not kept": Mutant(
-        "B1", (Patch(Pledges, "recover", classmethod(recovers_nothing)),)
+        "B1", (Patch(DurablePromises, "recover", classmethod(recovers_nothing)),)
     ),
     "whatever is proposed is promised": Mutant(
-        "B1", (Patch(Pledges, "may_promise", always(True)),)
+        "B1", (Patch(DurablePromises, "may_promise", always(True)),)
     ),
     "one member knows the seating": Mutant("B2", (Patch(election, "majority", always(1)),)),
     "no hand-over barrier": Mutant("B3", (Patch(Import, "complete", True),), (Blow.BOUNCE,)),
     "two leaders lost are not waited out": Mutant(
-        "B3", (Patch(Campaign, "left_ms", always(0)),), (Blow.TWO_LOST,)
+        "B3", (Patch(Election, "left_ms", always(0)),), (Blow.TWO_LOST,)
     ),
     "a leader returns with an empty table": Mutant("B3", SAME_NODE, (Blow.BOUNCE,)),
-    "a table is given away, and goes on": Mutant("B4", (Patch(Succession, "leave", always([])),)),
+    "a table is given away, and goes on": Mutant(
+        "B4", (Patch(StateTransfer, "leave", always([])),)
+    ),
     "a vote though somebody holds": Mutant("B5", (Patch(Table, "ahead", nobody_enters),)),
     "a vote for who is first, as in the source": Mutant(
         "B5", (Patch(Table, "ahead", first_in_line),), (Blow.SLOW,)
@@ -192,17 +194,19 @@ MUTANTS = {
     "a quorum of one": Mutant("B7", (wins_alone(),)),
     "numbers begin anew": Mutant("B8", (Patch(Table, "counters_of", always(NOTHING_DRAWN)),)),
     "a fence of the leader's own": Mutant(
-        "B8", (Patch(Courses, "_next_fence", own_fence), no_fence_noted())
+        "B8", (Patch(TicketAttempts, "_next_fence", own_fence), no_fence_noted())
     ),
     "leases are shorter at leaders": Mutant(
         "B9", (Patch(Ticket, "lease_ms", property(half_of_the_duration)),)
     ),
-    "what was dropped is taken up again": Mutant("B10", (Patch(Past, "is_over", always(False)),)),
+    "what was dropped is taken up again": Mutant(
+        "B10", (Patch(Tombstones, "is_over", always(False)),)
+    ),
     "a table says nothing of what was dropped": Mutant(
-        "B10", (Patch(Past, "newest", always([])),), (Blow.APART, Blow.ONE_LOST)
+        "B10", (Patch(Tombstones, "newest", always([])),), (Blow.APART, Blow.ONE_LOST)
     ),
     "an answer said again is another": Mutant(
-        "B11", (Patch(clerk, "locked", again_with_another_fence),)
+        "B11", (Patch(leader_requests, "locked", again_with_another_fence),)
     ),
 }
 

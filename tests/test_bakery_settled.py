@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.bakery.agenda import STALE_MAX, Step
 from fencelock.actors.bakery.config import RESEND_MS, door_of, later, leader_of
-from fencelock.actors.bakery.door_message import (
+from fencelock.actors.bakery.entry import Phase
+from fencelock.actors.bakery.proxy_message import (
+    HoldRenewed,
     Lock,
     Locked,
     LockFailed,
-    Prolong,
-    Prolonged,
+    RenewHold,
     Unlock,
     UnlockAll,
     Unlocked,
 )
-from fencelock.actors.bakery.entry import Phase
 from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
@@ -31,7 +30,8 @@ from fencelock.actors.bakery.step_message import (
     Yield,
 )
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
-from fencelock.cluster.simulation.bakery_bench import ANN, FENCE, NAMES, NOW, Three
+from fencelock.actors.bakery.timer_queue import STALE_MAX, Step
+from fencelock.cluster.simulation.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
 LEASE_MS = 1_000
 DAY_MS = 24 * 3_600_000
@@ -42,26 +42,26 @@ def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
     order: tuple[str, str],
 ) -> None:
     """Neither heard that the other's enters: each learns it by what asks for its vote."""
-    three = Three()
-    three.lose_between(*order, Entering)
+    trio = LeaderTrio()
+    trio.lose_between(*order, Entering)
     for name in order:
-        three.lock(name)
-    three.settle()
-    assert three.owners() == [min(order)]
+        trio.lock(name)
+    trio.settle()
+    assert trio.owners() == [min(order)]
     for _ in range(3):
-        three.pass_time(RESEND_MS)
-    assert len(three.heard(Locked)) == 1
-    course = three.leaders[min(order)].courses.agenda.find("x", ANN, 1)
-    assert course is not None
-    assert course.entry.round <= 6
+        trio.pass_time(RESEND_MS)
+    assert len(trio.heard(Locked)) == 1
+    attempt = trio.leaders[min(order)].attempts.agenda.find("x", ANN, 1)
+    assert attempt is not None
+    assert attempt.entry.round <= 6
 
 
 def test_who_granted_a_request_keeps_it_whoever_ranks_first() -> None:
-    three = Three()
-    three.lock("n2")
-    three.settle()
-    (granted,) = three.heard(Locked)
-    ticket = three.leaders["n2"].tickets.of("x", ANN)[0].ticket
+    trio = LeaderTrio()
+    trio.lock("n2")
+    trio.settle()
+    (granted,) = trio.heard(Locked)
+    ticket = trio.leaders["n2"].tickets.of("x", ANN)[0].ticket
     turn = Turn(granted.fence, "n1", 1)
     add = AddTicket(
         epoch=1,
@@ -70,99 +70,99 @@ def test_who_granted_a_request_keeps_it_whoever_ranks_first() -> None:
         fence=pack_fence(1, 9),
         taken=False,
     )
-    three.say(leader_of("n1"), "n2", add)
-    assert [type(word).__name__ for _, _, word in three.under_way] == ["Owned"]
-    (entry,) = three.leaders["n2"].tickets.entries()
+    trio.say(leader_of("n1"), "n2", add)
+    assert [type(word).__name__ for _, _, word in trio.under_way] == ["Owned"]
+    (entry,) = trio.leaders["n2"].tickets.entries()
     assert (entry.owner, entry.fence) == ("n2", granted.fence)
 
 
 def test_who_takes_a_hold_over_goes_before_who_knows_of_none() -> None:
-    three = Three()
-    three.hold("n3")
-    three.lock("n3")
-    course = three.leaders["n3"].courses.agenda.find("x", ANN, 1)
-    assert course is not None
-    assert course.held == FENCE
-    three.under_way.clear()
-    ticket = course.entry.ticket._replace(turn=Turn(9, "n1", 4))
+    trio = LeaderTrio()
+    trio.hold("n3")
+    trio.lock("n3")
+    attempt = trio.leaders["n3"].attempts.agenda.find("x", ANN, 1)
+    assert attempt is not None
+    assert attempt.held == FENCE
+    trio.under_way.clear()
+    ticket = attempt.entry.ticket._replace(turn=Turn(9, "n1", 4))
     add = AddTicket(epoch=1, ticket=ticket, round=1, fence=pack_fence(1, 9), taken=False)
-    three.say(leader_of("n1"), "n3", add)
-    assert [type(word).__name__ for _, _, word in three.under_way] == ["Owned"]
-    assert course.entry.fence == FENCE
+    trio.say(leader_of("n1"), "n3", add)
+    assert [type(word).__name__ for _, _, word in trio.under_way] == ["Owned"]
+    assert attempt.entry.fence == FENCE
 
 
 def test_a_wait_that_is_over_takes_no_vote_back_that_another_may_have_won_with() -> None:
     """Its client spoke to two doors, and was let in through the other."""
-    three = Three()
-    three.hold("n2", "n3")
-    three.lost = {(AddTicket, "n2", name) for name in NAMES}
-    three.lock("n2", wait_ms=50)
-    three.settle()
-    three.pass_time(60)
-    assert [word.request for word in three.heard(LockFailed)] == [1]
+    trio = LeaderTrio()
+    trio.hold("n2", "n3")
+    trio.lost = {(AddTicket, "n2", name) for name in NAMES}
+    trio.lock("n2", wait_ms=50)
+    trio.settle()
+    trio.pass_time(60)
+    assert [word.request for word in trio.heard(LockFailed)] == [1]
     for name in ("n2", "n3"):
-        assert three.entries(name)[0][0] is Phase.HOLDING
-    assert three.owners() == []
+        assert trio.entries(name)[0][0] is Phase.HOLDING
+    assert trio.owners() == []
 
 
 def test_a_release_by_fence_ends_the_copy_of_who_knows_the_request_only() -> None:
     """The leader that is asked did not vote; another names the request, and all forget it."""
-    three = Three()
-    three.hold("n2", "n3", owner="n3")
-    waits = three.leaders["n2"].tickets.of("x", ANN)[0].ticket
-    assert three.leaders["n1"].tickets.put(waits, "n1", NOW, None) is not None
-    three.ask("n1", Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=5, waiting=False))
-    three.settle()
-    assert [three.entries(name) for name in NAMES] == [[], [], []]
-    assert three.heard(Unlocked) == [Unlocked(number=5, found=True)]
-    assert all(three.leaders[name].tickets.past.of("x", ANN).dropped == 1 for name in NAMES)
+    trio = LeaderTrio()
+    trio.hold("n2", "n3", owner="n3")
+    waits = trio.leaders["n2"].tickets.of("x", ANN)[0].ticket
+    assert trio.leaders["n1"].tickets.put(waits, "n1", NOW, None) is not None
+    trio.ask("n1", Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=5, waiting=False))
+    trio.settle()
+    assert [trio.entries(name) for name in NAMES] == [[], [], []]
+    assert trio.heard(Unlocked) == [Unlocked(number=5, found=True)]
+    assert all(trio.leaders[name].tickets.past.of("x", ANN).dropped == 1 for name in NAMES)
 
 
 def test_a_name_that_nobody_asked_for_changes_nothing() -> None:
-    three = Three()
-    three.hold("n1", "n2", "n3")
+    trio = LeaderTrio()
+    trio.hold("n1", "n2", "n3")
     said = TicketDropped(epoch=1, number=3, found=True, request=1)
-    three.say(leader_of("n2"), "n1", said)
-    assert three.entries("n1") == [(Phase.HOLDING, "n1")]
+    trio.say(leader_of("n2"), "n1", said)
+    assert trio.entries("n1") == [(Phase.HOLDING, "n1")]
 
 
-def lapsed_at_n1() -> Three:
+def lapsed_at_n1() -> LeaderTrio:
     """Have all hold ann's request, and n1's clock say that its time is over."""
-    three = Three()
-    three.hold(*NAMES, owner="n2")
-    three.leaders["n1"].tickets.forget_old(later(NOW, LEASE_MS))
-    assert three.entries("n1") == []
-    return three
+    trio = LeaderTrio()
+    trio.hold(*NAMES, owner="n2")
+    trio.leaders["n1"].tickets.forget_old(later(NOW, LEASE_MS))
+    assert trio.entries("n1") == []
+    return trio
 
 
-def extend(three: Three) -> Extend:
-    ticket = three.leaders["n2"].tickets.of("x", ANN)[0].ticket
+def extend(trio: LeaderTrio) -> Extend:
+    ticket = trio.leaders["n2"].tickets.of("x", ANN)[0].ticket
     return Extend(epoch=1, ticket=ticket, fence=FENCE, number=1)
 
 
 def test_a_renewal_takes_up_again_what_was_over_by_one_clock() -> None:
-    three = lapsed_at_n1()
-    three.say(leader_of("n2"), "n1", extend(three))
-    (_, _, answer) = three.under_way.pop()
+    trio = lapsed_at_n1()
+    trio.say(leader_of("n2"), "n1", extend(trio))
+    (_, _, answer) = trio.under_way.pop()
     assert isinstance(answer, Extended)
     assert answer.kept
-    assert three.entries("n1") == [(Phase.HOLDING, "n2")]
+    assert trio.entries("n1") == [(Phase.HOLDING, "n2")]
 
 
 def test_a_renewal_is_refused_where_the_next_one_got_the_vote() -> None:
-    three = lapsed_at_n1()
-    table = three.leaders["n1"].tickets
+    trio = lapsed_at_n1()
+    table = trio.leaders["n1"].tickets
     ben = Ticket("x", Who("c", "ben"), 1, Turn(8, "n1", 2), door_of("n1"), 500, 500, "")
     entry = table.put(ben, "n1", NOW, None)
     assert entry is not None
     table.vote(entry, FENCE + 1, NOW)
-    three.say(leader_of("n2"), "n1", extend(three))
-    (_, _, answer) = three.under_way.pop()
+    trio.say(leader_of("n2"), "n1", extend(trio))
+    (_, _, answer) = trio.under_way.pop()
     assert isinstance(answer, Extended)
     assert not answer.kept
     table.drop("x", ben.who, 1, 0)
-    three.say(leader_of("n2"), "n1", extend(three))
-    (_, _, answer) = three.under_way.pop()
+    trio.say(leader_of("n2"), "n1", extend(trio))
+    (_, _, answer) = trio.under_way.pop()
     assert isinstance(answer, Extended)
     assert not answer.kept
 
@@ -171,82 +171,82 @@ def test_a_renewal_is_refused_where_the_next_one_got_the_vote() -> None:
 def test_a_hold_that_is_taken_over_gets_the_vote_back_of_whose_clock_was_wrong(
     last: int, *, voted: bool
 ) -> None:
-    three = lapsed_at_n1()
-    three.leaders["n1"].tickets.note("x", 0, last)
-    ticket = extend(three).ticket
+    trio = lapsed_at_n1()
+    trio.leaders["n1"].tickets.note("x", 0, last)
+    ticket = extend(trio).ticket
     add = AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=True)
-    three.say(leader_of("n2"), "n1", add)
-    (_, _, answer) = three.under_way.pop()
+    trio.say(leader_of("n2"), "n1", add)
+    (_, _, answer) = trio.under_way.pop()
     assert isinstance(answer, Collected)
     assert answer.voted is voted
 
 
 def test_a_step_that_takes_nothing_over_is_told_that_it_is_over() -> None:
-    three = lapsed_at_n1()
-    ticket = extend(three).ticket
+    trio = lapsed_at_n1()
+    ticket = extend(trio).ticket
     add = AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=False)
-    three.say(leader_of("n2"), "n1", add)
-    assert [type(word).__name__ for _, _, word in three.under_way] == ["Ended"]
+    trio.say(leader_of("n2"), "n1", add)
+    assert [type(word).__name__ for _, _, word in trio.under_way] == ["Ended"]
 
 
 def test_a_hold_is_not_granted_anew_under_a_fence_below_one_that_was_voted_for() -> None:
     """Who holds under it may renew all the same."""
-    three = Three()
-    three.hold(*NAMES, owner="gone")
+    trio = LeaderTrio()
+    trio.hold(*NAMES, owner="gone")
     for name in NAMES:
-        three.leaders[name].tickets.note("x", 0, FENCE + 1)
-    three.lock("n1")
-    three.settle()
-    assert three.heard(Locked) == []
-    renew = Prolong(lock="x", who=ANN, fence=FENCE, hold_ms=0, number=9)
-    three.ask("n1", renew)
-    three.settle()
-    (renewed,) = three.heard(Prolonged)
+        trio.leaders[name].tickets.note("x", 0, FENCE + 1)
+    trio.lock("n1")
+    trio.settle()
+    assert trio.heard(Locked) == []
+    renew = RenewHold(lock="x", who=ANN, fence=FENCE, hold_ms=0, number=9)
+    trio.ask("n1", renew)
+    trio.settle()
+    (renewed,) = trio.heard(HoldRenewed)
     assert renewed.fence == FENCE
 
 
 def test_who_renews_for_an_owner_that_cannot_be_reached_has_the_hold_from_then() -> None:
-    three = Three()
-    three.hold("n2", "n3", owner="n1")
-    three.lost = {(Extend, "n2", "n1")}
-    three.ask("n2", Prolong(lock="x", who=ANN, fence=FENCE, hold_ms=0, number=9))
-    three.settle()
-    assert [word.fence for word in three.heard(Prolonged)] == [FENCE]
-    assert three.entries("n2") == three.entries("n3") == [(Phase.HOLDING, "n2")]
+    trio = LeaderTrio()
+    trio.hold("n2", "n3", owner="n1")
+    trio.lost = {(Extend, "n2", "n1")}
+    trio.ask("n2", RenewHold(lock="x", who=ANN, fence=FENCE, hold_ms=0, number=9))
+    trio.settle()
+    assert [word.fence for word in trio.heard(HoldRenewed)] == [FENCE]
+    assert trio.entries("n2") == trio.entries("n3") == [(Phase.HOLDING, "n2")]
 
 
 def test_what_one_session_has_is_dropped_without_a_look_at_the_others() -> None:
-    three = Three()
-    table = three.leaders["n1"].tickets
+    trio = LeaderTrio()
+    table = trio.leaders["n1"].tickets
     for number in range(50):
         other = Ticket(
             f"y{number}", Who("d", "ann"), 1, Turn(1, "n2", 1), door_of("n2"), 500, 500, ""
         )
         assert table.put(other, "n2", NOW, None) is not None
-    three.hold("n1", "n2")
-    three.ask("n1", UnlockAll(session="c", number=4))
-    drops = [word for _, _, word in three.under_way if isinstance(word, DropTicket)]
+    trio.hold("n1", "n2")
+    trio.ask("n1", UnlockAll(session="c", number=4))
+    drops = [word for _, _, word in trio.under_way if isinstance(word, DropTicket)]
     assert {word.lock for word in drops} == {"x"}
     assert table.size == 50
 
 
 def test_a_round_that_is_given_back_leaves_one_owner_only() -> None:
-    three = Three()
-    three.lose_between("n1", "n2", Entering)
-    three.lost |= {(Yield, "n2", "n3")}
-    three.lock("n2")
-    three.lock("n1")
-    three.settle()
-    assert three.owners() == ["n1"]
-    course = three.leaders["n1"].courses.agenda.find("x", ANN, 1)
-    assert course is not None
-    assert course.step in {Step.HELD, Step.WAITING, Step.ASKING}
+    trio = LeaderTrio()
+    trio.lose_between("n1", "n2", Entering)
+    trio.lost |= {(Yield, "n2", "n3")}
+    trio.lock("n2")
+    trio.lock("n1")
+    trio.settle()
+    assert trio.owners() == ["n1"]
+    attempt = trio.leaders["n1"].attempts.agenda.find("x", ANN, 1)
+    assert attempt is not None
+    assert attempt.step in {Step.HELD, Step.WAITING, Step.ASKING}
 
 
 def test_what_was_released_long_before_it_was_due_is_not_kept_until_then() -> None:
-    three = Three()
-    leader = three.leaders["n1"]
-    leader.office.bound_ms = 2 * DAY_MS
+    trio = LeaderTrio()
+    leader = trio.leaders["n1"]
+    leader.epoch_state.bound_ms = 2 * DAY_MS
     most = 0
     for request in range(1, 1_500):
         word = Lock(
@@ -258,12 +258,12 @@ def test_what_was_released_long_before_it_was_due_is_not_kept_until_then() -> No
             grace_ms=1_000,
             label="",
         )
-        three.ask("n1", word)
-        three.settle()
+        trio.ask("n1", word)
+        trio.settle()
         unlock = Unlock(lock="x", who=ANN, request=request, fence=0, number=request, waiting=False)
-        three.ask("n1", unlock)
-        three.settle()
-        most = max(most, len(leader.courses.agenda.due))
-    assert len(three.heard(Locked)) == len(three.heard(Unlocked)) == 1_499
+        trio.ask("n1", unlock)
+        trio.settle()
+        most = max(most, len(leader.attempts.agenda.due))
+    assert len(trio.heard(Locked)) == len(trio.heard(Unlocked)) == 1_499
     assert most <= STALE_MAX + 3
     assert leader.tickets.size == 0

@@ -7,158 +7,159 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.bakery.asking import LATE_MS
 from fencelock.actors.bakery.config import election_of
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.proxy_requests import LATE_MS
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.lock.message import Granted, Reason, Refused
 from fencelock.actors.message import NS_PER_MS, Address
-from fencelock.cluster.recipe import Cast, Recipe, Seat, bakery
-from fencelock.cluster.simulation.bakery_town import Town
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.topology import NodeContext, Recipe, bakery
 
 
 class OneView(Leader):
     """A leader for which its own view is enough."""
 
     def handle(self, sender: Any, event: Any, now: Any) -> Any:
-        self.office.quorum = 1
+        self.epoch_state.quorum = 1
         return super().handle(sender, event, now)
 
 
-def one_view(seat: Seat) -> Cast:
+def one_view(seat: NodeContext) -> RoleSet:
     cast = bakery(seat)
     roles = (replace(r, role=OneView) if r.role is Leader else r for r in cast.roles)
-    return Cast(tuple(roles), cast.openings)
+    return RoleSet(tuple(roles), cast.openings)
 
 
-def slow_link(town: Town, one: str, other: str, ms: int) -> None:
+def slow_link(harness: ClusterHarness, one: str, other: str, ms: int) -> None:
     links = [(one, other), (other, one)]
-    town.world.network.cut(links, Cut(town.world.time + ms * NS_PER_MS, holds=True))
+    harness.world.network.cut(links, Cut(harness.world.time + ms * NS_PER_MS, holds=True))
 
 
-def both_ask_over_a_slow_link(recipe: Recipe, seed: int) -> Town:
+def both_ask_over_a_slow_link(recipe: Recipe, seed: int) -> ClusterHarness:
     """F1: two leaders take a request each, and hear of each other late; the third hears both."""
-    town = Town(3, seed=seed, recipe=recipe).start().ready()
-    town.until(lambda: len(town.serving()) == 3)
-    slow_link(town, "n2", "n3", 300)
-    town.acquire("n2", owner="bbb")
-    town.acquire("n3", owner="aaa")
-    town.run(400)
-    return town
+    harness = ClusterHarness(3, seed=seed, recipe=recipe).start().ready()
+    harness.until(lambda: len(harness.serving()) == 3)
+    slow_link(harness, "n2", "n3", 300)
+    harness.acquire("n2", owner="bbb")
+    harness.acquire("n3", owner="aaa")
+    harness.run(400)
+    return harness
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_requests_over_a_slow_link_are_granted_one_after_the_other(seed: int) -> None:
     """M1."""
-    town = both_ask_over_a_slow_link(bakery, seed)
-    first = town.answers(Granted)
+    harness = both_ask_over_a_slow_link(bakery, seed)
+    first = harness.answers(Granted)
     assert len(first) <= 1
-    town.until(lambda: len(town.answers(Granted)) == 2)
-    fences = [granted.fence for granted in town.answers(Granted)]
+    harness.until(lambda: len(harness.answers(Granted)) == 2)
+    fences = [granted.fence for granted in harness.answers(Granted)]
     assert fences == sorted(set(fences))
 
 
 def test_with_one_view_for_an_entering_set_both_are_let_in() -> None:
     """M1, the double grant of F1."""
-    town = both_ask_over_a_slow_link(one_view, 0)
-    assert len(town.answers(Granted)) == 2
+    harness = both_ask_over_a_slow_link(one_view, 0)
+    assert len(harness.answers(Granted)) == 2
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> None:
     """M5, A1: the two smallest members do not hear each other, and have clocks that differ."""
-    town = Town(5, seed=seed).found().start("n1", "n2", "n3")
-    town.world.network.cut([("n1", "n2"), ("n2", "n1")], Cut(10**15, holds=False))
-    town.world.nodes["n2"].run_clock_at(1_000_500)
-    town.world.power_on("n4")
-    town.world.power_on("n5")
+    harness = ClusterHarness(5, seed=seed).found().start("n1", "n2", "n3")
+    harness.world.network.cut([("n1", "n2"), ("n2", "n1")], Cut(10**15, holds=False))
+    harness.world.nodes["n2"].run_clock_at(1_000_500)
+    harness.world.power_on("n4")
+    harness.world.power_on("n5")
     known: dict[int, tuple[Chosen, ...]] = {}
     for _ in range(400):
-        town.run(10)
-        for name in town.names:
-            coordinator: Any = town.world.nodes[name].stage.roles.get(election_of(name))
+        harness.run(10)
+        for name in harness.names:
+            coordinator: Any = harness.world.nodes[name].scheduler.roles.get(election_of(name))
             if coordinator is None:
                 continue  # Its node has not heard yet that its journal is no old copy.
-            seating = coordinator.pledges.seating
+            seating = coordinator.durable_promises.seating
             assert known.setdefault(seating.epoch, seating.leaders) == seating.leaders
-    gate = town.serving()[0]
-    assert town.lock(gate).lock == "x"
+    gate = harness.serving()[0]
+    assert harness.lock(gate).lock == "x"
 
 
 @pytest.mark.parametrize("release_ms", [270, 290, 296, 298, 300, 302, 310, 330, 450])
 def test_a_grant_that_races_with_a_timeout_is_told_once_and_leaves_nothing(release_ms: int) -> None:
     """M13, F23."""
-    town = Town(3).start().ready()
-    first = town.lock("n1")
-    asked = town.acquire("n2", owner="ben", wait_ms=300)
-    town.run(release_ms)
-    town.release("n1", first)
-    town.run(500)
-    answered = [*town.answers(Granted, asked), *town.answers(Refused, asked)]
+    harness = ClusterHarness(3).start().ready()
+    first = harness.lock("n1")
+    asked = harness.acquire("n2", owner="ben", wait_ms=300)
+    harness.run(release_ms)
+    harness.release("n1", first)
+    harness.run(500)
+    answered = [*harness.answers(Granted, asked), *harness.answers(Refused, asked)]
     assert len(answered) == 1
     if isinstance(answered[0], Granted):
-        town.release("n2", answered[0])
-    last = town.acquire("n3", owner="eve")
-    assert town.granted(last, 3_000).fence > first.fence
+        harness.release("n2", answered[0])
+    last = harness.acquire("n3", owner="eve")
+    assert harness.granted(last, 3_000).fence > first.fence
 
 
 def test_one_leader_that_says_no_does_not_outweigh_a_quorum() -> None:
     """M18, A8."""
-    town = Town(3).start().ready()
-    town.until(lambda: len(town.serving()) == 3)
-    stale = town.leader("n3")
+    harness = ClusterHarness(3).start().ready()
+    harness.until(lambda: len(harness.serving()) == 3)
+    stale = harness.leader("n3")
     other = Ticket(
         "x", Who("gone", "gone"), 1, Turn(1, "n3", 900), Address("n3/proxy"), 60_000, 60_000, ""
     )
-    now = town.world.nodes["n3"].now()
+    now = harness.world.nodes["n3"].now()
     entry = stale.tickets.put(other, "n3", now, None)
     stale.tickets.vote(entry, pack_fence(1, 1), now)
-    asked = town.acquire("n1")
-    assert town.granted(asked, 500).fence > pack_fence(1, 1)
+    asked = harness.acquire("n1")
+    assert harness.granted(asked, 500).fence > pack_fence(1, 1)
 
 
 def test_numbers_at_their_limit_refuse_one_lock_and_stop_nothing() -> None:
     """F15, scenarios 35 and 63 (!)."""
-    town = Town(3).start().ready()
-    for name in town.serving():
-        town.leader(name).tickets.note("x", COUNTER_MAX)
-    asked = town.acquire("n1")
-    town.until(lambda: bool(town.answers(Refused, asked)))
-    refused = town.answers(Refused, asked)[0]
+    harness = ClusterHarness(3).start().ready()
+    for name in harness.serving():
+        harness.leader(name).tickets.note("x", COUNTER_MAX)
+    asked = harness.acquire("n1")
+    harness.until(lambda: bool(harness.answers(Refused, asked)))
+    refused = harness.answers(Refused, asked)[0]
     assert refused.reason is Reason.OVERLOADED
     assert "reached their limit" in refused.detail
-    assert town.lock("n1", "y").lock == "y"
+    assert harness.lock("n1", "y").lock == "y"
 
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_a_client_that_dies_is_not_waited_for_longer_than_its_lease(*, holds: bool) -> None:
     """M10, F27: a dead client that waits is passed over, one that holds is after its lease."""
-    town = Town(3).start().ready()
-    first = town.lock("n1")
+    harness = ClusterHarness(3).start().ready()
+    first = harness.lock("n1")
     if not holds:
-        town.acquire("n2", owner="ben")
-        town.run(50)
-        town.release("n1", first)
-        town.run(50)
-    town.world.crash("u")
-    town.world.power_on("u")
-    began = town.world.time
-    town.number += 100
-    granted = town.lock("n3", owner="eve")
+        harness.acquire("n2", owner="ben")
+        harness.run(50)
+        harness.release("n1", first)
+        harness.run(50)
+    harness.world.crash("u")
+    harness.world.power_on("u")
+    began = harness.world.time
+    harness.number += 100
+    granted = harness.lock("n3", owner="eve")
     assert granted.fence > first.fence
-    assert (town.world.time - began) // NS_PER_MS < 3_500
+    assert (harness.world.time - began) // NS_PER_MS < 3_500
 
 
 def test_a_leader_ends_a_wait_on_time_and_says_what_was_in_the_way() -> None:
     """Before the door does by itself: only leaders know that nobody granted it meanwhile."""
-    town = Town(3).start().ready()
-    gate = town.serving()[0]
-    town.lock(gate, owner="ann", hold_ms=5_000)
-    asked = town.acquire(gate, owner="ben", wait_ms=300)
-    waited_ms = town.until(lambda: bool(town.answers(Refused, asked)))
-    (refused,) = town.answers(Refused, asked)
+    harness = ClusterHarness(3).start().ready()
+    gate = harness.serving()[0]
+    harness.lock(gate, owner="ann", hold_ms=5_000)
+    asked = harness.acquire(gate, owner="ben", wait_ms=300)
+    waited_ms = harness.until(lambda: bool(harness.answers(Refused, asked)))
+    (refused,) = harness.answers(Refused, asked)
     assert refused.reason is Reason.TIMED_OUT
     assert 300 <= waited_ms < 300 + LATE_MS
-    assert all(town.leader(name).tickets.size == 1 for name in town.serving())
+    assert all(harness.leader(name).tickets.size == 1 for name in harness.serving())

@@ -10,18 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fencelock.actors.bakery.agenda import Course, Step
-from fencelock.actors.bakery.clerk import Clerk
 from fencelock.actors.bakery.config import Terms, door_of, election_of, later
-from fencelock.actors.bakery.course import Courses
-from fencelock.actors.bakery.door_message import Lock, Locked, Unlock
-from fencelock.actors.bakery.ending import Endings
 from fencelock.actors.bakery.entry import Key, Phase
+from fencelock.actors.bakery.epoch_state import EpochState
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.handover import Import
+from fencelock.actors.bakery.leader_requests import LeaderRequests
 from fencelock.actors.bakery.message import Chosen, Lead, Seating
 from fencelock.actors.bakery.message import Table as TablePart
-from fencelock.actors.bakery.office import Office
+from fencelock.actors.bakery.pending_release import PendingReleases
+from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
+from fencelock.actors.bakery.state_transfer import StateTransfer
 from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
@@ -31,9 +30,10 @@ from fencelock.actors.bakery.step_message import (
     MaxTicket,
     Yield,
 )
-from fencelock.actors.bakery.succession import Succession
 from fencelock.actors.bakery.table import Table
 from fencelock.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts
+from fencelock.actors.bakery.timer_queue import Step, TicketAttempt
 from fencelock.actors.bakery.voting import Voting
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Instant
@@ -48,25 +48,25 @@ class Bench:
     """The parts of a leader, mostly n1, the first of three; it serves and is trusted."""
 
     def __init__(self, node: str = "n1") -> None:
-        office = Office(node, int(node[1:]))
-        office.take(1, LIVES)
-        office.serving, office.bound_ms, office.trusted_at = True, 10_000, NOW
+        epoch_state = EpochState(node, int(node[1:]))
+        epoch_state.take(1, LIVES)
+        epoch_state.serving, epoch_state.bound_ms, epoch_state.trusted_at = True, 10_000, NOW
         self.table = Table()
-        self.courses = Courses(office, self.table)
-        self.voting = Voting(office, self.table, self.courses)
-        endings = Endings(office)
-        self.clerk = Clerk(self.courses, endings, Terms(least_ms=1))
-        self.succession = Succession(self.courses, endings, frozenset({"n1", "n2", "n3"}))
+        self.attempts = TicketAttempts(epoch_state, self.table)
+        self.voting = Voting(epoch_state, self.table, self.attempts)
+        endings = PendingReleases(epoch_state)
+        self.clerk = LeaderRequests(self.attempts, endings, Terms(least_ms=1))
+        self.succession = StateTransfer(self.attempts, endings, frozenset({"n1", "n2", "n3"}))
 
-    def asks(self, who: Who = ANN, held: int = 0) -> Course:
+    def asks(self, who: Who = ANN, held: int = 0) -> TicketAttempt:
         """Have n1 own request 1 of ``who``, with its number drawn; a fence that another held."""
         asked = Lock(
             lock="x", who=who, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""
         )
-        self.courses.open(door_of("n1"), asked, NOW)
+        self.attempts.open(door_of("n1"), asked, NOW)
         entered = MaxTicket(epoch=1, lock="x", who=who, request=1, highest=6, held=held, known=0)
-        self.courses.on_max("n2", entered, NOW)
-        found = self.courses.agenda.find("x", who, 1)
+        self.attempts.on_max("n2", entered, NOW)
+        found = self.attempts.agenda.find("x", who, 1)
         assert found is not None
         return found
 
@@ -96,124 +96,126 @@ def table_of(life: int, record: Record) -> TablePart:
     return TablePart(epoch=2, life=life, part=0, parts=1, records=(record,), ended=())
 
 
-def waits_behind_ben(bench: Bench) -> Course:
+def waits_behind_ben(bench: Bench) -> TicketAttempt:
     """Have n1 own ann's request while ben's, which is n2's, is ahead of it."""
     bench.hears(add(BEN, 2, fence=pack_fence(1, 2)))
-    course = bench.asks()
-    assert course.step is Step.WAITING
-    return course
+    attempt = bench.asks()
+    assert attempt.step is Step.WAITING
+    return attempt
 
 
 def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_own() -> None:
     bench = Bench("n3")
-    course = waits_behind_ben(bench)
+    attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
     voted = bench.hears(add())
     assert [word.voted for word in voted if isinstance(word, Collected)] == [True]
-    assert bench.courses.agenda.of(course.entry) is None
+    assert bench.attempts.agenda.of(attempt.entry) is None
     assert bench.table.of("x", ANN)[0].fence == FENCE
 
 
 def test_who_hears_of_a_renewal_leaves_the_request_to_whom_it_is() -> None:
     bench = Bench()
-    course = waits_behind_ben(bench)
+    attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
     bench.hears(Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1))
-    assert bench.courses.agenda.of(course.entry) is None
+    assert bench.attempts.agenda.of(attempt.entry) is None
     assert bench.table.of("x", ANN)[0].phase is Phase.HOLDING
 
 
 def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
     bench = Bench()
-    course = bench.asks(held=FENCE)
+    attempt = bench.asks(held=FENCE)
     bench.hears(replace(add(fence=FENCE + 1), taken=True))
-    course.entry.owner = "n2"
+    attempt.entry.owner = "n2"
     bench.hears(dropped(mine=True))
-    assert bench.table.get("x", Key(ANN, 1)) is course.entry
-    assert course.entry.owner == "n1"
+    assert bench.table.get("x", Key(ANN, 1)) is attempt.entry
+    assert attempt.entry.owner == "n1"
 
 
 def test_a_hold_keeps_its_lease_when_another_owner_of_it_gives_up() -> None:
     bench = Bench()
-    course = bench.asks(held=FENCE)
-    course.step, course.entry.owner = Step.HELD, "n2"
-    until = course.entry.until
+    attempt = bench.asks(held=FENCE)
+    attempt.step, attempt.entry.owner = Step.HELD, "n2"
+    until = attempt.entry.until
     bench.hears(dropped(mine=True))
     assert until is not None
-    assert (course.entry.owner, course.entry.until) == ("n1", until)
+    assert (attempt.entry.owner, attempt.entry.until) == ("n1", until)
 
 
 def test_a_hold_that_is_taken_over_is_asked_for_under_its_fence_whoever_is_ahead() -> None:
     bench = Bench()
     bench.hears(add(BEN, 2, fence=0))
-    course = bench.asks(held=FENCE)
-    assert course.step is Step.ASKING
-    assert course.entry.fence == FENCE
+    attempt = bench.asks(held=FENCE)
+    assert attempt.step is Step.ASKING
+    assert attempt.entry.fence == FENCE
 
 
 def test_a_hold_that_comes_with_a_table_is_taken_over_by_who_waits_for_it() -> None:
     bench = Bench()
-    course = waits_behind_ben(bench)
+    attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
     bench.succession.leave(2)
-    bench.table.vote(course.entry, FENCE, NOW)
-    bench.courses.office.take(2, LIVES)
+    bench.table.vote(attempt.entry, FENCE, NOW)
+    bench.attempts.epoch_state.take(2, LIVES)
     bench.succession.on_serve(Serve(epoch=2, leaders=LIVES, bound_ms=10_000), NOW)
-    assert (course.held, course.entry.fence) == (FENCE, FENCE)
+    assert (attempt.held, attempt.entry.fence) == (FENCE, FENCE)
 
 
 def test_votes_of_an_epoch_that_is_over_do_not_count_for_a_hold_taken_over() -> None:
     bench = Bench()
-    course = bench.asks(held=FENCE)
-    assert course.votes
+    attempt = bench.asks(held=FENCE)
+    assert attempt.votes
     bench.succession.leave(2)
-    assert (course.votes, course.step) == ({}, Step.WAITING)
-    assert course.entry.fence == FENCE
+    assert (attempt.votes, attempt.step) == ({}, Step.WAITING)
+    assert attempt.entry.fence == FENCE
 
 
-def vote_for(course: Course) -> Collected:
+def vote_for(attempt: TicketAttempt) -> Collected:
     """Return another leader's vote in the round under way."""
     return Collected(
         epoch=1,
         lock="x",
         who=ANN,
         request=1,
-        round=course.entry.round,
+        round=attempt.entry.round,
         voted=True,
         ahead=None,
         highest=7,
-        known=course.entry.round,
+        known=attempt.entry.round,
     )
 
 
 def test_votes_that_are_over_let_nobody_in() -> None:
     bench = Bench()
-    course = bench.asks()
-    vote = vote_for(course)
-    office = bench.courses.office
+    attempt = bench.asks()
+    vote = vote_for(attempt)
+    epoch_state = bench.attempts.epoch_state
     late = later(NOW, 1_000)
-    office.trusted_at = late
-    answers = said(bench.courses.on_collected("n2", vote, late))
+    epoch_state.trusted_at = late
+    answers = said(bench.attempts.on_collected("n2", vote, late))
     assert not any(isinstance(word, Locked) for word in answers)
-    assert course.step is Step.WAITING
+    assert attempt.step is Step.WAITING
 
 
 def test_votes_in_time_let_in() -> None:
     bench = Bench()
-    course = bench.asks()
-    vote = vote_for(course)
-    answers = said(bench.courses.on_collected("n2", vote, NOW))
+    attempt = bench.asks()
+    vote = vote_for(attempt)
+    answers = said(bench.attempts.on_collected("n2", vote, NOW))
     assert [type(word) for word in answers] == [Locked]
-    assert said(bench.courses.on_collected("n3", vote, NOW)) == []
+    assert said(bench.attempts.on_collected("n3", vote, NOW)) == []
 
 
 def test_a_release_names_the_request_to_those_who_have_only_a_copy_that_waits() -> None:
     bench = Bench()
-    course = bench.asks()
-    unlock = Unlock(lock="x", who=ANN, request=0, fence=course.entry.fence, number=5, waiting=False)
+    attempt = bench.asks()
+    unlock = Unlock(
+        lock="x", who=ANN, request=0, fence=attempt.entry.fence, number=5, waiting=False
+    )
     words = said(bench.clerk.serve(door_of("n1"), unlock, NOW))
     drops = [word for word in words if isinstance(word, DropTicket)]
-    assert {(word.request, word.fence) for word in drops} == {(1, course.entry.fence)}
+    assert {(word.request, word.fence) for word in drops} == {(1, attempt.entry.fence)}
 
 
 def test_a_drop_that_names_the_request_ends_a_copy_that_waits() -> None:
@@ -258,7 +260,7 @@ def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> 
     """A leader that came without a table asks anew for what it does not know to be held."""
     bench = Bench()
     bench.hears(add())
-    bench.courses.office.take(2, LIVES)
+    bench.attempts.epoch_state.take(2, LIVES)
     other = replace(add(round_=10), epoch=2, fence=pack_fence(2, 7))
     refused = bench.hears(other)
     assert [word.voted for word in refused if isinstance(word, Collected)] == [False]
@@ -273,14 +275,14 @@ def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> 
 def test_a_ticket_that_is_adopted_enters_again_and_keeps_its_number() -> None:
     bench = Bench()
     bench.hears(add(fence=0))
-    bench.courses.office.take(2, LIVES[:1] + LIVES[2:])
+    bench.attempts.epoch_state.take(2, LIVES[:1] + LIVES[2:])
     words = said(
         bench.succession.on_serve(
             Serve(epoch=2, leaders=LIVES[:1] + LIVES[2:], bound_ms=10_000), NOW
         )
     )
     assert [word.ticket.turn.number for word in words if isinstance(word, Entering)] == [0]
-    bench.courses.office.trusted_at = NOW
+    bench.attempts.epoch_state.trusted_at = NOW
     entered = MaxTicket(epoch=2, lock="x", who=ANN, request=1, highest=60, held=0, known=9)
-    asked = said(bench.courses.on_max("n3", entered, NOW))
+    asked = said(bench.attempts.on_max("n3", entered, NOW))
     assert [word.ticket.turn.number for word in asked if isinstance(word, AddTicket)] == [7]

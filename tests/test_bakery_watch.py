@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from fencelock.actors.bakery.cluster_watch import NUMBERS, SILENCE_MS, WATCHERS_MAX, Watchers
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
-from fencelock.actors.bakery.watching import NUMBERS, SILENCE_MS, WATCHERS_MAX, Watchers
+from fencelock.actors.client.cluster_poll import WATCH_MS
 from fencelock.actors.client.message import Close, ClusterState, WatchCluster
-from fencelock.actors.client.outlook import WATCH_MS
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.lock.message import KeepAlive
 from fencelock.actors.lock.session_message import Open
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.cluster.simulation.bakery_town import Town
-from fencelock.cluster.simulation.parley import ME, WATCHER, A, B, Parley, of, one
+from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
+from fencelock.cluster.simulation.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 ANN, OWN = Address("ann/session"), Address("n1/~ask.1")
 MEMBERS = ("n1", "n2", "n3")
@@ -146,28 +146,30 @@ def test_watchers_are_bounded_and_who_asked_longest_ago_makes_room(watchers: Wat
 
 def test_a_cluster_that_goes_down_and_up_is_told_to_who_asks_again_and_again() -> None:
     """Scenarios 42, 61 and 105: LOCK_READY, NO_LOCK and their reasons, unasked."""
-    town = Town(3).start().ready()
+    harness = ClusterHarness(3).start().ready()
 
     def watch(known: int) -> News:
-        before = len(town.answers(ClusterUp)) + len(town.answers(ClusterDown))
-        town.number += 1
-        town.say("n1", Watch(known=known, session="u", request=town.number))
-        town.until(lambda: len(town.answers(ClusterUp)) + len(town.answers(ClusterDown)) > before)
-        news = [one for one in town.heard if isinstance(one, ClusterUp | ClusterDown)]
-        assert news[-1].request == town.number
+        before = len(harness.answers(ClusterUp)) + len(harness.answers(ClusterDown))
+        harness.number += 1
+        harness.say("n1", Watch(known=known, session="u", request=harness.number))
+        harness.until(
+            lambda: len(harness.answers(ClusterUp)) + len(harness.answers(ClusterDown)) > before
+        )
+        news = [one for one in harness.heard if isinstance(one, ClusterUp | ClusterDown)]
+        assert news[-1].request == harness.number
         return news[-1]
 
     news = watch(0)
     while not (isinstance(news, ClusterUp) and news.ready and news.complete):
         news = watch(news.number)
-    assert set(news.leaders) == set(town.serving())
-    town.world.crash("n2")
-    town.world.crash("n3")
+    assert set(news.leaders) == set(harness.serving())
+    harness.world.crash("n2")
+    harness.world.crash("n3")
     while not isinstance(news, ClusterDown):
         news = watch(news.number)
     assert "1 of 3 members are connected, 2 are needed" in news.reason
-    town.world.power_on("n2")
-    town.world.power_on("n3")
+    harness.world.power_on("n2")
+    harness.world.power_on("n3")
     while not (isinstance(news, ClusterUp) and news.ready):
         news = watch(news.number)
     assert news.epoch > 1
@@ -189,13 +191,13 @@ def up(asked: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
     )
 
 
-def watching(parley: Parley) -> Watch:
+def watching(parley: SessionHarness) -> Watch:
     """Have the session watch; return what it asked gate A."""
     return one(Watch, parley.open(parley.hear(ME, WatchCluster())), A)
 
 
 def test_to_watch_opens_a_session_and_asks_the_gate_in_use() -> None:
-    parley = Parley()
+    parley = SessionHarness()
     begun = parley.hear(ME, WatchCluster())
     assert one(Open, begun).session == "c"
     asked = one(Watch, parley.open(begun), A)
@@ -208,7 +210,7 @@ def test_to_watch_opens_a_session_and_asks_the_gate_in_use() -> None:
 
 
 def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time() -> None:
-    parley = Parley()
+    parley = SessionHarness()
     parley.hear(A, up(watching(parley)))
     kept = parley.run_kept(60_000, A)
     assert of(ClusterState, kept) == []
@@ -217,7 +219,7 @@ def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time() -> Non
 
 
 def test_the_same_state_under_another_number_is_not_told_again() -> None:
-    parley = Parley()
+    parley = SessionHarness()
     asked = one(Watch, parley.hear(A, up(watching(parley))))
     told = parley.hear(A, up(asked, number=12))
     assert of(ClusterState, told) == []
@@ -225,7 +227,7 @@ def test_the_same_state_under_another_number_is_not_told_again() -> None:
 
 
 def test_an_answer_to_an_earlier_question_and_a_strangers_are_dropped() -> None:
-    parley = Parley()
+    parley = SessionHarness()
     first = watching(parley)
     asked = one(Watch, parley.hear(A, up(first)))
     assert parley.hear(A, up(first, number=12)) == []
@@ -235,13 +237,13 @@ def test_an_answer_to_an_earlier_question_and_a_strangers_are_dropped() -> None:
 
 
 def test_who_does_not_watch_drops_news_and_asks_for_none() -> None:
-    parley = Parley()
+    parley = SessionHarness()
     assert of(Watch, [*parley.hold(), *parley.run_kept(20_000, A)]) == []
     assert parley.hear(A, up(Watch(session="c.1", request=0))) == []
 
 
 def test_a_lost_gate_is_left_and_the_next_one_asked_from_the_beginning() -> None:
-    parley = Parley()
+    parley = SessionHarness()
     parley.hear(A, up(watching(parley)))
     asked = one(Watch, parley.hear(ME, LinkDown(node="a")), B)
     assert asked.known == 0
@@ -251,7 +253,7 @@ def test_a_lost_gate_is_left_and_the_next_one_asked_from_the_beginning() -> None
 
 
 def test_with_no_gate_left_nobody_says_that_the_cluster_is_up() -> None:
-    parley = Parley()
+    parley = SessionHarness()
     parley.hear(A, up(watching(parley)))
     parley.hear(ME, LinkDown(node="a"))
     told = one(ClusterState, parley.hear(ME, LinkDown(node="b")), WATCHER)
@@ -270,7 +272,7 @@ def test_with_no_gate_left_nobody_says_that_the_cluster_is_up() -> None:
 
 
 def test_a_gate_that_lives_and_says_nothing_of_the_cluster_is_not_believed_for_another() -> None:
-    parley = Parley()
+    parley = SessionHarness()
     parley.hear(A, up(watching(parley)))
     parley.hear(ME, LinkDown(node="a"))
     told = of(ClusterState, parley.run_kept(3_000, B), WATCHER)
@@ -278,7 +280,7 @@ def test_a_gate_that_lives_and_says_nothing_of_the_cluster_is_not_believed_for_a
 
 
 def test_a_session_that_is_lost_is_opened_anew_and_watches_on() -> None:
-    parley = Parley()
+    parley = SessionHarness()
     parley.hear(A, up(watching(parley)))
     said = parley.run(20_000)
     assert [state.up for state in of(ClusterState, said, WATCHER)] == [False]
@@ -290,7 +292,7 @@ def test_a_session_that_is_lost_is_opened_anew_and_watches_on() -> None:
 
 
 def test_who_closes_watches_no_more() -> None:
-    parley = Parley()
+    parley = SessionHarness()
     parley.hear(A, up(watching(parley)))
     parley.end(parley.hear(ME, Close()))
     assert of(Watch, parley.run(20_000)) == []

@@ -55,7 +55,7 @@ class Processes:
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[Processes]:
+def trio(tmp_path: Path) -> Iterator[Processes]:
     processes = Processes(tmp_path)
     try:
         processes.start(*processes.addresses)
@@ -91,50 +91,50 @@ def is_ready(state: fencelock.ClusterState) -> bool:
 
 
 def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
-    three: Processes,
+    trio: Processes,
 ) -> None:
-    addresses = ",".join(three.addresses.values())
+    addresses = ",".join(trio.addresses.values())
     with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
         seen = Seen()
         client.on_cluster(seen)
         first = seen.until(is_ready)
         assert (first.reason, len(first.leaders)) == ("ready", 3)
         assert client.cluster == first
-        three.kill("n2", "n3")
+        trio.kill("n2", "n3")
         down = seen.until(lambda state: "1 of 3 members" in state.reason)
         assert (down.up, down.complete, down.ready) == (False, False, False)
-        three.start("n2", "n3")
+        trio.start("n2", "n3")
         again = seen.until(is_ready)
         assert again.epoch > first.epoch
-        three.kill("n1", "n2", "n3")
+        trio.kill("n1", "n2", "n3")
         lost = seen.until(lambda state: "no node says how it is" in state.reason)
         assert (lost.up, lost.ready, lost.epoch, lost.leaders) == (False, False, 0, ())
-        for address in three.addresses.values():
+        for address in trio.addresses.values():
             assert address in lost.reason
-        three.start("n1", "n2", "n3")
+        trio.start("n1", "n2", "n3")
         seen.until(is_ready)
         pairs = zip(seen.states, seen.states[1:], strict=False)
         assert all(earlier != later for earlier, later in pairs)
 
 
-def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(three: Processes) -> None:
-    address = three.addresses["n1"]
+def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(trio: Processes) -> None:
+    address = trio.addresses["n1"]
     with fencelock.connect(address, cluster=CLUSTER, timeout=PATIENCE_S, ttl=3) as client:
         seen = Seen()
         client.on_cluster(seen)
         seen.until(is_ready)
-        three.running["n1"].send_signal(signal.SIGSTOP)
+        trio.running["n1"].send_signal(signal.SIGSTOP)
         try:
             silent = seen.until(lambda state: not state.up)
             assert "no node says how it is" in silent.reason
             assert not client.cluster.ready
         finally:
-            three.running["n1"].send_signal(signal.SIGCONT)
+            trio.running["n1"].send_signal(signal.SIGCONT)
         seen.until(is_ready)
 
 
 def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
-    three: Processes,
+    trio: Processes,
 ) -> None:
     async def live() -> tuple[bool, int]:
         loop = asyncio.get_running_loop()
@@ -147,7 +147,7 @@ def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
                 told.set()
             raise RuntimeError(state.reason)
 
-        addresses = ",".join(three.addresses.values())
+        addresses = ",".join(trio.addresses.values())
         async with aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
             assert not client.cluster.up
             client.on_cluster(see)

@@ -14,7 +14,7 @@ from fencelock.cluster.bench.members import BenchFailedError
 from fencelock.cluster.bench.profile import Profile, profile_table, steps_table
 from fencelock.cluster.bench.steps import Step, steps_of
 from fencelock.cluster.bench.timeline import CLIENT, Log, Span, way_of
-from fencelock.cluster.host.marks import Mark, Marks, read_marks
+from fencelock.cluster.host.profile_marks import Mark, ProfileMarks, read_marks
 
 LONG_S = 180.0
 
@@ -159,7 +159,7 @@ def test_the_table_shows_every_step_and_the_sum(tmp_path: Path) -> None:
 
 
 def test_marks_are_read_as_they_were_written(tmp_path: Path) -> None:
-    marks = Marks()
+    marks = ProfileMarks()
     marks.marks += MASTER_MARKS
     marks.write(tmp_path / "n1.marks")
     assert read_marks(tmp_path / "n1.marks") == MASTER_MARKS

@@ -9,8 +9,7 @@ import pytest
 
 from fencelock.actors.lock.message import Acquire, Describe, Granted
 from fencelock.actors.message import Address
-from fencelock.transport import admission as admission_module
-from fencelock.transport.admission import Admission, Dropped
+from fencelock.transport import frame_validator as admission_module
 from fencelock.transport.bounds import (
     CLIENT_BYTES_MAX,
     CLIENT_ENVELOPES_MAX,
@@ -24,6 +23,7 @@ from fencelock.transport.frame import (
     Frame,
     encode_frame,
 )
+from fencelock.transport.frame_validator import Dropped, FrameValidator
 
 NOT_DECODED_S = 0.02
 """Far above the time of a check (0.1 ms), far below that of decoding 1 MiB of arrays (160 ms)."""
@@ -41,8 +41,8 @@ def arrays(size: int) -> bytes:
     return start + b"\x9a" + count.to_bytes(4, "big") + b"\x80" * count
 
 
-def node() -> Admission:
-    return Admission("n1", "test", gates=False, members=frozenset({"n2"}))
+def node() -> FrameValidator:
+    return FrameValidator("n1", "test", gates=False, members=frozenset({"n2"}))
 
 
 @pytest.mark.parametrize("size", [60_000, CLIENT_BYTES_MAX])

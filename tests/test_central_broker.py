@@ -11,9 +11,9 @@ from fencelock.actors.central.message import (
     EndSession,
     Free,
     FreeReply,
-    Glance,
     Grant,
     Idle,
+    LocalView,
     Peek,
     Peeked,
     Release,
@@ -222,7 +222,7 @@ def test_a_look_is_completed_by_the_watch(broker: Broker) -> None:
 
     holder = Contender(node="a", session="s", owner="o1", fence=7, since_ms=3)
     waiter = Contender(node="a", session="s", owner="o2", fence=None, since_ms=4)
-    glance = Glance(lock="l", query=3, holder=holder, waiters=(waiter,))
+    glance = LocalView(lock="l", query=3, holder=holder, waiters=(waiter,))
     assert effects == (Send(WATCH, glance),)
 
 
@@ -234,5 +234,5 @@ def test_a_look_shows_a_bounded_number_of_waiters() -> None:
     (send,) = broker.handle(PROXY, Look(lock="l", query=3), T0)
 
     assert isinstance(send, Send)
-    assert isinstance(send.message, Glance)
+    assert isinstance(send.message, LocalView)
     assert len(send.message.waiters) == WAITERS_SHOWN_MAX

@@ -8,13 +8,13 @@ from fencelock.actors.central.client import RETRANSMIT_MS, LockClient
 from fencelock.actors.central.message import (
     NUMBER_MAX,
     ClientRetransmit,
-    Crowded,
     Grant,
     Idle,
     Mode,
     Release,
     ReleaseAck,
     Request,
+    ServerFull,
     Settled,
 )
 from fencelock.actors.effect import Effect, Observe, Send, Wake
@@ -40,7 +40,7 @@ class Bench:
 
     def hears(self, sender: Address, event: Event) -> list[Effect | type[Wake]]:
         known: object = event
-        assert isinstance(known, Want | Give | Grant | ReleaseAck | Crowded | ClientRetransmit)
+        assert isinstance(known, Want | Give | Grant | ReleaseAck | ServerFull | ClientRetransmit)
         effects = self.client.handle(sender, known, T0)
         return [
             Wake if isinstance(effect, Wake) else effect
@@ -247,7 +247,7 @@ def test_a_crowded_server_refuses_all_who_wait(bench: Bench) -> None:
     bench.wants(1)
     bench.wants(2)
 
-    effects = bench.hears(SERVER, Crowded(lock="l", locks_max=10))
+    effects = bench.hears(SERVER, ServerFull(lock="l", locks_max=10))
 
     detail = "the server holds 10 locks, its limit"
     assert effects == [
@@ -261,7 +261,7 @@ def test_a_crowded_server_refuses_all_who_wait(bench: Bench) -> None:
 def test_a_late_refusal_does_not_touch_who_holds(held: Bench) -> None:
     held.wants(2)
 
-    assert held.hears(SERVER, Crowded(lock="l", locks_max=10)) == []
+    assert held.hears(SERVER, ServerFull(lock="l", locks_max=10)) == []
     assert list(held.client.tickets) == [1, 2]
 
 
@@ -274,11 +274,11 @@ def test_a_late_refusal_does_not_touch_who_holds(held: Bench) -> None:
         (BROKER, Grant(lock="l", client=ME, number=NUMBER_MAX + 1), "central.grant_not_newer"),
         (Address("b/x"), ReleaseAck(lock="l", sequence=1), "central.ack_malformed"),
         (SERVER, ReleaseAck(lock="m", sequence=1), "central.ack_malformed"),
-        (Address("b/x"), Crowded(lock="l", locks_max=1), "central.crowded_malformed"),
+        (Address("b/x"), ServerFull(lock="l", locks_max=1), "central.crowded_malformed"),
     ],
 )
 def test_what_no_honest_peer_says_changes_nothing(
-    bench: Bench, sender: Address, event: Grant | ReleaseAck | Crowded, mark: str
+    bench: Bench, sender: Address, event: Grant | ReleaseAck | ServerFull, mark: str
 ) -> None:
     bench.wants(1)
     before = dict(bench.client.state())

@@ -29,7 +29,13 @@ from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.simulation.explore import Exploration, Explorer, Violation
 from fencelock.cluster.simulation.machine import HOST, Picture
-from fencelock.cluster.simulation.patron import Patron, is_served, may, patient, should
+from fencelock.cluster.simulation.scripted_client import (
+    ScriptedClient,
+    is_served,
+    may,
+    patient,
+    should,
+)
 
 SERVER = Address("s/server")
 PROXIES = (Address("a/proxy"), Address("b/proxy"))
@@ -56,9 +62,9 @@ class Doorway(Role[Want | Give | Got | Full | Idle | Grant]):
                 return ()
 
 
-def patron(proxy: Address, at_once: int) -> Patron:
+def patron(proxy: Address, at_once: int) -> ScriptedClient:
     backend = Address(proxy.replace("proxy", "clients"))
-    return Patron(proxy, HOST, backend=backend, lock="l", wants=WANTS, at_once=at_once)
+    return ScriptedClient(proxy, HOST, backend=backend, lock="l", wants=WANTS, at_once=at_once)
 
 
 def bare(

@@ -4,7 +4,6 @@ import pytest
 
 from fencelock.actors.central.message import (
     NUMBER_MAX,
-    Crowded,
     Freed,
     Grant,
     Held,
@@ -15,6 +14,7 @@ from fencelock.actors.central.message import (
     Release,
     ReleaseAck,
     Request,
+    ServerFull,
 )
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
@@ -165,7 +165,7 @@ def test_a_full_table_crowds_out_and_reminds_the_holders_in_turn() -> None:
     first = server.handle(B, request(B, "three"), T0)
     second = server.handle(B, request(B, "three"), T0)
 
-    crowded = Send(B, Crowded(lock="three", locks_max=2))
+    crowded = Send(B, ServerFull(lock="three", locks_max=2))
     assert done(first) == [crowded, granted(A, 2, "two")]
     assert done(second) == [crowded, granted(A, 1, "one")]
     assert done(server.handle(A, request(A, "one"), T0)) == [granted(A, 1, "one")]

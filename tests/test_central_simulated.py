@@ -29,12 +29,13 @@ from fencelock.actors.lock.proxy import Proxy
 from fencelock.actors.lock.session_message import ConfirmHold
 from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.role import Role
-from fencelock.cluster.recipe import Cast, Recipe, Seat, Settings, central
-from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.plan import Plan
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.workload import Door, session_door
+from fencelock.cluster.topology import NodeContext, Recipe, Settings, central
 
 SEEDS = 100
 SEEDS_FOR_A_MUTANT = 600
@@ -55,7 +56,7 @@ def run(
 def with_role(mutant: type[Role[Any]]) -> Recipe:
     """Seat ``mutant`` where its own base class would sit."""
 
-    def recipe(seat: Seat) -> Cast:
+    def recipe(seat: NodeContext) -> RoleSet:
         cast = central(seat)
         roles = (replace(s, role=mutant) if issubclass(mutant, s.role) else s for s in cast.roles)
         return replace(cast, roles=tuple(roles))
@@ -175,7 +176,7 @@ class FreedByAnySession(LockServer):
         return super()._on_free(sender, replace(free, number=number), now)
 
 
-def holds_end_with_the_life_of_a_node(seat: Seat) -> Cast:
+def holds_end_with_the_life_of_a_node(seat: NodeContext) -> RoleSet:
     """Seat a proxy that knows of no holds but those of its own life."""
     cast = central(seat)
     forgetful = {"holds_by_session": False}
@@ -198,7 +199,7 @@ class DisownsAndGoesOnWaiting(ClientSession):
         return effects
 
 
-def careless_door(seat: Seat, gates: tuple[Address, ...]) -> Spawn:
+def careless_door(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
     return replace(session_door(seat, gates), role=DisownsAndGoesOnWaiting)
 
 
@@ -235,7 +236,7 @@ LATE = Plan(
     owners=2,
     locks=1,
     chaos_ms=6_000,
-    misfortune=Misfortune(
+    misfortune=Faults(
         late_per_mille=150, late_ms=2_500, crash_every_ms=250, down_ms=5, reordering=True
     ),
 )

@@ -9,11 +9,11 @@ import pytest
 from fencelock.actors.lock.message import Acquire
 from fencelock.actors.lock.session_message import Evict
 from fencelock.actors.message import NS_PER_MS, Address, address_of
-from fencelock.cluster.recipe import Settings, central
 from fencelock.cluster.simulation.judge import LockJudge, judge_progress
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import Client, Contender, Finish, Mood, session_door
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import Settings, central
 
 SERVER_NODE = "n1"
 MEMBERS = ("n1", "n2", "n3")

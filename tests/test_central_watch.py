@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fencelock.actors.central.message import (
-    Glance,
+    LocalView,
     Peek,
     Peeked,
     PeekRetry,
@@ -51,7 +51,7 @@ def watch() -> ServerWatch:
     return watch
 
 
-GLANCE = Glance(lock="l", query=3, holder=None, waiters=())
+GLANCE = LocalView(lock="l", query=3, holder=None, waiters=())
 HOLDER = Contender(node="b", session="t", owner="x", fence=7, since_ms=3)
 
 
@@ -151,7 +151,7 @@ def test_what_no_honest_server_says_is_counted_and_dropped(
 
 def test_too_many_looks_are_answered_without_the_server(watch: ServerWatch) -> None:
     for query in range(10, 10 + LOOKS_MAX):
-        watch.handle(ME, Glance(lock="l", query=query, holder=None, waiters=()), T0)
+        watch.handle(ME, LocalView(lock="l", query=query, holder=None, waiters=()), T0)
 
     why = f"{LOOKS_MAX} questions wait for the lock server, the limit"
     assert done(watch.handle(ME, GLANCE, T0)) == [answered(None, unknown=why)]

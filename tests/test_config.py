@@ -15,7 +15,7 @@ from fencelock.cluster.config import (
 )
 from fencelock.cluster.config_file import LOG_LEVELS, NODES_MAX
 from fencelock.cluster.guarantee import PROMISES
-from fencelock.cluster.recipe import Settings
+from fencelock.cluster.topology import Settings
 
 HERE = Path("/somewhere")
 

@@ -21,9 +21,9 @@ from fencelock.actors.lock.message import Describe
 from fencelock.actors.message import Address
 from fencelock.transport import connections
 from fencelock.transport.bounds import CLIENT_BYTES_MAX
-from fencelock.transport.bridge import Arrival, Bridge
 from fencelock.transport.descriptors import Reserve, connections_max
 from fencelock.transport.frame import Envelope, Frame, encode_frame
+from fencelock.transport.hub import Arrival, SocketHub
 
 PATIENCE_S = 60.0
 
@@ -34,7 +34,7 @@ class Node:
     def __init__(self, most: int = 1000) -> None:
         self.counters: Counter[str] = Counter()
         self.arrivals: list[Arrival] = []
-        self.bridge = Bridge(
+        self.hub = SocketHub(
             node="n1",
             boot=1,
             cluster="test",
@@ -43,15 +43,15 @@ class Node:
             connections_max=most,
             count=lambda name, times: self.counters.update({name: times}),
         )
-        host, port = self.bridge.endpoint.removeprefix("tcp://").split(":")
+        host, port = self.hub.endpoint.removeprefix("tcp://").split(":")
         self.where = (host, int(port))
         self.strangers: list[tcp.socket] = []
         self.dealers: list[zmq.Socket[bytes]] = []
 
     def turn(self) -> None:
-        self.bridge.poll(10)
-        self.bridge.events()
-        self.arrivals += self.bridge.receive(100)
+        self.hub.poll(10)
+        self.hub.events()
+        self.arrivals += self.hub.receive(100)
 
     def until(self, done: Callable[[], bool]) -> None:
         ends = time.monotonic() + PATIENCE_S
@@ -73,7 +73,7 @@ def make() -> Iterator[Callable[..., Node]]:
 
     yield made
     for node in nodes:
-        node.bridge.close()
+        node.hub.close()
         for one in node.strangers:
             one.close()
         for dealer_socket in node.dealers:
@@ -94,7 +94,7 @@ def dealer(
     socket.setsockopt(zmq.ROUTING_ID, f"{name}#1".encode())
     socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeats)
     socket.setsockopt(zmq.RECONNECT_IVL, -1)  # What the node ends stays ended.
-    socket.connect(node.bridge.endpoint)
+    socket.connect(node.hub.endpoint)
     node.dealers.append(socket)
     return socket
 
@@ -203,23 +203,23 @@ def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(
     for _ in range(50):
         greedy.send(describe("greedy", 40))
     modest.send(describe("modest"))
-    bridge = node.bridge
+    hub = node.hub
     ends = time.monotonic() + PATIENCE_S
-    while "modest" not in _waiting(bridge):
+    while "modest" not in _waiting(hub):
         assert time.monotonic() < ends
-        bridge.poll(10)
-        bridge.events()
-        bridge.receive_members(1000)
+        hub.poll(10)
+        hub.events()
+        hub.receive_members(1000)
     order: list[str] = []
     while "modest" not in order:
-        arrivals, used = bridge.receive_clients(8, 10**9)
+        arrivals, used = hub.receive_clients(8, 10**9)
         assert 0 < used <= 8
         order += [arrival.link for arrival in arrivals]
     assert order.index("modest") <= 2
 
 
-def _waiting(bridge: Bridge) -> list[str]:
-    listener = bridge._listener  # pyright: ignore[reportPrivateUsage]
+def _waiting(hub: SocketHub) -> list[str]:
+    listener = hub._listener  # pyright: ignore[reportPrivateUsage]
     assert listener is not None
     return list(listener._guests.frames)  # pyright: ignore[reportPrivateUsage]
 

@@ -43,20 +43,29 @@ UNORDERED = {"sorted", "set", "frozenset", "any", "all"}
 
 EXCEPTIONS = {
     ("actors/bakery/voting.py", "lower"): "the name of a counter, from the name of a class",
-    ("actors/bakery/office.py", "lower"): "the name of a counter, from the name of a class",
+    ("actors/bakery/epoch_state.py", "lower"): "the name of a counter, from the name of a class",
     (
-        "actors/bakery/errand.py",
+        "actors/bakery/in_flight.py",
         "lower",
     ): "the name of a counter, from the name of an enum's member",
     ("actors/central/broker.py", "lower"): "the name of a counter, from the name of a class",
     ("actors/lamport/process.py", "lower"): "the name of a counter, from the name of a class",
-    ("actors/paxos/proxy_answering.py", "lower"): "the name of a counter, from an enum's member",
-    ("actors/client/gate.py", "/"): "seconds in a text for people; a client decides for itself",
-    ("actors/client/loss.py", "/"): "seconds in a text for people; a client decides for itself",
-    ("actors/client/wording.py", "/"): "seconds in a text for people; a client decides for itself",
-    ("actors/client/pacing.py", "/"): "the jitter of a client's own timers",
-    ("actors/client/pacing.py", "float"): "the jitter of a client's own timers",
-    ("actors/making.py", "exec"): "constructors made of field names when a module is imported",
+    ("actors/paxos/proxy_replies.py", "lower"): "the name of a counter, from an enum's member",
+    ("actors/client/endpoint.py", "/"): "seconds in a text for people; a client decides for itself",
+    (
+        "actors/client/session_loss.py",
+        "/",
+    ): "seconds in a text for people; a client decides for itself",
+    (
+        "actors/client/rejection.py",
+        "/",
+    ): "seconds in a text for people; a client decides for itself",
+    ("actors/client/backoff.py", "/"): "the jitter of a client's own timers",
+    ("actors/client/backoff.py", "float"): "the jitter of a client's own timers",
+    (
+        "actors/fast_construction.py",
+        "exec",
+    ): "constructors made of field names when a module is imported",
     ("actors/role.py", "vars"): "the state of a role for a log line, and its declared events",
 }
 """Uses that decide nothing that is replicated, each with the reason."""

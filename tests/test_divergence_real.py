@@ -23,7 +23,7 @@ from fencelock.actors.lock.outcome import Outcome
 from fencelock.actors.lock.table import LockTable
 from fencelock.actors.message import node_of
 from fencelock.actors.paxos.replica import Replica
-from fencelock.cluster import log, recipe
+from fencelock.cluster import log, topology
 from fencelock.cluster.cli.status import nodes_table
 from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.lock_machine import LockMachine
@@ -57,7 +57,7 @@ class WrongMachine(LockMachine):
 @contextmanager
 def planted(monkeypatch: pytest.MonkeyPatch, *, bug: bool) -> Generator[None]:
     """Let nodes compare every 20 slots, and give `WRONG` the bug."""
-    sound = recipe.paxos
+    sound = topology.paxos
 
     def change(spawn: Spawn) -> Spawn:
         if spawn.role is not Replica:
@@ -68,7 +68,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, *, bug: bool) -> Generator[None]:
 
     seated = planting.planted(sound, change)
     with monkeypatch.context() as patch:
-        patch.setitem(recipe.RECIPES, "paxos", seated)
+        patch.setitem(topology.RECIPES, "paxos", seated)
         yield
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from fencelock.actors.lock.message import Acquire, Granted
 from fencelock.actors.message import Address
-from fencelock.transport.admission import Admission, Dropped, link_of
 from fencelock.transport.clients import Clients
 from fencelock.transport.frame import (
     ENVELOPES_MAX,
@@ -25,6 +24,7 @@ from fencelock.transport.frame import (
     decode_frame,
     encode_frame,
 )
+from fencelock.transport.frame_validator import Dropped, FrameValidator, link_of
 
 ACQUIRE = Acquire(lock="orders/42", session="s-1", owner="o", request=1, wait_ms=5000)
 ENVELOPE = Envelope(Address("n1/proxy"), Address("s-1/session"), ACQUIRE)
@@ -216,18 +216,18 @@ def test_an_identity_names_its_link() -> None:
 
 
 def test_a_node_admits_what_is_addressed_to_it_and_completes_the_star() -> None:
-    admission = Admission("n1", "test", gates=False)
+    admission = FrameValidator("n1", "test", gates=False)
     assert admission.admit("s-1", encode_frame(FRAME)) == FRAME
     star = FRAME._replace(envelopes=(ENVELOPE._replace(to=Address("*/proxy")),))
     assert admission.admit("s-1", encode_frame(star)) == FRAME
     assert admission.admit("s", encode_frame(FRAME)) == Dropped("wire.spoofed_sender")
-    assert Admission("n", "test", gates=False).admit("s-1", encode_frame(FRAME)) == Dropped(
+    assert FrameValidator("n", "test", gates=False).admit("s-1", encode_frame(FRAME)) == Dropped(
         "wire.misdirected"
     )
 
 
 def test_nobody_passes_for_a_role_of_the_node_itself() -> None:
-    admission = Admission("s-1", "test", gates=False)
+    admission = FrameValidator("s-1", "test", gates=False)
     ours = FRAME._replace(envelopes=(ENVELOPE._replace(to=Address("s-1/proxy")),))
     assert admission.admit("s-1", encode_frame(ours)) == Dropped("wire.spoofed_sender")
 

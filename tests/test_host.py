@@ -27,9 +27,9 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.host.stage import INBOX_MAX
-from fencelock.cluster.recipe import Cast
-from fencelock.transport.bridge import Bridge
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.host.scheduler import INBOX_MAX
+from fencelock.transport.hub import SocketHub
 
 LONG_S = 20.0
 ROLE = address_of("n1", "role")
@@ -111,9 +111,9 @@ class Clerk(Role[Acquire | Release | Later | Grow | Break | Block | Abandon | Re
                 return [Send(sender, Granted(lock=acquire.lock, fence=1))]
 
 
-def alone() -> Bridge:
+def alone() -> SocketHub:
     """Return sockets that reach nobody."""
-    return Bridge(
+    return SocketHub(
         node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
     )
 
@@ -125,7 +125,7 @@ def start() -> Iterator[Start]:
     def begin() -> Dispatcher:
         dispatcher = Dispatcher("n1", alone())
         running.append(dispatcher)
-        dispatcher.start(Cast((Spawn(ROLE, Clerk),)))
+        dispatcher.start(RoleSet((Spawn(ROLE, Clerk),)))
         return dispatcher
 
     yield begin
@@ -197,10 +197,10 @@ def test_a_role_can_be_started_and_stopped_as_pykka_users_do(start: Start) -> No
 
 
 def test_a_role_that_was_never_started_refuses() -> None:
-    role = Clerk(ROLE, Dispatcher("n1", bridge := alone()))
+    role = Clerk(ROLE, Dispatcher("n1", hub := alone()))
     with pytest.raises(pykka.ActorDeadError):
         role.actor_ref.tell(Acquire(lock="a"))
-    bridge.close()
+    hub.close()
 
 
 def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start: Start) -> None:
@@ -255,7 +255,7 @@ def test_stopping_leaves_no_thread_no_file_and_no_hanging_future() -> None:
     process = psutil.Process()
     files, threads = process.num_fds(), threading.active_count()
     dispatcher = Dispatcher("n1", alone())
-    dispatcher.start(Cast((Spawn(ROLE, Clerk),)))
+    dispatcher.start(RoleSet((Spawn(ROLE, Clerk),)))
     ref = dispatcher.ref(ROLE)
     waiting = ref.ask(Acquire(lock="never"), block=False)
     assert dispatcher.stop(LONG_S)

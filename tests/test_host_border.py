@@ -13,8 +13,8 @@ from fencelock.actors.lock.message import Abandon, Acquire, Granted
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.recipe import Cast
-from fencelock.transport.bridge import Bridge
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.transport.hub import SocketHub
 
 LONG_S = 20.0
 ROLE = address_of("n1", "role")
@@ -43,11 +43,11 @@ class Broken(Granter):
 
 @pytest.fixture
 def dispatcher() -> Iterator[Dispatcher]:
-    bridge = Bridge(
+    hub = SocketHub(
         node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
     )
-    dispatcher = Dispatcher("n1", bridge)
-    dispatcher.start(Cast((Spawn(ROLE, Granter),)))
+    dispatcher = Dispatcher("n1", hub)
+    dispatcher.start(RoleSet((Spawn(ROLE, Granter),)))
     yield dispatcher
     assert dispatcher.stop(LONG_S)
 

@@ -15,10 +15,10 @@ from fencelock.actors.lock.message import Acquire, Granted
 from fencelock.actors.message import Address, Instant, Local, address_of, local
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.recipe import Cast
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.storage.error import JournalFailedError
 from fencelock.cluster.storage.journal import Journal
-from fencelock.transport.bridge import Bridge
+from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import decode
 
 LONG_S = 20.0
@@ -58,12 +58,12 @@ def start() -> Iterator[Start]:
     running: list[Dispatcher] = []
 
     def begin(journal: Journal) -> Dispatcher:
-        bridge = Bridge(
+        hub = SocketHub(
             node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
         )
-        dispatcher = Dispatcher("n1", bridge, journal=journal)
+        dispatcher = Dispatcher("n1", hub, journal=journal)
         running.append(dispatcher)
-        dispatcher.start(Cast((Spawn(ROLE, Clerk),)))
+        dispatcher.start(RoleSet((Spawn(ROLE, Clerk),)))
         return dispatcher
 
     yield begin
@@ -144,11 +144,11 @@ def test_a_disk_that_fails_stops_the_node_before_it_speaks_of_what_it_could_not_
         def sync(self) -> None:
             raise JournalFailedError("no space left on device")
 
-    bridge = Bridge(
+    hub = SocketHub(
         node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
     )
-    dispatcher = Dispatcher("n1", bridge, journal=Broken.open(tmp_path))
-    dispatcher.start(Cast((Spawn(ROLE, Clerk),)))
+    dispatcher = Dispatcher("n1", hub, journal=Broken.open(tmp_path))
+    dispatcher.start(RoleSet((Spawn(ROLE, Clerk),)))
     asked = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), block=False)
     assert dispatcher.stopped.wait(LONG_S)
     assert isinstance(dispatcher.failure, JournalFailedError)

@@ -15,8 +15,8 @@ from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.role import Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.recipe import Cast
-from fencelock.transport.bridge import Bridge
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.transport.hub import SocketHub
 
 LONG_S = 30.0
 ROLE = address_of("n1", "clerk")
@@ -35,10 +35,10 @@ class Clerk(Role[Acquire]):
 
 
 def dispatcher() -> Dispatcher:
-    bridge = Bridge(
+    hub = SocketHub(
         node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
     )
-    return Dispatcher("n1", bridge)
+    return Dispatcher("n1", hub)
 
 
 def test_a_listener_hears_what_roles_send_it_before_what_they_send_after() -> None:
@@ -48,7 +48,7 @@ def test_a_listener_hears_what_roles_send_it_before_what_they_send_after() -> No
     address = host.listen(
         "watcher", lambda event: heard.append((event, threading.current_thread().name))
     )
-    host.start(Cast((Spawn(ROLE, Clerk),)))
+    host.start(RoleSet((Spawn(ROLE, Clerk),)))
     assert address == WATCHER
     host.ref(ROLE).submit(Acquire(lock="a"), Reply(lambda _, __, ___: told.put(len(heard))))
     assert told.get(timeout=LONG_S) == 1
@@ -62,7 +62,7 @@ def test_a_listener_that_raises_stops_the_node_as_a_role_does() -> None:
 
     host = dispatcher()
     host.listen("watcher", stumble)
-    host.start(Cast((Spawn(ROLE, Clerk),)))
+    host.start(RoleSet((Spawn(ROLE, Clerk),)))
     host.ref(ROLE).tell(Acquire(lock="a"))
     assert host.stopped.wait(LONG_S)
     assert isinstance(host.failure, IndexError)
@@ -81,7 +81,7 @@ def test_an_answer_is_told_first_to_its_maker_then_to_who_called_back_then_to_wh
 
 def test_an_error_is_told_likewise() -> None:
     host = dispatcher()
-    host.start(Cast((Spawn(ROLE, Clerk),)))
+    host.start(RoleSet((Spawn(ROLE, Clerk),)))
     told: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
     host.ref(ROLE).submit(
         Acquire(lock="no"), Reply(lambda _, value, error: told.put((value, error)))
@@ -117,7 +117,7 @@ def test_a_host_that_stopped_says_so_to_who_cannot_block() -> None:
     host = dispatcher()
     ended: queue.SimpleQueue[bool] = queue.SimpleQueue()
     host.ended.add_done_callback(lambda: ended.put(host.stopped.is_set()))
-    host.start(Cast((Spawn(ROLE, Clerk),)))
+    host.start(RoleSet((Spawn(ROLE, Clerk),)))
     host.stop(0)
     assert ended.get(timeout=LONG_S)
     with pytest.raises(pykka.ActorDeadError):

@@ -16,13 +16,13 @@ from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.lock.message import Acquire, Granted, Release, Released
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.role import Role
-from fencelock.cluster.host.arrivals import Arrivals
-from fencelock.cluster.host.asks import Asks
+from fencelock.cluster.host.cross_thread_queue import CrossThreadQueue
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.pending_asks import PendingAsks
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.recipe import Cast
-from fencelock.transport.bridge import Arrival
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.frame import Frame
+from fencelock.transport.hub import Arrival
 
 LONG_S = 30.0
 ROLE = address_of("n1", "crowd")
@@ -108,11 +108,13 @@ class Interrupted(Reply):
 
 def crowd(order: list[str]) -> Dispatcher:
     host = Dispatcher("n1", Wire(order))
-    host.start(Cast((Spawn(ROLE, Crowd),)))
+    host.start(RoleSet((Spawn(ROLE, Crowd),)))
     return host
 
 
-def opened(asks: Asks, number: int, kind: type[Reply] = Reply) -> list[tuple[Address, Reply]]:
+def opened(
+    asks: PendingAsks, number: int, kind: type[Reply] = Reply
+) -> list[tuple[Address, Reply]]:
     replies = [kind() for _ in range(number)]
     return [(asks.open(reply, ROLE), reply) for reply in replies]
 
@@ -153,7 +155,7 @@ def test_all_threads_that_are_answered_in_one_turn_go_on(threads: int) -> None:
 
 
 def test_a_thread_that_is_woken_wakes_the_next_before_it_goes_on() -> None:
-    asks = Asks("n1")
+    asks = PendingAsks("n1")
     (first, one), (second, two) = opened(asks, 2)
     may_end = threading.Event()
 
@@ -176,7 +178,7 @@ def test_a_thread_that_is_woken_wakes_the_next_before_it_goes_on() -> None:
 
 
 def test_answers_nobody_waits_for_hold_nobody_up() -> None:
-    asks = Asks("n1")
+    asks = PendingAsks("n1")
     ended: list[bool] = []
     asks.all_awake = lambda: ended.append(asks.waking)
     waiting = opened(asks, 4)
@@ -206,7 +208,7 @@ def test_if_a_link_of_the_chain_breaks_the_dispatcher_goes_on_with_it_soon() -> 
 
 
 def test_whoever_was_to_be_woken_when_a_signal_came_is_woken_by_the_dispatcher() -> None:
-    asks = Asks("n1")
+    asks = PendingAsks("n1")
     asked = [*opened(asks, 1, Interrupted), *opened(asks, 2)]
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(reply.get, timeout=LONG_S) for _, reply in asked]
@@ -237,7 +239,7 @@ def test_to_wake_those_who_are_awake_does_no_harm() -> None:
 
 
 def test_those_who_were_answered_are_woken_when_the_node_stops() -> None:
-    asks = Asks("n1")
+    asks = PendingAsks("n1")
     waiting = [*opened(asks, 2, Careless), *opened(asks, 1)]
     called: list[int] = []
     for number, (address, reply) in enumerate(waiting):
@@ -248,9 +250,9 @@ def test_those_who_were_answered_are_woken_when_the_node_stops() -> None:
 
 
 def test_the_dispatcher_is_not_woken_for_a_question_until_all_are_awake() -> None:
-    asks = Asks("n1")
+    asks = PendingAsks("n1")
     rings: list[int] = []
-    arrivals = Arrivals(asks, lambda: rings.append(len(arrivals.queue)))
+    arrivals = CrossThreadQueue(asks, lambda: rings.append(len(arrivals.queue)))
     arrivals.put(lambda: None)
     assert rings == []  # It is awake, and will look.
     arrivals.asleep = True

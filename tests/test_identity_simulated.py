@@ -12,8 +12,8 @@ from fencelock.actors.bootstrap import Bootstrap
 from fencelock.actors.bootstrap_message import Join
 from fencelock.actors.effect import Effect, Effects, Spawn
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.cluster.simulation.logbook import LogJudge, logbook
-from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.faults import Faults
+from fencelock.cluster.simulation.log_workload import LogJudge, logbook
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
 from fencelock.cluster.simulation.paxos_run import Subject, run_log_seed
@@ -108,7 +108,7 @@ def found(seed: int, change: Change) -> Counter[str]:
     Only that nothing is decided twice is judged, not that anybody is served.
     """
     random = Random(f"{seed}/founding")
-    world = World(seed, Misfortune(loss_per_mille=100, reordering=True))
+    world = World(seed, Faults(loss_per_mille=100, reordering=True))
     for name in NAMES:
         world.add(name, planted(logbook(every_ms=20), change), member=True)
     world.judges.append(LogJudge(drift_ppm=1_000))

@@ -13,12 +13,13 @@ from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
 from fencelock.actors.message import Address, Instant, Message, address_of
 from fencelock.cluster.config import Config
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
-from fencelock.cluster.recipe import Cast, Settings
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.cluster.storage.journal import Journal
-from fencelock.transport.bridge import Bridge
+from fencelock.cluster.topology import Settings
+from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import decode
 
 LONG_S = 60.0
@@ -97,11 +98,11 @@ def size(folder: Path) -> int:
 
 
 def test_200_000_grants_leave_a_folder_below_a_bound_and_a_restart_goes_on(tmp_path: Path) -> None:
-    bridge = Bridge(
+    hub = SocketHub(
         node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
     )
-    dispatcher = Dispatcher("n1", bridge, journal=opened(tmp_path))
-    dispatcher.start(Cast((Spawn(SERVER, LockServer, {"journal": True}),)))
+    dispatcher = Dispatcher("n1", hub, journal=opened(tmp_path))
+    dispatcher.start(RoleSet((Spawn(SERVER, LockServer, {"journal": True}),)))
     server = dispatcher.ref(SERVER)
     most = 0
     for number in range(1, GRANTS + 1):

@@ -22,15 +22,15 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.recipe import Cast
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.storage.error import JournalFailedError
 from fencelock.cluster.storage.journal import Journal
-from fencelock.transport.bridge import Bridge
+from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import decode
 
 LONG_S = 60.0
 FIRST, SECOND = address_of("n1", "first"), address_of("n1", "second")
-Start = Callable[[Journal, Cast], Dispatcher]
+Start = Callable[[Journal, RoleSet], Dispatcher]
 
 
 @local
@@ -71,11 +71,11 @@ class Clerk(Role[Acquire | Block]):
 def start() -> Iterator[Start]:
     running: list[Dispatcher] = []
 
-    def begin(journal: Journal, cast: Cast) -> Dispatcher:
-        bridge = Bridge(
+    def begin(journal: Journal, cast: RoleSet) -> Dispatcher:
+        hub = SocketHub(
             node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
         )
-        running.append(Dispatcher("n1", bridge, journal=journal))
+        running.append(Dispatcher("n1", hub, journal=journal))
         running[-1].start(cast)
         return running[-1]
 
@@ -84,7 +84,7 @@ def start() -> Iterator[Start]:
         assert dispatcher.stop(LONG_S)
 
 
-CLERKS = Cast((Spawn(FIRST, Clerk), Spawn(SECOND, Clerk)))
+CLERKS = RoleSet((Spawn(FIRST, Clerk), Spawn(SECOND, Clerk)))
 
 
 def kept(folder: Path) -> dict[str, tuple[Message, ...]]:
@@ -191,7 +191,7 @@ class Parent(Clerk):
 def test_what_a_role_persists_that_was_spawned_by_what_was_held_is_written_at_once(
     start: Start, tmp_path: Path
 ) -> None:
-    dispatcher = start(Journal.open(tmp_path), Cast((Spawn(FIRST, Parent),)))
+    dispatcher = start(Journal.open(tmp_path), RoleSet((Spawn(FIRST, Parent),)))
     say(dispatcher, FIRST, "persist")
     assert dispatcher.stop(LONG_S)
     assert kept(tmp_path) == {"first": (record(1), record(2)), "second": (record(9),)}

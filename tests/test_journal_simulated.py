@@ -17,13 +17,14 @@ from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, 
 from fencelock.actors.lock.message import Alive, KeepAlive
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
 from fencelock.actors.role import Host, Role
-from fencelock.cluster.recipe import Cast, Seat, Settings, central
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.disk import Disk
-from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import NodeContext, Settings, central
 
 READER = Address("n2/reader")
 
@@ -80,23 +81,23 @@ class Reader(Role[KeepAlive]):
         return ()
 
 
-def ledgers(seat: Seat) -> Cast:
+def ledgers(seat: NodeContext) -> RoleSet:
     clock = Spawn(address_of(seat.node, "clock"), Clock)
     roles = [
         Spawn(address_of(seat.node, name), Ledger, {"records": seat.records_of(name)})
         for name in ("first", "second")
     ]
-    return Cast((clock, *roles))
+    return RoleSet((clock, *roles))
 
 
-def readers(seat: Seat) -> Cast:
-    return Cast((Spawn(address_of(seat.node, "clock"), Clock), Spawn(READER, Reader)))
+def readers(seat: NodeContext) -> RoleSet:
+    return RoleSet((Spawn(address_of(seat.node, "clock"), Clock), Spawn(READER, Reader)))
 
 
 def test_a_crash_leaves_what_a_checkpoint_replaces_or_the_checkpoint() -> None:
     lost = 0
     for seed in range(20):
-        misfortune = Misfortune(
+        misfortune = Faults(
             crash_in_sync_per_mille=50,
             crash_every_ms=500,
             tail_lost=True,
@@ -140,7 +141,7 @@ JOURNAL = Settings(central_journal=True)
 
 
 def run(seed: int, server: type[LockServer] = LockServer) -> Report:
-    def recipe(seat: Seat) -> Cast:
+    def recipe(seat: NodeContext) -> RoleSet:
         cast = central(seat)
         roles = (replace(s, role=server) if s.role is LockServer else s for s in cast.roles)
         return replace(cast, roles=tuple(roles))

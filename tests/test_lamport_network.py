@@ -9,7 +9,6 @@ import pytest
 
 from fencelock.actors.clock import Carry
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.lamport.courier import Courier
 from fencelock.actors.lamport.message import (
     Acknowledge,
     Confirm,
@@ -21,6 +20,7 @@ from fencelock.actors.lamport.message import (
     PeerJoined,
 )
 from fencelock.actors.lamport.peer import Peer
+from fencelock.actors.lamport.reliable_channel import ReliableChannel
 from fencelock.actors.message import Address, Event, Instant, Message, Timer, address_of, node_of
 
 NODES = ("a", "b", "c")
@@ -45,14 +45,14 @@ class NoHost:
 class Net:
     """Three couriers, a random network between them, and what each stream should deliver."""
 
-    def __init__(self, seed: int, kind: type[Courier] = Courier) -> None:
+    def __init__(self, seed: int, kind: type[ReliableChannel] = ReliableChannel) -> None:
         self.kind = kind
         self.random = Random(seed)
         self.trouble = True
         self.time = 0
         self.pushed = 0
         self.agenda: list[tuple[int, int, Life, Address, Event]] = []
-        self.couriers: dict[str, Courier] = {}
+        self.couriers: dict[str, ReliableChannel] = {}
         self.met: dict[Life, dict[str, int]] = {}
         """Which life each life believes each other node to be in."""
         self.carried: dict[tuple[Life, Life], list[int]] = {}
@@ -136,7 +136,7 @@ class Net:
             self.check()
 
 
-def end_well(seed: int, kind: type[Courier] = Courier) -> None:
+def end_well(seed: int, kind: type[ReliableChannel] = ReliableChannel) -> None:
     net = Net(seed, kind)
     net.run(1_200)
     net.trouble = False
@@ -173,10 +173,10 @@ def test_the_harness_meets_restarts_and_unfinished_streams() -> None:
 def test_a_frame_of_a_courier_is_one_of_four() -> None:
     kinds = {Parcel, Confirm, Hello, Introduce}
 
-    assert {kind for kind in Courier.accepts if issubclass(kind, Message)} == kinds
+    assert {kind for kind in ReliableChannel.accepts if issubclass(kind, Message)} == kinds
 
 
-class BelievesAnyIntroduction(Courier):
+class BelievesAnyIntroduction(ReliableChannel):
     """Forgets that an introduction may be late and from a former life."""
 
     def _on_introduce(self, peer: Peer, introduce: Introduce) -> Effects:
@@ -184,14 +184,14 @@ class BelievesAnyIntroduction(Courier):
         return super()._on_introduce(peer, introduce)
 
 
-class ForgetsLives(Courier):
+class ForgetsLives(ReliableChannel):
     """Takes every parcel as one of the life it knows, for the life it is."""
 
     def _meets(self, peer: Peer, event: Parcel | Confirm) -> bool:
         return peer.boot is not None
 
 
-class KeepsStreams(Courier):
+class KeepsStreams(ReliableChannel):
     """Goes on counting where the former life of a peer left off."""
 
     def _on_introduce(self, peer: Peer, introduce: Introduce) -> Effects:
@@ -202,7 +202,7 @@ class KeepsStreams(Courier):
 
 
 @pytest.mark.parametrize("mutant", [BelievesAnyIntroduction, ForgetsLives, KeepsStreams])
-def test_a_planted_bug_is_caught(mutant: type[Courier]) -> None:
+def test_a_planted_bug_is_caught(mutant: type[ReliableChannel]) -> None:
     caught = False
     for seed in range(40):
         try:

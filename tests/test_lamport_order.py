@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencelock.actors.clock import STAMP_MAX
-from fencelock.actors.lamport.joining import Joining
 from fencelock.actors.lamport.order import (
     NODES_MAX,
     SLACK,
@@ -20,6 +19,7 @@ from fencelock.actors.lamport.order import (
     pack_fence,
     unpack_fence,
 )
+from fencelock.actors.lamport.rejoin import Rejoin
 
 stamps = st.integers(1, STAMP_MAX)
 ranks = st.integers(0, NODES_MAX - 1)
@@ -184,7 +184,7 @@ def test_lost_evidence_lets_all_be_told_again() -> None:
 
 
 def test_ready_is_who_was_welcomed_by_all_in_a_round_begun_after_meeting_all() -> None:
-    joining = Joining(["b", "c"])
+    joining = Rejoin(["b", "c"])
     assert joining.missing() == ("b", "c")
     assert joining.meet("b", 1) == ("b",)
     joining.welcome("b", joining.round)
@@ -200,7 +200,7 @@ def test_ready_is_who_was_welcomed_by_all_in_a_round_begun_after_meeting_all() -
 
 
 def test_a_new_life_of_another_begins_a_new_round() -> None:
-    joining = Joining(["b", "c"])
+    joining = Rejoin(["b", "c"])
     joining.meet("b", 1)
     joining.meet("c", 1)
     early = joining.round
@@ -213,7 +213,7 @@ def test_a_new_life_of_another_begins_a_new_round() -> None:
 
 
 def test_who_is_ready_stays_ready_and_greets_nobody() -> None:
-    joining = Joining(["b"])
+    joining = Rejoin(["b"])
     joining.meet("b", 1)
     joining.welcome("b", joining.round)
 
@@ -222,5 +222,5 @@ def test_who_is_ready_stays_ready_and_greets_nobody() -> None:
 
 
 def test_who_does_not_know_the_others_is_not_ready_and_who_has_none_is() -> None:
-    assert not Joining(None).ready
-    assert Joining([]).ready
+    assert not Rejoin(None).ready
+    assert Rejoin([]).ready

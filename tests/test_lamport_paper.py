@@ -41,7 +41,7 @@ class Members:
         self.sent: list[tuple[str, str, Stamped]] = []
         self.entered: list[tuple[str, int]] = []  # Who, in this order, and under which fence.
         self.clocks = {
-            node: Clock(address_of(node, "clock"), NO_HOST, courier=address_of(node, "courier"))
+            node: Clock(address_of(node, "clock"), NO_HOST, channel=address_of(node, "courier"))
             for node in nodes
         }
         self.processes = {node: self.process(node) for node in nodes}
@@ -115,117 +115,117 @@ class Members:
 
 
 @pytest.fixture
-def three() -> Members:
+def trio() -> Members:
     return Members("n1", "n2", "n3")
 
 
-def test_a_request_goes_to_every_process(three: Members) -> None:
+def test_a_request_goes_to_every_process(trio: Members) -> None:
     """Rule 1: "To request the lock, send a lock request message to each processor."."""
-    three.want("n1")
+    trio.want("n1")
 
-    assert three.went() == [("n1", "n2", Request), ("n1", "n3", Request)]
-    assert len({message for _, _, message in three.sent}) == 1  # One stamp for all.
-    assert three.queue("n1") == ["n1"]
+    assert trio.went() == [("n1", "n2", Request), ("n1", "n3", Request)]
+    assert len({message for _, _, message in trio.sent}) == 1  # One stamp for all.
+    assert trio.queue("n1") == ["n1"]
 
 
-def test_a_request_is_queued_and_acknowledged(three: Members) -> None:
+def test_a_request_is_queued_and_acknowledged(trio: Members) -> None:
     """Rule 2: "Upon receiving a lock request, add it to your queue, and send an acknowledgment"."""
-    three.want("n1")
-    three.deliver("n1", "n2")
+    trio.want("n1")
+    trio.deliver("n1", "n2")
 
-    assert three.queue("n2") == ["n1"]
-    assert three.went()[-1] == ("n2", "n1", Acknowledge)
-    message = three.sent[-1][2]
+    assert trio.queue("n2") == ["n1"]
+    assert trio.went()[-1] == ("n2", "n1", Acknowledge)
+    message = trio.sent[-1][2]
     assert isinstance(message, Acknowledge)
-    assert Turn(message.stamp, "n2") > three.turn("n1")
+    assert Turn(message.stamp, "n2") > trio.turn("n1")
 
 
-def test_one_acknowledgement_is_not_enough(three: Members) -> None:
+def test_one_acknowledgement_is_not_enough(trio: Members) -> None:
     """Rule 4: "You are granted the lock if your lock request precedes any others in your
     queue [...] and if you've received a message from each other process sent after your
     request."
     """
-    three.want("n1")
-    three.deliver("n1", "n2")
-    three.deliver("n2", "n1")
-    assert three.entered == []
+    trio.want("n1")
+    trio.deliver("n1", "n2")
+    trio.deliver("n2", "n1")
+    assert trio.entered == []
 
-    three.deliver("n1", "n3")
-    three.deliver("n3", "n1")
-    assert three.order() == ["n1"]
+    trio.deliver("n1", "n3")
+    trio.deliver("n3", "n1")
+    assert trio.order() == ["n1"]
 
 
-def test_any_later_message_is_as_good_as_an_acknowledgement(three: Members) -> None:
+def test_any_later_message_is_as_good_as_an_acknowledgement(trio: Members) -> None:
     """Rule 4 says "a message", so the later request of another is evidence too."""
-    three.want("n1")
-    three.deliver("n1", "n3")
-    three.deliver("n3", "n1")
-    three.clocks["n2"].handle(Address(""), Arrived(stamp=1_000), T0)
-    three.want("n2")
-    three.deliver("n2", "n1")
+    trio.want("n1")
+    trio.deliver("n1", "n3")
+    trio.deliver("n3", "n1")
+    trio.clocks["n2"].handle(Address(""), Arrived(stamp=1_000), T0)
+    trio.want("n2")
+    trio.deliver("n2", "n1")
 
-    assert three.order() == ["n1"]
+    assert trio.order() == ["n1"]
 
 
-def test_a_message_sent_before_the_request_is_no_evidence(three: Members) -> None:
+def test_a_message_sent_before_the_request_is_no_evidence(trio: Members) -> None:
     """Rule 4: "sent after your request": n2's request is earlier, and it is ahead."""
-    three.want("n2")
-    three.clocks["n1"].handle(Address(""), Arrived(stamp=1_000), T0)
-    three.want("n1")
-    three.deliver("n1", "n3")
-    three.deliver("n3", "n1")
-    three.deliver("n2", "n1")
+    trio.want("n2")
+    trio.clocks["n1"].handle(Address(""), Arrived(stamp=1_000), T0)
+    trio.want("n1")
+    trio.deliver("n1", "n3")
+    trio.deliver("n3", "n1")
+    trio.deliver("n2", "n1")
 
-    assert three.entered == []
-    assert three.queue("n1") == ["n2", "n1"]
+    assert trio.entered == []
+    assert trio.queue("n1") == ["n2", "n1"]
 
 
-def test_a_release_goes_to_every_other_process_and_removes_the_request(three: Members) -> None:
+def test_a_release_goes_to_every_other_process_and_removes_the_request(trio: Members) -> None:
     """Rule 5: "To release the lock, send a release notification to every other process."
     Rule 6: "Upon receiving a release notification from another process, remove all that
     process's lock requests from the queue."
     """
-    three.want("n1")
-    three.deliver_all()
-    three.sent.clear()
-    three.give("n1")
+    trio.want("n1")
+    trio.deliver_all()
+    trio.sent.clear()
+    trio.give("n1")
 
-    assert three.went() == [("n1", "n2", Release), ("n1", "n3", Release)]
-    assert three.queue("n1") == []
-    three.deliver_all()
-    assert three.queue("n2") == three.queue("n3") == []
+    assert trio.went() == [("n1", "n2", Release), ("n1", "n3", Release)]
+    assert trio.queue("n1") == []
+    trio.deliver_all()
+    assert trio.queue("n2") == trio.queue("n3") == []
 
 
-def test_who_is_next_enters_when_the_release_arrives(three: Members) -> None:
+def test_who_is_next_enters_when_the_release_arrives(trio: Members) -> None:
     """ "You only acquire a lock when the final acknowledgment for your lock request is
     received, or when a lock is released by someone else and you are next in line."
     """
-    three.want("n1")
-    three.deliver_all()
-    three.want("n3")
-    three.deliver_all()
-    assert three.order() == ["n1"]
+    trio.want("n1")
+    trio.deliver_all()
+    trio.want("n3")
+    trio.deliver_all()
+    assert trio.order() == ["n1"]
 
-    three.give("n1")
-    assert three.order() == ["n1"]
-    three.deliver_all()
-    assert three.order() == ["n1", "n3"]
+    trio.give("n1")
+    assert trio.order() == ["n1"]
+    trio.deliver_all()
+    assert trio.order() == ["n1", "n3"]
 
 
-def test_who_asked_first_enters_first_though_its_request_arrives_last(three: Members) -> None:
+def test_who_asked_first_enters_first_though_its_request_arrives_last(trio: Members) -> None:
     """ "I might send a lock request before you, but if your request reaches the central
     server first, you'd be incorrectly granted the lock."
     """
-    three.clocks["n1"].time = 1_000
-    three.want("n3")
-    three.want("n1")
-    three.deliver("n1", "n2")
-    three.deliver("n2", "n1")
-    three.deliver("n1", "n3")
-    assert three.turn("n3") < three.turn("n1")
-    three.deliver_all()
+    trio.clocks["n1"].time = 1_000
+    trio.want("n3")
+    trio.want("n1")
+    trio.deliver("n1", "n2")
+    trio.deliver("n2", "n1")
+    trio.deliver("n1", "n3")
+    assert trio.turn("n3") < trio.turn("n1")
+    trio.deliver_all()
 
-    assert three.order() == ["n3"]
+    assert trio.order() == ["n3"]
 
 
 def test_ties_go_by_node() -> None:
@@ -245,56 +245,56 @@ def test_ties_go_by_node() -> None:
     assert two.entered[0][1] < two.entered[1][1]
 
 
-def test_a_request_made_after_hearing_of_another_comes_after_it(three: Members) -> None:
+def test_a_request_made_after_hearing_of_another_comes_after_it(trio: Members) -> None:
     """M3, the Clock Condition: if one request happened before the other, it goes first."""
-    three.want("n3")
-    three.deliver("n3", "n1")
-    three.want("n1")
+    trio.want("n3")
+    trio.deliver("n3", "n1")
+    trio.want("n1")
 
-    assert three.turn("n3") < three.turn("n1")
+    assert trio.turn("n3") < trio.turn("n1")
 
 
-def test_an_entry_costs_three_messages_to_each_other_process(three: Members) -> None:
+def test_an_entry_costs_three_messages_to_each_other_process(trio: Members) -> None:
     """M7: 3(n-1) messages: requests, acknowledgements, releases."""
     entries = 5
     for ticket in range(1, entries + 1):
-        three.want("n2", ticket)
-        three.deliver_all()
-        three.give("n2", ticket)
-        three.deliver_all()
+        trio.want("n2", ticket)
+        trio.deliver_all()
+        trio.give("n2", ticket)
+        trio.deliver_all()
 
-    assert len(three.entered) == entries
-    assert len(three.sent) == entries * 3 * (len(three.nodes) - 1)
+    assert len(trio.entered) == entries
+    assert len(trio.sent) == entries * 3 * (len(trio.nodes) - 1)
 
 
-def test_each_other_process_overtakes_at_most_once(three: Members) -> None:
+def test_each_other_process_overtakes_at_most_once(trio: Members) -> None:
     """M9: all want it again at once, and yet nobody is served twice before another once."""
-    for node in three.nodes:
-        three.want(node)
-    tickets = dict.fromkeys(three.nodes, 1)
-    three.deliver_all()
+    for node in trio.nodes:
+        trio.want(node)
+    tickets = dict.fromkeys(trio.nodes, 1)
+    trio.deliver_all()
     for _ in range(30):
-        node = three.entered[-1][0]
-        three.give(node, tickets[node])
+        node = trio.entered[-1][0]
+        trio.give(node, tickets[node])
         tickets[node] += 1
-        three.want(node, tickets[node])
-        three.deliver_all()
+        trio.want(node, tickets[node])
+        trio.deliver_all()
 
-    served = three.order()
+    served = trio.order()
     assert len(served) == 31
     assert all(len(set(served[i : i + 3])) == 3 for i in range(len(served) - 2))
 
 
-def test_fences_rise_in_the_order_of_entries_and_tell_the_node(three: Members) -> None:
+def test_fences_rise_in_the_order_of_entries_and_tell_the_node(trio: Members) -> None:
     """The fence is the request's ``(stamp, node)``."""
     for node in ("n3", "n1", "n2"):
-        three.want(node)
-    three.deliver_all()
+        trio.want(node)
+    trio.deliver_all()
     for _ in range(2):
-        three.give(three.entered[-1][0])
-        three.deliver_all()
+        trio.give(trio.entered[-1][0])
+        trio.deliver_all()
 
-    fences = [fence for _, fence in three.entered]
+    fences = [fence for _, fence in trio.entered]
     assert fences == sorted(set(fences))
-    assert [three.nodes[unpack_fence(fence)[1]] for fence in fences] == three.order()
+    assert [trio.nodes[unpack_fence(fence)[1]] for fence in fences] == trio.order()
     assert len(fences) == 3

@@ -14,12 +14,13 @@ from fencelock.actors.lamport.order import Turn
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.lock.backend import Ready
 from fencelock.actors.message import Instant
-from fencelock.cluster.recipe import Cast, Seat, Settings, lamport
-from fencelock.cluster.simulation.ground import Judge
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import NodeContext, Settings, lamport
 
 NS_PER_US = 1_000
 SEEDS = 100
@@ -54,7 +55,7 @@ class Memory:
             self.ready.remove((node, boot))
             self.lost = self.lost or not self.ready
 
-    def recipe(self, seat: Seat) -> Cast:
+    def recipe(self, seat: NodeContext) -> RoleSet:
         date = self.worlds[0].time // NS_PER_US if self.lost else 0
         cast = lamport(replace(seat, first_stamp=date))
         mutant = self.mutant

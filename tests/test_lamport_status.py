@@ -21,8 +21,8 @@ from fencelock.actors.lamport.message import (
     Welcome,
 )
 from fencelock.actors.lamport.order import pack_fence
+from fencelock.actors.lamport.peer_contact import SILENCE_MS
 from fencelock.actors.lamport.process import PROBE_MS, Heard, LockProcess
-from fencelock.actors.lamport.silence import SILENCE_MS
 from fencelock.actors.lock.backend import Full, Give, Got, Look, Seen, Want
 from fencelock.actors.lock.message import Absence, Contender
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant

@@ -20,12 +20,12 @@ from fencelock.actors.error import (
 )
 from fencelock.actors.lock.message import Acquire, Cancel, Granted, Release, Released
 from fencelock.actors.message import Event, Instant
-from fencelock.cluster.grips import Grips
+from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.line import Line
 from fencelock.cluster.lock import Lock
+from fencelock.cluster.lock_options import LockOptions
 from fencelock.cluster.owner import owner_of_thread
-from fencelock.cluster.terms import Terms
+from fencelock.cluster.session_channel import SessionChannel
 
 PATIENCE_S = 30
 
@@ -92,18 +92,18 @@ def script() -> Script:
     return Script()
 
 
-Make = Callable[[Terms], Lock]
+Make = Callable[[LockOptions], Lock]
 
 
 @pytest.fixture
 def make(script: Script) -> Make:
-    line, grips = Line(script), Grips(lambda: Instant(0), Nobody())
-    return lambda terms: Lock(line, grips, terms)
+    line, hold_registry = SessionChannel(script), HoldRegistry(lambda: Instant(0), Nobody())
+    return lambda terms: Lock(line, hold_registry, terms)
 
 
 @pytest.fixture
 def lock(make: Make) -> Lock:
-    return make(Terms("x"))
+    return make(LockOptions("x"))
 
 
 def elsewhere(work: Callable[[], object]) -> object:
@@ -171,7 +171,7 @@ def test_a_timeout_without_blocking_is_a_value_error_as_threading_has_it(lock: L
 def test_the_timeout_of_the_lock_is_the_one_acquire_and_with_use(
     make: Make, script: Script
 ) -> None:
-    lock = make(Terms("x", timeout=2))
+    lock = make(LockOptions("x", timeout=2))
     with lock:
         pass
     lock.acquire()
@@ -188,7 +188,7 @@ def test_threads_that_share_a_lock_are_two_owners(lock: Lock) -> None:
 
 
 def test_an_explicit_owner_is_one_for_all_threads(make: Make) -> None:
-    lock = make(Terms("x", owner="job 7"))
+    lock = make(LockOptions("x", owner="job 7"))
     fence = lock.acquire()
     assert elsewhere(lambda: lock.fence) == fence
     assert elsewhere(lock.release) is None
@@ -197,7 +197,7 @@ def test_an_explicit_owner_is_one_for_all_threads(make: Make) -> None:
 
 def test_locks_of_one_name_and_owner_are_the_same_lock(make: Make, lock: Lock) -> None:
     lock.acquire()
-    other = make(Terms("x"))
+    other = make(LockOptions("x"))
     assert other.fence == lock.fence
     other.release()
     assert not lock.held

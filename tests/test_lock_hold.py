@@ -12,13 +12,13 @@ from fencelock.actors.client.message import HoldsLost, Loss, Suspected, Trusted
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
 from fencelock.actors.lock.message import Acquire, Cancel, Granted, Release, Released
 from fencelock.actors.message import Event, Instant
-from fencelock.cluster.grips import Grips
-from fencelock.cluster.herald import ThreadHerald
-from fencelock.cluster.hold import HoldState, Notice
+from fencelock.cluster.callback_executor import ThreadExecutor
+from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.line import Line
+from fencelock.cluster.local_hold import HoldState, Notice
 from fencelock.cluster.lock import Lock
-from fencelock.cluster.terms import Terms
+from fencelock.cluster.lock_options import LockOptions
+from fencelock.cluster.session_channel import SessionChannel
 
 PATIENCE_S = 30
 
@@ -66,28 +66,28 @@ class Desk:
 class Scene:
     """A lock, whose session and clock are moved by hand."""
 
-    def __init__(self, desk: Desk, herald: ThreadHerald) -> None:
-        self.desk = desk
-        self.grips = Grips(lambda: desk.now, herald)
-        self.line = Line(desk)
+    def __init__(self, lock_manager: Desk, executor: ThreadExecutor) -> None:
+        self.lock_manager = lock_manager
+        self.hold_registry = HoldRegistry(lambda: lock_manager.now, executor)
+        self.line = SessionChannel(lock_manager)
 
     def lock(self, **terms: Any) -> Lock:
-        return Lock(self.line, self.grips, Terms("x", owner="ann", **terms))
+        return Lock(self.line, self.hold_registry, LockOptions("x", owner="ann", **terms))
 
     def trust(self, suspect_at: int, until: int) -> None:
-        self.grips.hear(Trusted(suspect_at=Instant(suspect_at), until=Instant(until)))
+        self.hold_registry.hear(Trusted(suspect_at=Instant(suspect_at), until=Instant(until)))
 
     def lose(self, fence: int, owner: str = "ann") -> None:
-        self.desk.count = 0
+        self.lock_manager.count = 0
         losses = (Loss(lock="x", owner=owner, fence=fence),)
-        self.grips.hear(HoldsLost(losses=losses, detail="the session ended"))
+        self.hold_registry.hear(HoldsLost(losses=losses, detail="the session ended"))
 
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    herald = ThreadHerald()
-    yield Scene(Desk(), herald)
-    herald.stop(PATIENCE_S)
+    executor = ThreadExecutor()
+    yield Scene(Desk(), executor)
+    executor.stop(PATIENCE_S)
 
 
 def test_a_hold_is_judged_by_the_clock_when_it_is_looked_at(scene: Scene) -> None:
@@ -97,7 +97,7 @@ def test_a_hold_is_judged_by_the_clock_when_it_is_looked_at(scene: Scene) -> Non
     states.append((lock.state, lock.held, lock.lost))  # Without sessions nothing runs out.
     scene.trust(suspect_at=50, until=100)
     for now in (49, 50, 99, 100):
-        scene.desk.now = Instant(now)
+        scene.lock_manager.now = Instant(now)
         states.append((lock.state, lock.held, lock.lost))
     assert states == [
         (HoldState.FREE, False, False),
@@ -113,19 +113,21 @@ def test_late_news_do_not_bring_back_what_was_over(scene: Scene) -> None:
     lock = scene.lock()
     lock.acquire()
     scene.trust(suspect_at=50, until=100)
-    scene.desk.now = Instant(100)
+    scene.lock_manager.now = Instant(100)
     scene.trust(suspect_at=150, until=200)
     assert lock.state is HoldState.LOST
     with pytest.raises(LockOwnershipLostError):
         lock.release()
-    assert scene.desk.told == [Release(lock="x", fence=1, owner="ann")]  # The session may hold on.
+    assert scene.lock_manager.told == [
+        Release(lock="x", fence=1, owner="ann")
+    ]  # The session may hold on.
 
 
 def test_news_in_time_end_the_doubt(scene: Scene) -> None:
     lock = scene.lock()
     lock.acquire()
     scene.trust(suspect_at=50, until=100)
-    scene.desk.now = Instant(99)
+    scene.lock_manager.now = Instant(99)
     scene.trust(suspect_at=150, until=200)
     assert lock.state is HoldState.HELD
 
@@ -140,14 +142,14 @@ def test_rule_65_a_release_after_the_loss_says_so_and_then_it_is_not_held(scene:
     assert (lock.state, lock.fence) == (HoldState.FREE, None)
     with pytest.raises(NotHeldError):
         lock.release()
-    assert not [asked for asked, _ in scene.desk.asked if isinstance(asked, Release)]
+    assert not [asked for asked, _ in scene.lock_manager.asked if isinstance(asked, Release)]
 
 
 def test_what_the_session_says_of_a_loss_is_not_said_twice(scene: Scene) -> None:
     lock = scene.lock()
     lock.acquire()
     losses = (Loss(lock="x", owner="ann", fence=1),)
-    scene.grips.hear(HoldsLost(losses=losses, detail="lock 'x': taken by root@ops"))
+    scene.hold_registry.hear(HoldsLost(losses=losses, detail="lock 'x': taken by root@ops"))
     with pytest.raises(LockOwnershipLostError) as caught:
         lock.release()
     assert (
@@ -191,20 +193,20 @@ def test_rule_59_a_loss_while_entering_again_is_told_and_the_new_grant_given_bac
 ) -> None:
     lock = scene.lock(limit=0)
     lock.acquire()
-    scene.desk.before = lambda: scene.lose(fence=1)
+    scene.lock_manager.before = lambda: scene.lose(fence=1)
     with pytest.raises(LockOwnershipLostError):
         lock.acquire()
-    asked = scene.desk.asked[-1][0]
+    asked = scene.lock_manager.asked[-1][0]
     assert isinstance(asked, Acquire)
     cancel = Cancel(lock="x", session="", owner="ann", request=asked.request)
-    assert scene.desk.told == [cancel]
+    assert scene.lock_manager.told == [cancel]
     assert lock.state is HoldState.FREE
 
 
 def test_a_grant_that_comes_when_the_session_is_over_is_no_hold(scene: Scene) -> None:
     lock = scene.lock()
     scene.trust(suspect_at=50, until=100)
-    scene.desk.now = Instant(100)
+    scene.lock_manager.now = Instant(100)
     with pytest.raises(LockOwnershipLostError):
         lock.acquire()
     assert lock.state is HoldState.FREE
@@ -252,12 +254,12 @@ def test_callbacks_hear_of_doubt_and_loss_once_and_may_block(scene: Scene) -> No
 
     lock.on_suspect(heard.append)
     other.on_lost(heard.append)  # It acquired nothing.
-    scene.grips.listeners.lost.append(note)
+    scene.hold_registry.listeners.lost.append(note)
     lock.on_lost(lambda _: lock.acquire())
     lock.acquire()
-    scene.grips.hear(Suspected(silent_ms=7, left_ms=8))
+    scene.hold_registry.hear(Suspected(silent_ms=7, left_ms=8))
     scene.trust(suspect_at=50, until=100)
-    scene.desk.now = Instant(100)
+    scene.lock_manager.now = Instant(100)
     assert lock.lost
     scene.lose(fence=1)
     assert lost.wait(PATIENCE_S)

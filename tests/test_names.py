@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fencelock.actors.bakery.config import Terms
-from fencelock.actors.bakery.door_wording import problem_of
+from fencelock.actors.bakery.proxy_wording import problem_of
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.lock.command import AcquireLock, OpenSession, check_command
 from fencelock.actors.lock.message import Acquire, Reason, Release

@@ -19,7 +19,7 @@ from fencelock.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from fencelock.actors.paxos.thrift import EXPLORE
+from fencelock.actors.paxos.quorum_choice import EXPLORE
 from fencelock.actors.paxos.timer import CommanderResend, SpreadNews
 from fencelock.cluster.simulation.machine import HOST
 

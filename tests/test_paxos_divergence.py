@@ -14,7 +14,6 @@ from fencelock.actors.lock.table import LockTable
 from fencelock.actors.message import node_of
 from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.recipe import Recipe, Settings, paxos
 from fencelock.cluster.simulation.paxos_judge import INVARIANTS
 from fencelock.cluster.simulation.paxos_machine import Appended, Register, Request
 from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
@@ -22,6 +21,7 @@ from fencelock.cluster.simulation.paxos_run import LogReport, Subject, run_log_s
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import KEEPS_DISKS, promise_of
 from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.topology import Recipe, Settings, paxos
 
 SEEDS = range(12)
 

@@ -19,15 +19,15 @@ from fencelock.actors.paxos.handover import HANDOVER_MS, RESIGNED_MS
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
-from fencelock.cluster.simulation.logbook import Scribe, logbook
-from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.faults import Faults
+from fencelock.cluster.simulation.log_workload import LogWriter, logbook
 from fencelock.cluster.simulation.world import World
 
 LONG_S = 30.0
 
 
 def world_of_three(seed: int) -> World:
-    world = World(seed, Misfortune(delay_us=500, sync_us=1_000))
+    world = World(seed, Faults(delay_us=500, sync_us=1_000))
     for name in ("n1", "n2", "n3"):
         world.add(name, logbook(every_ms=2), member=True)
     world.power_on_all()
@@ -42,7 +42,7 @@ def longest_gap_ms(world: World, ms: int) -> int:
     for _ in range(ms):
         world.run(world.time + NS_PER_MS)
         scribes = [world.role_at(address_of(name, "scribe")) for name in world.nodes]
-        heard = max(len(scribe.heard) for scribe in scribes if isinstance(scribe, Scribe))
+        heard = max(len(scribe.heard) for scribe in scribes if isinstance(scribe, LogWriter))
         if heard > last:
             times.append(world.time)
         last = heard

@@ -13,11 +13,11 @@ from fencelock.actors.paxos.config import Config, View, leader_of
 from fencelock.actors.paxos.event import (
     Adopted,
     Applied,
-    Deposed,
+    Candidate,
     Lacking,
-    Reign,
-    Reigning,
-    Standing,
+    Leadership,
+    LeadershipClaimed,
+    SteppedDown,
     Suspect,
     Withdraw,
 )
@@ -77,7 +77,7 @@ def test_a_round_is_written_before_a_scout_uses_it(leader: Leader) -> None:
     assert effects == [
         written(1),
         spawned(1),
-        Send(MONITOR, Standing(ballot=Ballot(1, LEADER))),
+        Send(MONITOR, Candidate(ballot=Ballot(1, LEADER))),
     ]
 
 
@@ -109,8 +109,8 @@ def test_a_majority_makes_it_reign_and_propose_what_was_reported(leader: Leader)
     assert effects == [
         Retire(address_of("a", "scout-1")),
         Spawn(commander, Commander, {**arguments, "batches": (BATCH, NO_OP)}),
-        Send(REPLICA, Reign(ballot=ballot, commander=commander, first=3, time_ms=9)),
-        Send(MONITOR, Reigning(ballot=ballot, commander=commander)),
+        Send(REPLICA, Leadership(ballot=ballot, commander=commander, first=3, time_ms=9)),
+        Send(MONITOR, LeadershipClaimed(ballot=ballot, commander=commander)),
     ]
 
 
@@ -154,7 +154,7 @@ def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_reign(
 
 def pause_of(effects: Effects) -> int:
     words = [effect.message for effect in effects if isinstance(effect, Send)]
-    return next(word.pause_ms for word in words if isinstance(word, Deposed))
+    return next(word.pause_ms for word in words if isinstance(word, SteppedDown))
 
 
 def test_it_withdraws_when_the_master_lives_after_all(leader: Leader) -> None:

@@ -18,8 +18,8 @@ from fencelock.actors.paxos.seating import SLOTS
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
-from fencelock.cluster.simulation.logbook import LogJudge, Scribe, logbook
-from fencelock.cluster.simulation.misfortune import CALM, Kind, Misfortune, draw_misfortune
+from fencelock.cluster.simulation.faults import CALM, Faults, Kind, draw_misfortune
+from fencelock.cluster.simulation.log_workload import LogJudge, LogWriter, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.planting import Change, planted, votes_as_registered
@@ -36,7 +36,7 @@ def unchanged(spawn: Spawn) -> Spawn:
 
 
 def world_of(
-    seed: int, misfortune: Misfortune = CALM, every_ms: int = 10, change: Change = unchanged
+    seed: int, misfortune: Faults = CALM, every_ms: int = 10, change: Change = unchanged
 ) -> World:
     world = World(seed, misfortune)
     for name in NAMES:
@@ -53,7 +53,7 @@ def run_on(world: World, ms: int) -> None:
 
 def votes(world: World) -> list[bool | None]:
     scribes = [world.role_at(address_of(name, "scribe")) for name in NAMES]
-    return [scribe.votes for scribe in scribes if isinstance(scribe, Scribe)]
+    return [scribe.votes for scribe in scribes if isinstance(scribe, LogWriter)]
 
 
 def decided(world: World) -> int:

@@ -14,11 +14,11 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, Message
 from fencelock.actors.paxos import leader
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.commander import Commander
-from fencelock.actors.paxos.event import Consult, Consulted, Decided, Deposed, Leased, Order
+from fencelock.actors.paxos.event import Consult, Consulted, Decided, Leased, Order, SteppedDown
+from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.handover_message import Release
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.message import Accept, HeartbeatAck, Pledged
-from fencelock.actors.paxos.monitor import Monitor
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.timer import CommanderResend, GapCheck
 from fencelock.actors.role import Role
@@ -114,7 +114,7 @@ class ForgetsItsLease(Acceptor):
         return ()
 
 
-class CountsFromTheAnswer(Monitor):
+class CountsFromTheAnswer(FailureDetector):
     """Takes a lease for as long from the answer as was promised when it was given."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
@@ -131,7 +131,9 @@ class KeepsTheLease(Leader):
         said = [one.message for one in effects if isinstance(one, Send)]
         if not any(isinstance(word, Release) for word in said):
             return effects
-        return [e for e in effects if not isinstance(e, Send) or not isinstance(e.message, Deposed)]
+        return [
+            e for e in effects if not isinstance(e, Send) or not isinstance(e.message, SteppedDown)
+        ]
 
 
 class NeverAsksAgain(Commander):
@@ -219,7 +221,7 @@ def instead(role: type[Role[Any]], planted: type[Role[Any]]) -> Subject:
 
 def with_drift(drift_ppm: int) -> Subject:
     def change(spawn: Spawn) -> Spawn:
-        if spawn.role is not Monitor:
+        if spawn.role is not FailureDetector:
             return spawn
         return replace(spawn, arguments={**spawn.arguments, "drift_ppm": drift_ppm})
 
@@ -249,7 +251,9 @@ MUTANTS = {
     "a new master ends sessions": Mutant("S1", 20, Subject(machine=ExtendsNothing)),
     "time is the node's own": Mutant("P12", 10, instead(Replica, OwnTime)),
     "a restart forgets the lease": Mutant("P15", 30, instead(Acceptor, ForgetsItsLease), LEASES),
-    "a lease from the answer on": Mutant("P15", 40, instead(Monitor, CountsFromTheAnswer), LEASES),
+    "a lease from the answer on": Mutant(
+        "P15", 40, instead(FailureDetector, CountsFromTheAnswer), LEASES
+    ),
     "a lease without drift": Mutant("P15", 30, with_drift(0), LEASES),
     "a lease given back and kept": Mutant("P15", 20, instead(Leader, KeepsTheLease), LEASES),
     "reads after the lease": Mutant("P14", 40, instead(Replica, ReadsOnAndOn), LEASES),

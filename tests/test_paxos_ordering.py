@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
-from fencelock.actors.paxos.event import Gather, Order, Reign
+from fencelock.actors.paxos.event import Gather, Leadership, Order
 from fencelock.actors.paxos.message import Ballot, Propose
 from fencelock.actors.paxos.ordering import Ordering
 
@@ -18,7 +18,7 @@ def ordering(first: int = 1, time_ms: int = 0, applied_ms: int = 0) -> Ordering:
     one = Ordering((b"open",))
     one.clock.set(applied_ms, T0)
     ballot = Ballot(3, address_of("a", "leader"))
-    reign = Reign(ballot=ballot, commander=COMMANDER, first=first, time_ms=time_ms)
+    reign = Leadership(ballot=ballot, commander=COMMANDER, first=first, time_ms=time_ms)
     one.begin(reign, applied_ms, T0)
     return one
 

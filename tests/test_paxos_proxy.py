@@ -49,12 +49,12 @@ from fencelock.actors.lock.session_message import (
     Opened,
 )
 from fencelock.actors.message import Address, Event, Instant, Message
-from fencelock.actors.paxos.event import Follow, Happened
+from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import ROUND_MS, LogProxy
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -85,7 +85,7 @@ class NoHost:
 
 @pytest.fixture
 def door() -> LogProxy:
-    door = PromptProxy(
+    door = UnbatchedProxy(
         DOOR,
         NoHost(),
         node="n1",
@@ -95,12 +95,12 @@ def door() -> LogProxy:
         encode=encode,
     )
     assert door.begin(T0) == ()
-    door.handle(REPLICA, Follow(master="n2"), T0)
+    door.handle(REPLICA, LeaderChanged(master="n2"), T0)
     return door
 
 
 def happens(door: LogProxy, *outcomes: Outcome) -> Effects:
-    return door.handle(REPLICA, Happened(slot=1, time_ms=1, outcomes=outcomes), T0)
+    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
 
 
 def proposed(effects: Effects) -> list[Command]:
@@ -162,7 +162,7 @@ def test_a_request_is_put_into_the_log_and_its_outcome_is_the_answer(
     assert proposed(effects) == [command]
     assert Wake(ROUND_MS, Round()) in effects
     assert told(happens(door, outcome), Message) == [answer]
-    assert len(door.errands) == 0
+    assert len(door.in_flight_requests) == 0
     assert told(happens(door, outcome), Message) == []
 
 
@@ -211,14 +211,14 @@ def test_outcomes_count_only_from_members(door: LogProxy) -> None:
     door.handle(ANN, ACQUIRE, T0)
     effects = door.handle(Address("mallory/replica"), HELD, T0)
     assert effects == [Observe("paxos.stranger_ignored")]
-    assert len(door.errands) == 1
+    assert len(door.in_flight_requests) == 1
 
 
 def test_an_outcome_of_another_kind_answers_nobody(door: LogProxy) -> None:
     door.handle(ANN, RELEASE, T0)
     grant = Held(session=ME, owner="o", request=3, lock="a", fence=5, count=1)
     assert door.handle(FAR, grant, T0) == []
-    assert len(door.errands) == 1
+    assert len(door.in_flight_requests) == 1
 
 
 def test_a_wait_is_answered_when_it_is_over_and_not_when_it_is_queued(door: LogProxy) -> None:
@@ -234,4 +234,4 @@ def test_a_cancel_takes_the_place_of_its_acquire(door: LogProxy) -> None:
     effects = happens(door, over, WaitCancelled(session=ME, owner="o", request=2, lock="a"))
     assert told(effects, Refused) == []
     assert len(told(effects, Cancelled)) == 1
-    assert len(door.errands) == 0
+    assert len(door.in_flight_requests) == 0

@@ -21,14 +21,14 @@ from fencelock.actors.lock.name import OWNER_BYTES_MAX
 from fencelock.actors.lock.outcome import Held, Outcome, Queued
 from fencelock.actors.lock.probe_message import Probe, ProbeReply
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
-from fencelock.actors.paxos.event import Follow, Happened, Skipped
+from fencelock.actors.paxos.event import LeaderChanged, Skipped, SlotOutcomes
 from fencelock.actors.paxos.message import Decline, Declined, Propose, Proposed
 from fencelock.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
-from fencelock.actors.paxos.proxy_errand import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
 from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
 from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -51,7 +51,7 @@ class NoHost:
 
 @pytest.fixture
 def door() -> LogProxy:
-    door = PromptProxy(
+    door = UnbatchedProxy(
         DOOR,
         NoHost(),
         node="n1",
@@ -73,7 +73,7 @@ def acquire(request: int = 2, lock: str = "a") -> Acquire:
 
 
 def happens(door: LogProxy, *outcomes: Outcome, now: Instant = T0) -> Effects:
-    return door.handle(REPLICA, Happened(slot=1, time_ms=1, outcomes=outcomes), now)
+    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
 
 
 def proposals(effects: Effects) -> list[Propose]:
@@ -148,8 +148,8 @@ def test_another_master_is_asked_at_once_for_what_the_log_does_not_know(door: Lo
     for request in (2, 3, 4):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     happens(door, Queued(session=ME, owner="o", request=3, lock="l3"))
-    assert door.handle(REPLICA, Follow(master=""), at(1)) == ()
-    commands = proposed(door.handle(REPLICA, Follow(master="n3"), at(2)))
+    assert door.handle(REPLICA, LeaderChanged(master=""), at(1)) == ()
+    commands = proposed(door.handle(REPLICA, LeaderChanged(master="n3"), at(2)))
     assert [c.lock for c in commands if isinstance(c, AcquireLock)] == ["l2", "l4"]
     (alive,) = told(door.handle(ANN, KeepAlive(session="ann", request=9), at(3)), Alive)
     assert alive.master == "n3"
@@ -190,7 +190,7 @@ def test_what_no_master_took_waits_for_the_next(door: LogProxy) -> None:
     declined = Declined(number=number, why=Decline.NOT_MASTER, master="")
     effects = door.handle(FAR, declined, T0)
     assert effects == [Observe("paxos.proposal_declined_not_master")]
-    assert len(proposals(door.handle(REPLICA, Follow(master="n3"), at(1)))) == 1
+    assert len(proposals(door.handle(REPLICA, LeaderChanged(master="n3"), at(1)))) == 1
 
 
 def test_new_work_is_refused_by_a_master_with_too_much_to_do(door: LogProxy) -> None:
@@ -199,7 +199,7 @@ def test_new_work_is_refused_by_a_master_with_too_much_to_do(door: LogProxy) -> 
     (refused,) = told(door.handle(FAR, declined, T0), Refused)
     assert refused.reason is Reason.OVERLOADED
     assert "nothing was done" in refused.detail
-    assert len(door.errands) == 0
+    assert len(door.in_flight_requests) == 0
 
 
 def test_what_may_be_in_the_log_is_never_said_to_be_undone(door: LogProxy) -> None:
@@ -210,14 +210,14 @@ def test_what_may_be_in_the_log_is_never_said_to_be_undone(door: LogProxy) -> No
     for overloaded in (number, other):
         declined = Declined(number=overloaded, why=Decline.OVERLOADED, master="n2")
         assert told(door.handle(FAR, declined, at(ASK_AGAIN_MS)), Refused) == []
-    assert len(door.errands) == 2
+    assert len(door.in_flight_requests) == 2
 
 
 def test_without_a_master_requests_wait_and_are_not_refused(door: LogProxy) -> None:
     number = number_of(door.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.OVERLOADED, master="")
     assert told(door.handle(REPLICA, declined, T0), Refused) == []
-    assert len(door.errands) == 1
+    assert len(door.in_flight_requests) == 1
 
 
 def test_what_the_log_cannot_read_is_refused(door: LogProxy) -> None:
@@ -235,7 +235,7 @@ def test_strangers_decline_nothing_and_old_numbers_are_nobodys(door: LogProxy) -
     unknown = Declined(number=number + 1, why=Decline.INVALID, master="n2")
     assert told(door.handle(FAR, unknown, T0), Refused) == []
     assert door.handle(FAR, Proposed(number=number, slot=4), T0) == ()
-    assert len(door.errands) == 1
+    assert len(door.in_flight_requests) == 1
 
 
 def replies(effects: Effects) -> list[tuple[bool, str, int]]:
@@ -251,7 +251,7 @@ def probe(door: LogProxy, session: str = "ann") -> Effects:
 def test_a_probe_is_answered_at_once_by_what_the_node_knows(door: LogProxy) -> None:
     assert replies(probe(door)) == [(False, "", 4)]
 
-    door.handle(REPLICA, Follow(master="n2"), T0)
+    door.handle(REPLICA, LeaderChanged(master="n2"), T0)
 
     reply = ProbeReply(session="ann", node="n1", serving=True, leader="n2", request=4)
     assert list(probe(door)) == [Send(ANN, reply), Observe("proxy.probed")]
@@ -262,19 +262,19 @@ def test_a_probe_that_names_too_long_a_session_is_dropped(door: LogProxy) -> Non
 
 
 def test_who_waits_is_told_at_once_that_the_leader_lost_its_majority(door: LogProxy) -> None:
-    door.handle(REPLICA, Follow(master="n1"), T0)
+    door.handle(REPLICA, LeaderChanged(master="n1"), T0)
     door.handle(ANN, acquire(2, "a"), T0)
     door.handle(ANN, acquire(3, "b"), T0)
 
     assert replies(door.handle(REPLICA, Isolated(isolated=True), T0)) == [(False, "n1", 0)]
     assert replies(probe(door)) == [(False, "n1", 4)]
-    assert replies(door.handle(REPLICA, Follow(master=""), T0)) == []
+    assert replies(door.handle(REPLICA, LeaderChanged(master=""), T0)) == []
     assert replies(door.handle(REPLICA, Isolated(isolated=False), T0)) == []
-    assert replies(door.handle(REPLICA, Follow(master="n2"), T0)) == [(True, "n2", 0)]
+    assert replies(door.handle(REPLICA, LeaderChanged(master="n2"), T0)) == [(True, "n2", 0)]
 
 
 def test_who_waits_for_nothing_is_told_nothing(door: LogProxy) -> None:
-    door.handle(REPLICA, Follow(master="n1"), T0)
+    door.handle(REPLICA, LeaderChanged(master="n1"), T0)
     door.handle(ANN, acquire(2, "a"), T0)
     happens(door, Held(session=ME, owner="o", request=2, lock="a", fence=1, count=1))
 

@@ -22,14 +22,14 @@ from fencelock.actors.lock.name import WAIT_MS_MAX
 from fencelock.actors.lock.outcome import Held, Lost, Outcome, SessionKept
 from fencelock.actors.lock.session_message import End, Evict, HoldLost, ListLocks, Open
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
-from fencelock.actors.paxos import proxy_asking, proxy_errand, proxy_guest
-from fencelock.actors.paxos.event import Happened
+from fencelock.actors.paxos import proxy_clients, proxy_in_flight, proxy_requests
+from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import LogProxy
+from fencelock.actors.paxos.proxy_clients import SILENCE_MS
 from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.paxos.proxy_guest import SILENCE_MS
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -52,7 +52,7 @@ class NoHost:
 
 @pytest.fixture
 def door() -> LogProxy:
-    door = PromptProxy(
+    door = UnbatchedProxy(
         DOOR,
         NoHost(),
         node="n1",
@@ -74,7 +74,7 @@ def acquire(request: int = 2, lock: str = "a") -> Acquire:
 
 
 def happens(door: LogProxy, *outcomes: Outcome, now: Instant = T0) -> Effects:
-    return door.handle(REPLICA, Happened(slot=1, time_ms=1, outcomes=outcomes), now)
+    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
 
 
 def proposals(effects: Effects) -> list[Propose]:
@@ -93,7 +93,7 @@ def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
 
 
 def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.actors.paxos.proxy_asking.GUEST_ERRANDS_MAX", 3)
+    monkeypatch.setattr("fencelock.actors.paxos.proxy_requests.GUEST_ERRANDS_MAX", 3)
     for request in (2, 3, 4):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     (refused,) = told(door.handle(ANN, acquire(5, "l5"), T0), Refused)
@@ -108,8 +108,8 @@ def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.Mon
 def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_session(
     door: LogProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fencelock.actors.paxos.proxy_asking.GUEST_ERRANDS_MAX", 4)
-    monkeypatch.setattr(proxy_errand, "ERRANDS_MAX", 4)
+    monkeypatch.setattr("fencelock.actors.paxos.proxy_requests.GUEST_ERRANDS_MAX", 4)
+    monkeypatch.setattr(proxy_in_flight, "ERRANDS_MAX", 4)
     for request in (2, 3, 4, 5):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     assert told(door.handle(ANN, acquire(6, "l6"), T0), Refused)
@@ -127,7 +127,7 @@ def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_s
 
 
 def test_a_node_has_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (proxy_errand, proxy_asking):
+    for module in (proxy_in_flight, proxy_requests):
         monkeypatch.setattr(module, "ERRANDS_MAX", 2)
     for request in (2, 3):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
@@ -141,7 +141,7 @@ def test_a_newer_keep_alive_makes_the_older_needless_but_for_the_oldest(door: Lo
     for request in (3, 4, 5):
         (command,) = proposed(door.handle(ANN, KeepAlive(session=ME, request=request), T0))
         assert command == KeepSession(session=ME, request=request)
-    assert [key[3] for key in door.errands.by_key] == [3, 5]
+    assert [key[3] for key in door.in_flight_requests.by_key] == [3, 5]
 
 
 def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(door: LogProxy) -> None:
@@ -173,13 +173,15 @@ def test_what_a_silent_client_asked_for_is_forgotten(door: LogProxy) -> None:
     door.handle(bob, KeepAlive(session="bob", request=2), at(SILENCE_MS - 1))
     effects = door.handle(DOOR, Round(), at(SILENCE_MS))
     assert Observe("proxy.request_of_silent_client_forgotten", 1) in effects
-    assert [errand.key[0] for errand in door.errands.by_key.values()] == ["bob.8"]
+    assert [
+        in_flight_request.key[0] for in_flight_request in door.in_flight_requests.by_key.values()
+    ] == ["bob.8"]
 
 
 def test_clients_that_come_and_go_do_not_fill_the_memory(
     door: LogProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy_guest, "GUESTS_MAX", 10)
+    monkeypatch.setattr(proxy_clients, "GUESTS_MAX", 10)
     for number in range(30):
         client = Address(f"c{number}/session")
         door.handle(client, KeepAlive(session=f"c{number}", request=1), T0)
@@ -223,7 +225,7 @@ def test_a_name_is_no_session_until_it_was_opened(door: LogProxy) -> None:
         assert "open" in refused.detail
     (alive,) = told(door.handle(ANN, KeepAlive(session="ann", request=1), T0), Alive)
     assert (alive.session, alive.node) == ("ann", "n1")
-    assert len(door.errands) == 0
+    assert len(door.in_flight_requests) == 0
 
 
 @pytest.mark.parametrize(

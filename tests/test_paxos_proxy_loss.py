@@ -30,15 +30,15 @@ from fencelock.actors.lock.outcome import Denial, Held, Outcome, denied
 from fencelock.actors.lock.session_message import Evict, Evicted
 from fencelock.actors.lock.table import LockTable
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
-from fencelock.actors.paxos.event import Happened, Skipped
+from fencelock.actors.paxos.event import Skipped, SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import ROUND_MS
-from fencelock.actors.paxos.proxy_errand import ASK_AGAIN_MS
 from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.paxos.proxy_tenure import TTL_MS
+from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS
+from fencelock.actors.paxos.proxy_session_lease import TTL_MS
 from fencelock.actors.paxos.proxy_waiting import GRACE_MS
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA = Address("n1/proxy"), Address("n1/replica")
@@ -67,7 +67,7 @@ class Inside:
         self.ms = 0
         self.told: list[tuple[Address, Message | Closed]] = []
         self.commands: list[Command] = []
-        self.door = PromptProxy(
+        self.door = UnbatchedProxy(
             DOOR,
             NoHost(),
             node="n1",
@@ -96,7 +96,7 @@ class Inside:
                 self.told.append((effect.to, effect.message))
 
     def happens(self, outcomes: list[Outcome]) -> None:
-        self.do(REPLICA, Happened(slot=1, time_ms=self.ms, outcomes=tuple(outcomes)))
+        self.do(REPLICA, SlotOutcomes(slot=1, time_ms=self.ms, outcomes=tuple(outcomes)))
 
     def pass_time(self, ms: int, step_ms: int = ROUND_MS) -> None:
         """Let time pass, in the log too unless it is silent, and the door's timer ring."""
@@ -139,7 +139,7 @@ def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(inside: I
     inside.pass_time(2 * ASK_AGAIN_MS)
     assert list(inside.table.locks) == ["a"]
     assert inside.heard(TWO, Granted) == []
-    assert list(inside.door.errands.by_key) == []
+    assert list(inside.door.in_flight_requests.by_key) == []
 
 
 def test_a_wait_for_a_session_is_unavailable_too(inside: Inside) -> None:

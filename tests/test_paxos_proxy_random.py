@@ -17,13 +17,13 @@ from fencelock.actors.lock.message import Abandon, Acquire, Granted, Refused, Re
 from fencelock.actors.lock.outcome import Outcome
 from fencelock.actors.lock.table import LockTable
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
-from fencelock.actors.paxos.event import Happened
+from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import ROUND_MS
 from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.paxos.proxy_tenure import TTL_MS
+from fencelock.actors.paxos.proxy_session_lease import TTL_MS
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 
 SEEDS = range(60)
@@ -62,7 +62,7 @@ class Inside:
         self.stubborn = False
         """Whether its callers keep what they hold."""
         self.rings_at: int | None = None
-        self.door = PromptProxy(
+        self.door = UnbatchedProxy(
             Address(f"{node}/proxy"),
             NoHost(),
             node=node,
@@ -126,7 +126,7 @@ class Inside:
         while self.late and random.random() < punctual:
             outcomes = self.late.popleft()
             replica = Address(f"{self.node}/replica")
-            self.do(replica, Happened(slot=1, time_ms=1, outcomes=outcomes))
+            self.do(replica, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes))
         if self.rings_at is not None and self.world.ms >= self.rings_at:
             self.rings_at = None
             self.do(self.door.address, Round())
@@ -136,7 +136,7 @@ class Inside:
     def believed(self) -> list[str]:
         """Return the locks that callers hold through this node, as far as it believes."""
         own = self.door.own
-        if own.tenure.is_over(self.now):
+        if own.session_lease.is_over(self.now):
             return []
         return [hold[0] for hold in self.holds if hold in own.holding.holds]
 
@@ -211,6 +211,6 @@ def test_one_node_at_a_time_believes_in_a_hold_and_nothing_is_left(seed: int) ->
     assert world.table.fence > 2, "hardly anything was granted: nothing was shown"
     for node in world.nodes:
         own = node.door.own
-        assert (node.releasing, len(node.door.errands)) == ({}, 0)
+        assert (node.releasing, len(node.door.in_flight_requests)) == ({}, 0)
         assert (own.holding.holds, own.holding.granted, own.holding.acquires) == ({}, {}, {})
         assert (own.mine, own.parked) == ({}, {})

@@ -8,7 +8,6 @@ import pytest
 
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.lock.backend import Report, Reported
-from fencelock.actors.lock.consult import Browse, Browsed, Looked, LookUp
 from fencelock.actors.lock.message import (
     Contender,
     Describe,
@@ -18,10 +17,11 @@ from fencelock.actors.lock.message import (
     Reason,
     Refused,
 )
+from fencelock.actors.lock.queries import Browse, Browsed, Looked, LookUp
 from fencelock.actors.lock.report import HolderSeen, LockLine, LockReport, WaiterSeen
 from fencelock.actors.lock.session_message import ListedLock, ListLocks, LockList
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
-from fencelock.actors.paxos.event import Consult, Consulted, Follow
+from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.proxy_reading import READ_MS
@@ -75,7 +75,7 @@ def door() -> LogProxy:
         encode=encode,
     )
     door.begin(T0)
-    door.handle(REPLICA, Follow(master="n2"), T0)
+    door.handle(REPLICA, LeaderChanged(master="n2"), T0)
     return door
 
 
@@ -252,7 +252,7 @@ def test_descriptions_asked_for_at_once_share_one_look(door: LogProxy) -> None:
 def test_a_node_that_cannot_serve_says_what_is_missing(
     door: LogProxy, answer: Any, age_ms: int, master: str, words: str
 ) -> None:
-    door.handle(REPLICA, Follow(master=master), T0)
+    door.handle(REPLICA, LeaderChanged(master=master), T0)
     door.handle(ANN, Describe(session="ann", request=4), T0)
     door.handle(NODE, REPORTED, T0)
     (status,) = sent(consulted(door, 1, answer, age_ms), NodeStatus, ANN)

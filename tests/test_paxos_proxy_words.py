@@ -30,11 +30,11 @@ from fencelock.actors.lock.session_message import (
     Evicted,
 )
 from fencelock.actors.message import Address, Event, Instant
-from fencelock.actors.paxos.event import Follow, Happened
+from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.prompt import PromptProxy
+from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -61,7 +61,7 @@ class NoHost:
 
 @pytest.fixture
 def door() -> LogProxy:
-    door = PromptProxy(
+    door = UnbatchedProxy(
         DOOR,
         NoHost(),
         node="n1",
@@ -71,12 +71,12 @@ def door() -> LogProxy:
         encode=encode,
     )
     assert door.begin(T0) == ()
-    door.handle(REPLICA, Follow(master="n2"), T0)
+    door.handle(REPLICA, LeaderChanged(master="n2"), T0)
     return door
 
 
 def happens(door: LogProxy, *outcomes: Outcome) -> Effects:
-    return door.handle(REPLICA, Happened(slot=1, time_ms=1, outcomes=outcomes), T0)
+    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
 
 
 def proposed(effects: Effects) -> list[Command]:

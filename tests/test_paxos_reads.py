@@ -10,9 +10,9 @@ from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos.config import leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
-from fencelock.actors.paxos.freshness import Proofs
+from fencelock.actors.paxos.freshness import StalenessBound
 from fencelock.actors.paxos.message import Ballot, Heartbeat
-from fencelock.actors.paxos.read_message import Barrier, BarrierPassed
+from fencelock.actors.paxos.read_message import ReadIndex, ReadIndexReached
 from fencelock.actors.paxos.reading import (
     AGAIN_MS,
     AGE_WAIT_MS,
@@ -22,7 +22,7 @@ from fencelock.actors.paxos.reading import (
     Reads,
 )
 from fencelock.actors.paxos.timer import AgeCheck, ReadAgain
-from fencelock.cluster.simulation.logbook import HowMany, SoMany, Tally
+from fencelock.cluster.simulation.log_workload import HowMany, LogCounter, SoMany
 
 BALLOT = Ballot(3, leader_of("a"))
 REPLICAS = tuple(replica_of(node) for node in "abc")
@@ -53,7 +53,7 @@ def sends(effects: Effects) -> list[Send]:
 @pytest.fixture
 def reads() -> Reads:
     """Return those of node ``a``, which follows nobody and has applied slots 1 to 4."""
-    reads = Reads("a", Tally(), REPLICAS, 100)
+    reads = Reads("a", LogCounter(), REPLICAS, 100)
     reads.progress(5, settled=False, now=at(0))
     return reads
 
@@ -101,15 +101,15 @@ def test_a_round_that_began_before_the_question_proves_nothing(reads: Reads) -> 
 def test_a_follower_asks_the_master_and_waits_until_it_has_applied_as_much(reads: Reads) -> None:
     reads.follow("b", at(0))
     asked = reads.handle(ASKER, consult(1), at(1))
-    assert asked == [Send(B, Barrier(number=101)), Wake(AGAIN_MS, ReadAgain())]
+    assert asked == [Send(B, ReadIndex(number=101)), Wake(AGAIN_MS, ReadAgain())]
     assert reads.handle(ASKER, consult(2), at(2)) == []
 
-    passed = reads.handle(B, BarrierPassed(number=101, slot=7), at(3))
+    passed = reads.handle(B, ReadIndexReached(number=101, slot=7), at(3))
 
-    assert passed == [Send(B, Barrier(number=102))]  # For the one that came later.
+    assert passed == [Send(B, ReadIndex(number=102))]  # For the one that came later.
     assert reads.progress(6, settled=False, now=at(4)) == []
     assert reads.progress(7, settled=False, now=at(5)) == [answer(1, slot=7)]
-    assert reads.handle(B, BarrierPassed(number=102, slot=7), at(6)) == [answer(2, slot=7)]
+    assert reads.handle(B, ReadIndexReached(number=102, slot=7), at(6)) == [answer(2, slot=7)]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_only_the_masters_word_on_the_barrier_under_way_counts(
     reads.follow("b", at(0))
     reads.handle(ASKER, consult(), at(1))
 
-    effects = reads.handle(sender, BarrierPassed(number=number, slot=slot), at(2))
+    effects = reads.handle(sender, ReadIndexReached(number=number, slot=slot), at(2))
 
     assert sends(effects) == []
 
@@ -134,8 +134,8 @@ def test_a_barrier_is_repeated_and_goes_to_the_next_master_anew(reads: Reads) ->
     again = reads.handle(A, ReadAgain(), at(251))
     moved = reads.follow("c", at(300))
 
-    assert sends(again) == [Send(B, Barrier(number=101))]
-    assert moved == [Send(REPLICAS[2], Barrier(number=102))]
+    assert sends(again) == [Send(B, ReadIndex(number=101))]
+    assert moved == [Send(REPLICAS[2], ReadIndex(number=102))]
 
 
 def test_a_read_that_nobody_confirms_is_dropped_in_the_end(reads: Reads) -> None:
@@ -154,12 +154,12 @@ def test_reads_beyond_the_limit_are_dropped(reads: Reads) -> None:
 
 
 def test_a_master_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
-    barrier = Barrier(number=9)
+    barrier = ReadIndex(number=9)
     assert reads.handle(B, barrier, at(1)) == (Observe("paxos.barrier_elsewhere"),)
     lead(reads)
     assert sends(reads.handle(B, barrier, at(300))) == [Send(monitor_of("a"), Confirm())]
 
-    passed = Send(B, BarrierPassed(number=9, slot=5))
+    passed = Send(B, ReadIndexReached(number=9, slot=5))
     assert sends(reads.leased(leased(until_ms=500, confirmed_ms=300), at(301))) == [passed]
     assert reads.handle(B, barrier, at(302)) == (passed,)
     stranger = reads.handle(address_of("z", "replica"), barrier, at(302))
@@ -220,7 +220,7 @@ def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> 
 
 
 def test_three_heartbeats_prove_an_age() -> None:
-    proofs = Proofs(place=1, members=3)
+    proofs = StalenessBound(place=1, members=3)
 
     assert proofs.take(beat(1, heard=0, confirmed=0), at(100)) is None
     assert proofs.take(beat(2, heard=1, confirmed=1, committed=7), at(150)) is None
@@ -228,7 +228,7 @@ def test_three_heartbeats_prove_an_age() -> None:
 
 
 def test_a_heartbeat_proves_nothing_unless_a_majority_answered_it_or_a_later_one() -> None:
-    proofs = Proofs(place=1, members=3)
+    proofs = StalenessBound(place=1, members=3)
     proofs.take(beat(1, heard=0, confirmed=0), at(100))
     proofs.take(beat(2, heard=1, confirmed=1), at(150))
 
@@ -237,7 +237,7 @@ def test_a_heartbeat_proves_nothing_unless_a_majority_answered_it_or_a_later_one
 
 
 def test_an_answer_counts_from_when_it_was_first_given() -> None:
-    proofs = Proofs(place=1, members=3)
+    proofs = StalenessBound(place=1, members=3)
     for repeated_ms in (100, 130, 140):
         proofs.take(beat(1, heard=0, confirmed=0), at(repeated_ms))
     proofs.take(beat(2, heard=1, confirmed=0), at(150))
@@ -246,13 +246,13 @@ def test_an_answer_counts_from_when_it_was_first_given() -> None:
 
 
 def test_answers_to_another_ballot_or_an_unsettled_reign_prove_nothing() -> None:
-    proofs = Proofs(place=1, members=3)
+    proofs = StalenessBound(place=1, members=3)
     proofs.take(beat(1, heard=0, confirmed=0), at(100))
     other = replace(beat(2, heard=1, confirmed=0), ballot=Ballot(4, leader_of("c")))
     proofs.take(other, at(150))
     assert proofs.take(replace(other, number=3, confirmed=2), at(200)) is None
 
-    unsettled = Proofs(place=1, members=3)
+    unsettled = StalenessBound(place=1, members=3)
     unsettled.take(beat(1, heard=None, confirmed=0), at(100))
     unsettled.take(beat(2, heard=None, confirmed=1), at(150))
     assert unsettled.take(beat(3, heard=None, confirmed=2), at(200)) is None

@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.actors.paxos.barrier import Barriers
 from fencelock.actors.paxos.event import Fresh
-from fencelock.actors.paxos.freshness import Freshness, Proofs
+from fencelock.actors.paxos.freshness import Freshness, StalenessBound
 from fencelock.actors.paxos.message import Heartbeat
+from fencelock.actors.paxos.read_index import ReadIndexes
 from fencelock.actors.paxos.reading import Reads
-from fencelock.cluster.simulation.logbook import LogJudge, logbook
-from fencelock.cluster.simulation.misfortune import Kind, Misfortune, draw_misfortune
+from fencelock.cluster.simulation.faults import Faults, Kind, draw_misfortune
+from fencelock.cluster.simulation.log_workload import LogJudge, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
@@ -57,7 +57,7 @@ def test_no_read_is_staler_than_it_says_under_any_misfortune() -> None:
     assert [name for name in met if not marks[name]] == []
 
 
-LAX = Misfortune(cut_every_ms=700, cut_ms=900, pause_every_ms=900, pause_ms=700, cut_one_way=True)
+LAX = Faults(cut_every_ms=700, cut_ms=900, pause_every_ms=900, pause_ms=700, cut_one_way=True)
 
 
 def is_caught() -> bool:
@@ -81,20 +81,20 @@ def test_a_lease_that_is_believed_too_long_is_caught(monkeypatch: pytest.MonkeyP
 
 
 def test_a_barrier_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pop(self: Barriers, applied: int) -> list[object]:
+    def pop(self: ReadIndexes, applied: int) -> list[object]:
         ready, self.passed = self.passed, []
         return [read for _, read in ready]
 
-    monkeypatch.setattr(Barriers, "pop", pop)
+    monkeypatch.setattr(ReadIndexes, "pop", pop)
 
     assert is_caught()
 
 
 def test_an_age_that_is_guessed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def guess(self: Proofs, beat: Heartbeat, now: Instant) -> Fresh | None:
+    def guess(self: StalenessBound, beat: Heartbeat, now: Instant) -> Fresh | None:
         return Fresh(since=now, slot=beat.committed)
 
-    monkeypatch.setattr(Proofs, "take", guess)
+    monkeypatch.setattr(StalenessBound, "take", guess)
 
     assert is_caught()
 

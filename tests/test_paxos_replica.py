@@ -20,17 +20,17 @@ from fencelock.actors.paxos.event import (
     Consult,
     Consulted,
     Decided,
-    Deposed,
-    Follow,
     Gather,
-    Happened,
     Lacking,
+    LeaderChanged,
+    Leadership,
     Learned,
     Leased,
     Order,
-    Reign,
+    SlotOutcomes,
+    SteppedDown,
 )
-from fencelock.actors.paxos.handover_event import Yield, Yielded
+from fencelock.actors.paxos.handover_event import Drain, Drained
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import (
     BATCH_COMMANDS_MAX,
@@ -44,7 +44,7 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.replica import GAP_MS, Replica
 from fencelock.actors.paxos.timer import GapCheck, Tick
-from fencelock.cluster.simulation.logbook import HowMany, SoMany, Tally
+from fencelock.cluster.simulation.log_workload import HowMany, LogCounter, SoMany
 from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
@@ -55,7 +55,7 @@ HERE, LISTENER, OTHER = replica_of("a"), address_of("a", "proxy"), address_of("b
 OPENING = b"opening"
 
 
-class Alarm(Tally):
+class Alarm(LogCounter):
     """A tally of which something is due at log time 50, once."""
 
     def due_ms(self) -> int | None:
@@ -72,13 +72,13 @@ class Alarm(Tally):
         return (Proposed(number=50, slot=50),)
 
 
-def replica_of_a(listener: Address | None = LISTENER, machine: Tally | None = None) -> Replica:
+def replica_of_a(listener: Address | None = LISTENER, machine: LogCounter | None = None) -> Replica:
     return Replica(
         HERE,
         HOST,
         node="a",
         config=CONFIG,
-        machine=machine or Tally(),
+        machine=machine or LogCounter(),
         recovered=Recovered(),
         listener=listener,
         opening=(OPENING,),
@@ -95,7 +95,7 @@ def at(ms: int) -> Instant:
 
 
 def reign(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:
-    word = Reign(ballot=BALLOT, commander=COMMANDER, first=first, time_ms=time_ms)
+    word = Leadership(ballot=BALLOT, commander=COMMANDER, first=first, time_ms=time_ms)
     return list(replica.handle(leader_of("a"), word, T0))
 
 
@@ -119,7 +119,7 @@ def decide(replica: Replica, slot: int, *commands: bytes, time_ms: int = 0) -> l
 
 def happened(slot: int, *counts: int, time_ms: int = 0) -> Send:
     outcomes = tuple(Proposed(number=count, slot=0) for count in counts)
-    return Send(LISTENER, Happened(slot=slot, time_ms=time_ms, outcomes=outcomes))
+    return Send(LISTENER, SlotOutcomes(slot=slot, time_ms=time_ms, outcomes=outcomes))
 
 
 def applied(slot: int) -> list[Effect]:
@@ -133,11 +133,11 @@ def orders(effects: Effects) -> list[Order]:
 
 
 def test_a_listener_hears_first_that_no_master_is_known(replica: Replica) -> None:
-    assert replica.begin(T0) == [Send(LISTENER, Follow(master=""))]
+    assert replica.begin(T0) == [Send(LISTENER, LeaderChanged(master=""))]
 
 
 def test_a_reign_begins_with_a_batch_of_its_own_and_is_told(replica: Replica) -> None:
-    assert reign(replica) == [order(1, OPENING), Send(LISTENER, Follow(master="a"))]
+    assert reign(replica) == [order(1, OPENING), Send(LISTENER, LeaderChanged(master="a"))]
 
 
 def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
@@ -203,7 +203,7 @@ def test_what_falls_due_by_a_tick_is_told_too() -> None:
 
     assert list(ticked) == [order(2, time_ms=50), Observe("paxos.ticked")]
     outcome = Proposed(number=50, slot=50)
-    assert due[0] == Send(LISTENER, Happened(slot=2, time_ms=50, outcomes=(outcome,)))
+    assert due[0] == Send(LISTENER, SlotOutcomes(slot=2, time_ms=50, outcomes=(outcome,)))
 
 
 def test_log_time_does_not_go_back_from_one_reign_to_the_next(replica: Replica) -> None:
@@ -218,7 +218,7 @@ def test_log_time_does_not_go_back_from_one_reign_to_the_next(replica: Replica) 
 
 
 def test_slots_are_applied_in_order_and_a_gap_is_asked_for(replica: Replica) -> None:
-    replica.handle(leader_of("a"), Follow(master="c"), T0)
+    replica.handle(leader_of("a"), LeaderChanged(master="c"), T0)
     later = Learned(slots=((2, Batch(time_ms=2, commands=(b"2",))),), committed=3)
 
     assert replica.handle(acceptor_of("a"), later, T0) == [Wake(GAP_MS, GapCheck(slot=1))]
@@ -234,11 +234,11 @@ def test_who_waits_when_a_reign_ends_is_told_to_propose_again(replica: Replica) 
     reign(replica)
     replica.handle(LISTENER, propose(7), T0)
 
-    deposed = Deposed(ballot=BALLOT, by=Ballot(4, leader_of("b")), pause_ms=0)
+    deposed = SteppedDown(ballot=BALLOT, by=Ballot(4, leader_of("b")), pause_ms=0)
     effects = replica.handle(leader_of("a"), deposed, T0)
 
     declined = Declined(number=7, why=Decline.NOT_MASTER, master="")
-    assert list(effects) == [Send(LISTENER, Follow(master="")), Send(LISTENER, declined)]
+    assert list(effects) == [Send(LISTENER, LeaderChanged(master="")), Send(LISTENER, declined)]
 
 
 def test_a_master_that_yields_finishes_what_has_a_slot_and_keeps_the_rest_for_the_next(
@@ -247,14 +247,14 @@ def test_a_master_that_yields_finishes_what_has_a_slot_and_keeps_the_rest_for_th
     reign(replica)
     decide(replica, 1, OPENING)
     replica.handle(LISTENER, propose(7), T0)
-    assert replica.handle(leader_of("a"), Yield(ballot=BALLOT), T0) == []
+    assert replica.handle(leader_of("a"), Drain(ballot=BALLOT), T0) == []
     assert replica.handle(LISTENER, propose(8), T0) == ()
 
     done = decide(replica, 2, b"x")
 
-    assert done[-1] == Send(leader_of("a"), Yielded(ballot=BALLOT))
-    replica.handle(leader_of("a"), Deposed(ballot=BALLOT, by=BALLOT, pause_ms=0), T0)
-    followed = replica.handle(leader_of("a"), Follow(master="c"), T0)
+    assert done[-1] == Send(leader_of("a"), Drained(ballot=BALLOT))
+    replica.handle(leader_of("a"), SteppedDown(ballot=BALLOT, by=BALLOT, pause_ms=0), T0)
+    followed = replica.handle(leader_of("a"), LeaderChanged(master="c"), T0)
     passed = Propose(client=LISTENER, number=8, command=b"x", forwarded=True)
     assert Send(replica_of("c"), passed) in followed
 
@@ -271,7 +271,7 @@ def test_a_master_that_yields_or_a_lease_of_another_reign_answers_no_read(
     assert answer not in replica.handle(LISTENER, question, at(10))
     assert answer in replica.handle(leader_of("a"), lease, at(10))
 
-    replica.handle(leader_of("a"), Yield(ballot=BALLOT), at(11))
+    replica.handle(leader_of("a"), Drain(ballot=BALLOT), at(11))
 
     assert answer not in replica.handle(leader_of("a"), lease, at(12))
     assert answer not in replica.handle(LISTENER, question, at(12))

@@ -21,18 +21,18 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import (
     Adopted,
-    Follow,
     Heard,
-    Reigning,
+    LeaderChanged,
+    LeadershipClaimed,
     Resign,
     Resigned,
 )
-from fencelock.actors.paxos.handover_event import Nominate, Nominated, Succeed, Yield, Yielded
+from fencelock.actors.paxos.failure_detector import FailureDetector
+from fencelock.actors.paxos.handover_event import Drain, Drained, Nominate, Nominated, Succeed
 from fencelock.actors.paxos.handover_message import Release, TakeOver
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader, Phase
 from fencelock.actors.paxos.message import Ballot, Heartbeat, HeartbeatAck, Prepare
-from fencelock.actors.paxos.monitor import Monitor
 from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
 from fencelock.cluster.simulation.machine import HOST
 
@@ -51,7 +51,7 @@ def sends(effects: Effects) -> list[Send]:
 def leader() -> Leader:
     """Return one that reigns under `BALLOT`."""
     role = Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
-    role.handle(LEADER, Follow(master="a"), T0)
+    role.handle(LEADER, LeaderChanged(master="a"), T0)
     role.handle(monitor_of("a"), Succeed(ballot=Ballot(0, LEADER)), T0)
     role.handle(LEADER, Adopted(ballot=BALLOT, floor=1, source="b", batches=()), T0)
     assert role.phase is Phase.REIGNING
@@ -64,7 +64,7 @@ def resign(leader: Leader) -> Effects:
 
 def test_who_does_not_lead_says_so_at_once() -> None:
     role = Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
-    role.handle(monitor_of("a"), Follow(master="b"), T0)
+    role.handle(monitor_of("a"), LeaderChanged(master="b"), T0)
 
     assert resign(role) == (Send(ASKER, Resigned(master="b")),)
 
@@ -73,14 +73,14 @@ def test_a_master_asks_for_a_successor_and_has_its_replica_finish(leader: Leader
     assert sends(resign(leader)) == [Send(monitor_of("a"), Nominate())]
     assert sends(resign(leader)) == []  # It has begun.
     named = leader.handle(monitor_of("a"), Nominated(node="c"), T0)
-    assert named == [Send(replica_of("a"), Yield(ballot=BALLOT))]
+    assert named == [Send(replica_of("a"), Drain(ballot=BALLOT))]
 
 
 def test_it_gives_its_lease_back_when_its_replica_trusts_it_no_more(leader: Leader) -> None:
     resign(leader)
     leader.handle(monitor_of("a"), Nominated(node="c"), T0)
 
-    effects = leader.handle(replica_of("a"), Yielded(ballot=BALLOT), T0)
+    effects = leader.handle(replica_of("a"), Drained(ballot=BALLOT), T0)
 
     assert effects[0] == Retire(address_of("a", "commander-1"))
     said = [(send.to, send.message) for send in sends(effects)][2:]
@@ -100,16 +100,16 @@ def test_it_keeps_its_lease_and_goes_when_slots_take_too_long(leader: Leader) ->
     words = [send.message for send in sends(effects)]
     assert not any(isinstance(word, Release) for word in words)
     assert words[-1] == TakeOver(ballot=BALLOT)
-    assert leader.handle(replica_of("a"), Yielded(ballot=BALLOT), T0) == ()
+    assert leader.handle(replica_of("a"), Drained(ballot=BALLOT), T0) == ()
 
 
 def test_who_asked_hears_when_another_leads_or_that_it_takes_too_long(leader: Leader) -> None:
     resign(leader)
     leader.handle(monitor_of("a"), Nominated(node="c"), T0)
-    leader.handle(replica_of("a"), Yielded(ballot=BALLOT), T0)
+    leader.handle(replica_of("a"), Drained(ballot=BALLOT), T0)
 
-    assert leader.handle(monitor_of("a"), Follow(master=""), T0) == ()
-    followed = leader.handle(monitor_of("a"), Follow(master="c"), T0)
+    assert leader.handle(monitor_of("a"), LeaderChanged(master=""), T0) == ()
+    followed = leader.handle(monitor_of("a"), LeaderChanged(master="c"), T0)
     assert followed == [Send(ASKER, Resigned(master="c"))]
     assert leader.handle(LEADER, ResignedLate(ballot=BALLOT), T0) == []
 
@@ -124,17 +124,17 @@ def test_without_a_successor_it_leads_on_and_says_so_at_once(leader: Leader) -> 
     assert leader.phase is Phase.REIGNING
 
 
-def monitor_of_a(members: str = "abc") -> Monitor:
+def monitor_of_a(members: str = "abc") -> FailureDetector:
     config = Config(View(0, tuple(members)))
-    return Monitor(monitor_of("a"), HOST, node="a", config=config, random=Random(1))
+    return FailureDetector(monitor_of("a"), HOST, node="a", config=config, random=Random(1))
 
 
-def answered(monitor: Monitor, node: str, applied: int) -> None:
+def answered(monitor: FailureDetector, node: str, applied: int) -> None:
     ack = HeartbeatAck(ballot=BALLOT, number=monitor.number, applied=applied)
     monitor.handle(acceptor_of(node), ack, T0)
 
 
-def nominated(monitor: Monitor, now_ms: int = 1) -> str:
+def nominated(monitor: FailureDetector, now_ms: int = 1) -> str:
     (send,) = sends(monitor.handle(LEADER, Nominate(), Instant(now_ms * NS_PER_MS)))
     assert isinstance(send.message, Nominated)
     return send.message.node
@@ -143,7 +143,7 @@ def nominated(monitor: Monitor, now_ms: int = 1) -> str:
 def test_the_successor_answers_and_has_applied_the_most() -> None:
     monitor = monitor_of_a("abcde")
     commander = address_of("a", "commander-1")
-    monitor.handle(LEADER, Reigning(ballot=BALLOT, commander=commander), T0)
+    monitor.handle(LEADER, LeadershipClaimed(ballot=BALLOT, commander=commander), T0)
     assert nominated(monitor) == ""
 
     for node, applied in (("b", 7), ("c", 9), ("d", 12), ("a", 99)):

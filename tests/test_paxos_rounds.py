@@ -12,7 +12,7 @@ from fencelock.actors.effect import Checkpoint, Effects, Observe, Retire, Send, 
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of, node_of
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import LEASE_MS, Config, View, acceptor_of, leader_of
-from fencelock.actors.paxos.event import Reign, Suspect, Withdraw
+from fencelock.actors.paxos.event import Leadership, Suspect, Withdraw
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.message import (
@@ -111,7 +111,7 @@ class Group:
 
     def take(self, source: Address, effects: Effects) -> None:
         for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, Reign):
+            if isinstance(effect, Send) and isinstance(effect.message, Leadership):
                 self.reigns.append(effect.message.ballot)
             elif isinstance(effect, Send):
                 message: Any = effect.message

@@ -15,10 +15,10 @@ from fencelock.actors.lock.table import LockTable
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.recipe import Recipe, Settings, paxos
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.topology import Recipe, Settings, paxos
 
 SEEDS = 40
 SEEDS_FOR_A_MUTANT = 20

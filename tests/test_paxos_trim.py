@@ -11,14 +11,14 @@ from fencelock.actors.paxos.catchup import FADE_MS, CatchUp
 from fencelock.actors.paxos.config import Config, View, acceptor_of, catchup_of, replica_of
 from fencelock.actors.paxos.event import (
     Applied,
-    Excerpt,
+    FetchSlots,
     Lacking,
     Learned,
-    Photographed,
-    Reprint,
+    LogFull,
+    ResendChunk,
     Restore,
     Skipped,
-    Swollen,
+    SnapshotTaken,
     Trimmed,
 )
 from fencelock.actors.paxos.journal import Base, Recovered, recover
@@ -35,11 +35,11 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from fencelock.actors.paxos.photography import DEVELOP_MS, Photography
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.timer import Develop, Fade
+from fencelock.actors.paxos.snapshots import DEVELOP_MS, Snapshots
+from fencelock.actors.paxos.timer import ExpireSnapshot, WriteChunk
 from fencelock.cluster.bench.growth import grow
-from fencelock.cluster.simulation.logbook import Tally
+from fencelock.cluster.simulation.log_workload import LogCounter
 from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
@@ -60,7 +60,7 @@ def replica_of_a(recovered: Recovered | None = None, journal_bytes: int = 1_000)
         HOST,
         node="a",
         config=CONFIG,
-        machine=Tally(),
+        machine=LogCounter(),
         recovered=recovered or Recovered(),
         listener=LISTENER,
         journal_bytes=journal_bytes,
@@ -75,33 +75,33 @@ def learn(replica: Replica, first: int, count: int) -> Effects:
 def develop(replica: Replica) -> list[object]:
     """Let the photograph under way be finished; return what is done then."""
     for _ in range(20):
-        effects = replica.handle(REPLICA, Develop(), T0)
-        if effects != (Wake(DEVELOP_MS, Develop()),):
+        effects = replica.handle(REPLICA, WriteChunk(), T0)
+        if effects != (Wake(DEVELOP_MS, WriteChunk()),):
             return list(effects)
     raise AssertionError("the photograph is never finished")
 
 
-def tally_of(count: int) -> Tally:
-    tally = Tally()
+def tally_of(count: int) -> LogCounter:
+    tally = LogCounter()
     for slot in range(1, count + 1):
         tally.apply(slot, batch(slot).commands)
     return tally
 
 
-def chunks_of(tally: Tally) -> tuple[bytes, ...]:
+def chunks_of(tally: LogCounter) -> tuple[bytes, ...]:
     return tuple(part for part in tally.photograph() if part is not None)
 
 
 def test_when_enough_was_applied_the_state_is_photographed_step_by_step() -> None:
     replica = replica_of_a(journal_bytes=10 * batch(1).size())
-    assert Wake(DEVELOP_MS, Develop()) not in learn(replica, 1, 9)
-    assert Wake(DEVELOP_MS, Develop()) in learn(replica, 10, 1)
+    assert Wake(DEVELOP_MS, WriteChunk()) not in learn(replica, 1, 9)
+    assert Wake(DEVELOP_MS, WriteChunk()) in learn(replica, 10, 1)
     learn(replica, 11, 2)  # What comes meanwhile is not in the photograph, but behind it.
 
     effects = develop(replica)
 
     chunks = chunks_of(tally_of(10))
-    assert effects[0] == Send(CATCHUP, Photographed(askers=(), slot=11, time_ms=10, chunks=chunks))
+    assert effects[0] == Send(CATCHUP, SnapshotTaken(askers=(), slot=11, time_ms=10, chunks=chunks))
     written = effects[1]
     assert isinstance(written, Checkpoint)
     assert written.records[-1] == Slots(first=11, batches=(batch(11), batch(12)))
@@ -170,14 +170,14 @@ def test_an_acceptor_that_writes_much_although_nothing_is_decided_says_so() -> N
         word = Accept(ballot=ballot, slot=1, batch=large, committed=1)
         said += [e for e in role.handle(COMMANDER, word, T0) if isinstance(e, Send)]
 
-    assert said.count(Send(REPLICA, Swollen())) == 1
+    assert said.count(Send(REPLICA, LogFull())) == 1
 
 
 def test_a_photograph_is_made_when_the_acceptor_needs_it() -> None:
     replica = replica_of_a(journal_bytes=1 << 20)
     learn(replica, 1, 2)
 
-    assert Wake(DEVELOP_MS, Develop()) in replica.handle(ACCEPTOR, Swollen(), T0)
+    assert Wake(DEVELOP_MS, WriteChunk()) in replica.handle(ACCEPTOR, LogFull(), T0)
 
 
 def test_a_state_taken_over_is_written_and_its_listener_is_told() -> None:
@@ -205,11 +205,11 @@ def test_a_node_without_a_journal_photographs_only_for_others() -> None:
     replica = replica_of_a(journal_bytes=0)
     learn(replica, 1, 50)
 
-    assert not replica.past.photography.is_under_way()
+    assert not replica.past.snapshots.is_under_way()
 
 
 def test_followers_are_staggered_and_a_master_waits_longest() -> None:
-    plans = [Photography(8_000, place, 3) for place in range(3)]
+    plans = [Snapshots(8_000, place, 3) for place in range(3)]
     for plan in plans:
         plan.grown = 9_000
 
@@ -218,7 +218,7 @@ def test_followers_are_staggered_and_a_master_waits_longest() -> None:
 
 
 def test_a_large_state_is_photographed_less_often() -> None:
-    plan = Photography(1_000, 0, 1)
+    plan = Snapshots(1_000, 0, 1)
     plan.replace(9, (b"x" * 5_000,))
     plan.grown = 9_999
     assert not plan.is_due(reigning=False)
@@ -243,15 +243,15 @@ def test_fetched_slots_are_forgotten_only_when_all_are_covered() -> None:
 
 def test_a_photograph_serves_whoever_comes_later_and_fades() -> None:
     role, asker = catchup_of_a(), catchup_of("b")
-    shot = Photographed(askers=(asker,), slot=5, time_ms=4, chunks=(b"1", b"2"))
+    shot = SnapshotTaken(askers=(asker,), slot=5, time_ms=4, chunks=(b"1", b"2"))
     first = SnapshotChunk(slot=5, time_ms=4, chunk=0, count=2, content=b"1")
     given = role.handle(REPLICA, shot, T0)
-    assert given == [Send(asker, first), Wake(FADE_MS, Fade(use=1))]
+    assert given == [Send(asker, first), Wake(FADE_MS, ExpireSnapshot(use=1))]
     other = catchup_of("c")
-    assert role.handle(REPLICA, Reprint(asker=other), T0) == (Send(other, first),)
+    assert role.handle(REPLICA, ResendChunk(asker=other), T0) == (Send(other, first),)
 
-    assert role.handle(CATCHUP, Fade(use=1), T0) == [Wake(FADE_MS, Fade(use=2))]
-    assert role.handle(CATCHUP, Fade(use=2), T0) == ()
+    assert role.handle(CATCHUP, ExpireSnapshot(use=1), T0) == [Wake(FADE_MS, ExpireSnapshot(use=2))]
+    assert role.handle(CATCHUP, ExpireSnapshot(use=2), T0) == ()
     assert role.handle(other, Fetch(first=1, slot=5, chunk=1), T0) == ()
 
 
@@ -259,18 +259,18 @@ def test_a_replica_gives_slots_an_old_photograph_or_a_new_one() -> None:
     asker: Address = catchup_of("b")
     replica = replica_of_a(journal_bytes=1 << 20)
     learn(replica, 1, PAGE + 4)
-    excerpt = Excerpt(asker=asker, first=1, slot=0)
+    excerpt = FetchSlots(asker=asker, first=1, slot=0)
     page = replica.handle(CATCHUP, excerpt, T0)
     assert page == (Send(asker, Slots(first=1, batches=tuple(map(batch, range(1, PAGE + 1))))),)
     replica.past.ledger.trim(10)
 
-    assert Wake(DEVELOP_MS, Develop()) in replica.handle(CATCHUP, excerpt, T0)
+    assert Wake(DEVELOP_MS, WriteChunk()) in replica.handle(CATCHUP, excerpt, T0)
     shot = develop(replica)[0]
     assert isinstance(shot, Send)
-    assert isinstance(shot.message, Photographed)
+    assert isinstance(shot.message, SnapshotTaken)
     assert shot.message.askers == (asker,)
-    again = Excerpt(asker=asker, first=1, slot=PAGE + 5)
-    assert replica.handle(CATCHUP, again, T0) == (Send(CATCHUP, Reprint(asker=asker)),)
+    again = FetchSlots(asker=asker, first=1, slot=PAGE + 5)
+    assert replica.handle(CATCHUP, again, T0) == (Send(CATCHUP, ResendChunk(asker=asker)),)
 
 
 def test_the_journal_of_real_members_stays_small_and_is_read_fast(tmp_path: Path) -> None:

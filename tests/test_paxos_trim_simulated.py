@@ -12,8 +12,8 @@ from fencelock.actors.message import NS_PER_MS, Message
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.message import SnapshotChunk
 from fencelock.actors.paxos.state import State
-from fencelock.cluster.simulation.logbook import LogJudge, logbook
-from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.faults import Faults
+from fencelock.cluster.simulation.log_workload import LogJudge, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
@@ -25,7 +25,7 @@ SEEDS_FOR_A_MUTANT = 30
 def play(seed: int, marks: Counter[str], every_ms: int = 15) -> None:
     """Cut journals all the time, with crashes that lose what is not synced, in the sync too."""
     random = Random(f"{seed}/trim")
-    fate = Misfortune(
+    fate = Faults(
         crash_every_ms=random.choice((300, 1_000)),
         crash_in_sync_per_mille=random.choice((10, 50)),
         tail_lost=True,

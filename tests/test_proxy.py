@@ -7,7 +7,7 @@ import pytest
 
 from fencelock.actors.effect import Effect, Effects, Send, Wake
 from fencelock.actors.lock.backend import Full, Give, Got, Look, Seen, Want
-from fencelock.actors.lock.desk import TRY_LOOK_MS, TRY_MS
+from fencelock.actors.lock.lock_manager import TRY_LOOK_MS, TRY_MS
 from fencelock.actors.lock.message import (
     Abandon,
     Absence,
@@ -233,7 +233,7 @@ def test_a_lock_granted_twice_through_a_node_stays_with_its_first_holder(proxy: 
     effects = proxy.handle(BACKEND, Got(lock="a", ticket=2, fence=8), T0)
     assert sent(effects, Give) == [Give(lock="a", ticket=2)]
     assert [refused.reason for refused in sent(effects, Refused)] == [Reason.UNAVAILABLE]
-    assert proxy.desk.claims.holder["a"].fence == 7
+    assert proxy.lock_manager.claims.holder["a"].fence == 7
 
 
 def test_the_waits_of_a_silent_client_end_and_its_holds_stay(proxy: Proxy) -> None:
@@ -241,7 +241,7 @@ def test_the_waits_of_a_silent_client_end_and_its_holds_stay(proxy: Proxy) -> No
     proxy.handle(BOB, acquire(session="bob"), T0)
     effects = proxy.handle(PROXY, Sweep(), at(CLIENT_SILENCE_MS))
     assert sent(effects, Give) == [Give(lock="a", ticket=2)]
-    assert proxy.desk.claims.holder["a"].key.session == "ann"
+    assert proxy.lock_manager.claims.holder["a"].key.session == "ann"
 
 
 def test_a_client_that_keeps_alive_keeps_its_wait(proxy: Proxy) -> None:

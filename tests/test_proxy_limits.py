@@ -6,7 +6,7 @@ import pytest
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.lock.backend import Give, Look, Reported, Seen
-from fencelock.actors.lock.desk import CLAIMS_MAX
+from fencelock.actors.lock.lock_manager import CLAIMS_MAX
 from fencelock.actors.lock.message import (
     Acquire,
     Contender,

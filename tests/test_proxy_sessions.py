@@ -13,7 +13,7 @@ from fencelock.actors.lock.proxy import Proxy
 from fencelock.actors.lock.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation import parley as client
+from fencelock.cluster.simulation import session_harness as client
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")
@@ -74,7 +74,7 @@ def test_nobody_opens_a_session_of_another(proxy: Proxy, session: str) -> None:
 def test_a_client_whose_first_session_nobody_opened_is_served_when_a_node_is_there(
     proxy: Proxy,
 ) -> None:
-    parley = client.Parley()
+    parley = client.SessionHarness()
 
     def through_the_door(said: list[Send]) -> list[Send]:
         """Pass on what is asked of the node, and what it answers."""
@@ -109,7 +109,7 @@ def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(prox
     effects = proxy.handle(ANN, End(session="ann", request=3), T0)
     assert sent(effects, Give) == [Give(lock="a", ticket=1), Give(lock="b", ticket=2)]
     assert [(ended.session, ended.request) for ended in sent(effects, Ended)] == [("ann", 3)]
-    assert [claim.key.session for claim in proxy.desk.claims.by_key.values()] == ["bob"]
+    assert [claim.key.session for claim in proxy.lock_manager.claims.by_key.values()] == ["bob"]
     again = proxy.handle(ANN, End(session="ann", request=3), T0)
     assert (sent(again, Give), len(sent(again, Ended))) == ([], 1)
     late = proxy.handle(ANN, acquire("a"), T0)

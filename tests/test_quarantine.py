@@ -21,12 +21,12 @@ from fencelock.actors.paxos.digest_message import (
     Isolate,
     TableDigest,
 )
+from fencelock.actors.paxos.divergence import ADVICE, Quarantined
 from fencelock.actors.paxos.event import Decided, Learned, Withdraw
 from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.message import Batch
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.seating import LogOptions, seat_log
-from fencelock.actors.paxos.watching import ADVICE, Quarantined
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.transport.wire import encode

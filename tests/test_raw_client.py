@@ -28,8 +28,8 @@ from fencelock.actors.message import Address, Message
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node as RealNode
 from fencelock.cluster.ports import free_ports
-from fencelock.transport.bridge import Bridge
 from fencelock.transport.frame import Envelope, Frame, encode_frame
+from fencelock.transport.hub import SocketHub
 from fencelock.transport.refusal import Mismatch, Rejected
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +52,7 @@ class Node:
         """What is said unasked to whoever keeps alive."""
         self.heard: list[Message] = []
         self.counters: Counter[str] = Counter()
-        self.bridge = Bridge(
+        self.hub = SocketHub(
             node="n1",
             boot=1,
             cluster="test",
@@ -66,8 +66,8 @@ class Node:
 
     def _run(self) -> None:
         while not self._ends.is_set():
-            self.bridge.poll(None)
-            for arrival in self.bridge.receive(10):
+            self.hub.poll(None)
+            for arrival in self.hub.receive(10):
                 for to, sender, message in arrival.frame.envelopes:
                     assert to == "n1/proxy"
                     self.heard.append(message)
@@ -76,8 +76,8 @@ class Node:
                         if self.lost is not None and isinstance(message, KeepAlive):
                             answers.append(self.lost)
                         envelopes = tuple(Envelope(sender, to, answer) for answer in answers)
-                        self.bridge.send(arrival.link, Frame("test", 0, 1, envelopes))
-        self.bridge.close()
+                        self.hub.send(arrival.link, Frame("test", 0, 1, envelopes))
+        self.hub.close()
 
     def _answer(self, message: Message) -> Message:
         match message:
@@ -127,13 +127,13 @@ class Node:
 
     def close(self) -> None:
         self._ends.set()
-        self.bridge.ring()
+        self.hub.ring()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
 
 def run(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(CLIENT), "--node", node.bridge.endpoint, *arguments]
+    command = [sys.executable, str(CLIENT), "--node", node.hub.endpoint, *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd="/"
     )

@@ -16,18 +16,26 @@ from fencelock.actors.lock.message import (
     Released,
 )
 from fencelock.actors.message import Address
-from fencelock.cluster.simulation.parley import ANN, ME, WATCHER, B, Parley, of, one
+from fencelock.cluster.simulation.session_harness import (
+    ANN,
+    ME,
+    WATCHER,
+    B,
+    SessionHarness,
+    of,
+    one,
+)
 
 HELPER = Address("c/helper")
 
 
 @pytest.fixture
-def parley() -> Parley:
-    return Parley()
+def parley() -> SessionHarness:
+    return SessionHarness()
 
 
 def test_a_wait_given_up_at_a_wrong_gate_is_withdrawn_since_an_earlier_gate_heard_of_it(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.open(parley.acquire(wait_ms=1_000))
     assert one(Acquire, parley.hear(ME, LinkDown(node="a")), B)
@@ -37,7 +45,9 @@ def test_a_wait_given_up_at_a_wrong_gate_is_withdrawn_since_an_earlier_gate_hear
     assert of(Cancel, said)
 
 
-def test_a_late_no_to_the_release_of_a_lost_hold_spares_the_next_hold(parley: Parley) -> None:
+def test_a_late_no_to_the_release_of_a_lost_hold_spares_the_next_hold(
+    parley: SessionHarness,
+) -> None:
     """The first hold was taken by an operator, unheard: the owner enters again, and waits."""
     parley.hold(limit=0)
     again = parley.acquire(user=ANN, token=2, limit=0)
@@ -52,7 +62,7 @@ def test_a_late_no_to_the_release_of_a_lost_hold_spares_the_next_hold(parley: Pa
 
 
 def test_what_is_not_held_on_a_release_of_one_level_is_lost_on_the_others(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold(limit=0)
     parley.grant(parley.acquire(token=2, limit=0), fence=7, count=2)

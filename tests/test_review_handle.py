@@ -12,14 +12,14 @@ from fencelock import aio
 from fencelock.actors.error import ClosedError, NotHeldError, UnavailableError
 from fencelock.actors.lock.message import Acquire, Cancel, Granted, Release, Released
 from fencelock.actors.message import Event, Instant
-from fencelock.cluster.grips import Grips
-from fencelock.cluster.herald import ThreadHerald
-from fencelock.cluster.hold import HoldState
+from fencelock.cluster.callback_executor import ThreadExecutor
+from fencelock.cluster.fork_counter import ForkCounter
+from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.line import Line
-from fencelock.cluster.lineage import Lineage
+from fencelock.cluster.local_hold import HoldState
 from fencelock.cluster.lock import Lock
-from fencelock.cluster.terms import Terms
+from fencelock.cluster.lock_options import LockOptions
+from fencelock.cluster.session_channel import SessionChannel
 
 PATIENCE_S = 30
 
@@ -59,31 +59,33 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
+def lock_manager() -> Desk:
     return Desk()
 
 
 @pytest.fixture
-def lock(desk: Desk) -> Iterator[Lock]:
-    herald = ThreadHerald()
-    grips = Grips(lambda: Instant(0), herald)
-    yield Lock(Line(desk), grips, Terms("x", owner="ann", limit=0))
-    herald.stop(PATIENCE_S)
+def lock(lock_manager: Desk) -> Iterator[Lock]:
+    executor = ThreadExecutor()
+    hold_registry = HoldRegistry(lambda: Instant(0), executor)
+    yield Lock(SessionChannel(lock_manager), hold_registry, LockOptions("x", owner="ann", limit=0))
+    executor.stop(PATIENCE_S)
 
 
-def test_each_level_is_released_though_no_release_is_confirmed(lock: Lock, desk: Desk) -> None:
+def test_each_level_is_released_though_no_release_is_confirmed(
+    lock: Lock, lock_manager: Desk
+) -> None:
     """The session repeats the inner release; of the outer one it has to be told."""
 
     def work() -> None:
         with lock, lock:
-            desk.silent = True
+            lock_manager.silent = True
 
     with pytest.raises(UnavailableError):
         work()
-    (cancel,) = desk.told
+    (cancel,) = lock_manager.told
     assert isinstance(cancel, Cancel)
-    assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", desk.tokens[0])
-    desk.silent, desk.count = False, 2
+    assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", lock_manager.tokens[0])
+    lock_manager.silent, lock_manager.count = False, 2
     lock.release()  # To wait for what goes on in the background; the session does the rest.
     assert lock.state is HoldState.FREE
     with pytest.raises(NotHeldError):
@@ -92,58 +94,63 @@ def test_each_level_is_released_though_no_release_is_confirmed(lock: Lock, desk:
 
 def test_a_forked_process_holds_nothing(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
     lock.acquire()
-    parent = Lineage.forks
-    monkeypatch.setattr(Lineage, "forks", parent + 1)
+    parent = ForkCounter.forks
+    monkeypatch.setattr(ForkCounter, "forks", parent + 1)
     assert (lock.held, lock.state, lock.fence) == (False, HoldState.FREE, None)
     assert "not held here" in repr(lock)
     with pytest.raises(ClosedError):
         lock.release()
     with pytest.raises(NotHeldError):
         lock.raise_if_lost()
-    monkeypatch.setattr(Lineage, "forks", parent)
+    monkeypatch.setattr(ForkCounter, "forks", parent)
     assert (lock.held, lock.fence) == (True, 1)
 
 
-def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(desk: Desk) -> None:
-    herald = ThreadHerald()
-    grips = Grips(lambda: Instant(0), herald)
-    desk.mute = True
+def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(lock_manager: Desk) -> None:
+    executor = ThreadExecutor()
+    hold_registry = HoldRegistry(lambda: Instant(0), executor)
+    lock_manager.mute = True
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _, __: None)  # "Task was destroyed but it is pending".
 
     async def begin() -> asyncio.Task[int | None]:
-        lock = aio.Lock(Line(desk), grips, Terms("x", owner="ann"))
+        lock = aio.Lock(SessionChannel(lock_manager), hold_registry, LockOptions("x", owner="ann"))
         task = asyncio.create_task(lock.acquire())
         await asyncio.sleep(0)
         return task
 
     task = loop.run_until_complete(begin())
     loop.close()
-    (reply,) = desk.waiting
+    (reply,) = lock_manager.waiting
     reply.set(Granted(lock="x", fence=1))
-    (cancel,) = desk.told
+    (cancel,) = lock_manager.told
     assert isinstance(cancel, Cancel)
-    assert cancel.request == desk.tokens[0]
-    assert (desk.abandoned, grips.find("x", "ann")) == ([reply], None)
+    assert cancel.request == lock_manager.tokens[0]
+    assert (lock_manager.abandoned, hold_registry.find("x", "ann")) == ([reply], None)
     assert not task.done()
-    herald.stop(PATIENCE_S)
+    executor.stop(PATIENCE_S)
 
 
 @pytest.mark.parametrize("later", [True, False])
-def test_so_is_what_was_granted_just_before_the_loop_was_closed(desk: Desk, later: bool) -> None:
-    grips = Grips(lambda: Instant(0), ThreadHerald())
-    desk.mute = True
+def test_so_is_what_was_granted_just_before_the_loop_was_closed(
+    lock_manager: Desk, later: bool
+) -> None:
+    hold_registry = HoldRegistry(lambda: Instant(0), ThreadExecutor())
+    lock_manager.mute = True
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _, __: None)
 
     async def begin() -> list[asyncio.Task[int | None]]:
-        locks = [aio.Lock(Line(desk), grips, Terms(name, owner="ann")) for name in "xy"]
+        locks = [
+            aio.Lock(SessionChannel(lock_manager), hold_registry, LockOptions(name, owner="ann"))
+            for name in "xy"
+        ]
         tasks = [asyncio.create_task(lock.acquire()) for lock in locks]
         await asyncio.sleep(0)
         return tasks
 
     tasks = loop.run_until_complete(begin())
-    first, second = desk.waiting
+    first, second = lock_manager.waiting
     first.set(Granted(lock="x", fence=1))
     loop.close()
     if later:
@@ -151,30 +158,33 @@ def test_so_is_what_was_granted_just_before_the_loop_was_closed(desk: Desk, late
     else:
         tasks.clear()
         del first, second, loop
-        desk.waiting.clear()
+        lock_manager.waiting.clear()
         gc.collect()
-    cancelled = {cancel.lock for cancel in desk.told if isinstance(cancel, Cancel)}
+    cancelled = {cancel.lock for cancel in lock_manager.told if isinstance(cancel, Cancel)}
     assert cancelled == {"x", "y"}
-    assert (grips.find("x", "ann"), grips.find("y", "ann")) == (None, None)
+    assert (hold_registry.find("x", "ann"), hold_registry.find("y", "ann")) == (None, None)
 
 
 def test_a_loop_whose_thread_was_interrupted_is_told_of_the_next_answer(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    lock_manager: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    herald = ThreadHerald()
-    grips = Grips(lambda: Instant(0), herald)
-    bobs, anns = (aio.Lock(Line(desk), grips, Terms("x", owner=who)) for who in ("bob", "ann"))
+    executor = ThreadExecutor()
+    hold_registry = HoldRegistry(lambda: Instant(0), executor)
+    bobs, anns = (
+        aio.Lock(SessionChannel(lock_manager), hold_registry, LockOptions("x", owner=who))
+        for who in ("bob", "ann")
+    )
 
     async def contend() -> int | None:
-        desk.mute = True
+        lock_manager.mute = True
         waiting = asyncio.create_task(bobs.acquire())
         await asyncio.sleep(0)
-        desk.mute = False
+        lock_manager.mute = False
         with monkeypatch.context() as patch:
             patch.setattr(loop, "call_soon_threadsafe", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 await anns.acquire()
-        desk.waiting[0].set(Granted(lock="x", fence=7))
+        lock_manager.waiting[0].set(Granted(lock="x", fence=7))
         return await asyncio.wait_for(waiting, PATIENCE_S)
 
     def interrupted(*_: object) -> None:
@@ -185,5 +195,5 @@ def test_a_loop_whose_thread_was_interrupted_is_told_of_the_next_answer(
         assert loop.run_until_complete(contend()) == 7
     finally:
         loop.close()
-        herald.stop(PATIENCE_S)
-    assert grips.find("x", "ann") is None
+        executor.stop(PATIENCE_S)
+    assert hold_registry.find("x", "ann") is None

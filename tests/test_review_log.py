@@ -18,17 +18,17 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import (
     Adopted,
-    Deposed,
     Gather,
     Lacking,
+    Leadership,
     Learned,
     Order,
-    Reign,
     Resign,
     Resigned,
+    SteppedDown,
     Suspect,
 )
-from fencelock.actors.paxos.handover_event import Nominate, Nominated, Yield
+from fencelock.actors.paxos.handover_event import Drain, Nominate, Nominated
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.logclock import LogClock
@@ -47,19 +47,19 @@ from fencelock.actors.paxos.message import (
     Vote,
 )
 from fencelock.actors.paxos.ordering import Ordering
-from fencelock.actors.paxos.proxy_errand import Errands
-from fencelock.actors.paxos.proxy_tenure import TTL_MS, Tenure
+from fencelock.actors.paxos.proxy_in_flight import InFlightRequests
+from fencelock.actors.paxos.proxy_session_lease import TTL_MS, NodeSessionLease
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.paxos.timer import FetchRetry, Tick
-from fencelock.cluster.simulation.logbook import Tally
+from fencelock.cluster.simulation.log_workload import LogCounter
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.transport.wire import encode
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 BALLOT = Ballot(3, leader_of("a"))
-REIGN = Reign(ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0)
+REIGN = Leadership(ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0)
 ASKER = address_of("b", "proxy")
 
 
@@ -73,7 +73,7 @@ def replica() -> Replica:
         HOST,
         node="a",
         config=CONFIG,
-        machine=Tally(),
+        machine=LogCounter(),
         recovered=Recovered(),
         opening=(b"opening",),
     )
@@ -106,7 +106,7 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
 
     by = Preempted(ballot=Ballot(2, leader_of("b")))
     deposed = leader.handle(address_of("a", "commander-1"), by, T0)
-    assert [type(word) for word in sent(deposed, replica_of("a"))] == [Deposed]
+    assert [type(word) for word in sent(deposed, replica_of("a"))] == [SteppedDown]
     leader.handle(address_of("a", "monitor"), Suspect(), T0)
     assert leader.ballot.round == 3
 
@@ -127,7 +127,7 @@ def test_a_hand_over_that_found_nobody_can_be_asked_for_again_in_the_same_reign(
 
     leader.handle(asker, Resign(), T0)
     named = leader.handle(monitor, Nominated(node="b"), T0)
-    assert sent(named, replica_of("a")) == [Yield(ballot=leader.ballot)]
+    assert sent(named, replica_of("a")) == [Drain(ballot=leader.ballot)]
 
 
 def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
@@ -169,7 +169,7 @@ def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else()
     told = role.handle(acceptor_of("a"), learned(1, *theirs), T0)
     assert sent(told, ASKER) == []
 
-    deposed = Deposed(ballot=BALLOT, by=Ballot(4, leader_of("b")), pause_ms=0)
+    deposed = SteppedDown(ballot=BALLOT, by=Ballot(4, leader_of("b")), pause_ms=0)
     told = role.handle(leader_of("a"), deposed, T0)
     assert sent(told, ASKER) == [Declined(number=7, why=Decline.NOT_MASTER, master="")]
 
@@ -268,10 +268,10 @@ def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
 
 def test_a_node_gives_up_its_session_before_a_log_with_a_fast_clock_ends_it() -> None:
     """The log counts a TTL from when it heard; its clock may be fast, and this node's slow."""
-    tenure = Tenure("a", "a/1", Errands(ASKER, replica_of("a"), encode))
-    tenure.session, tenure.confirmed_at = "a/1.1", T0
+    session_lease = NodeSessionLease("a", "a/1", InFlightRequests(ASKER, replica_of("a"), encode))
+    session_lease.session, session_lease.confirmed_at = "a/1.1", T0
     slow, fast = 1 - DRIFT_PPM / 1e6, 1 + DRIFT_PPM / 1e6
     ended_ms = TTL_MS / fast
 
-    assert tenure.is_over(Instant(int(ended_ms * slow * NS_PER_MS) + 1))
-    assert not tenure.is_over(Instant(int((ended_ms * slow - 1) * NS_PER_MS)))
+    assert session_lease.is_over(Instant(int(ended_ms * slow * NS_PER_MS) + 1))
+    assert not session_lease.is_over(Instant(int((ended_ms * slow - 1) * NS_PER_MS)))

@@ -11,7 +11,7 @@ import pytest
 from fencelock.actors.client import admission
 from fencelock.actors.client.message import Tick
 from fencelock.actors.client.session import TICK_MS, ClientSession
-from fencelock.actors.client.tenure import Stage
+from fencelock.actors.client.session_lease import Stage
 from fencelock.actors.effect import Send
 from fencelock.actors.lock.message import (
     Acquire,
@@ -28,7 +28,7 @@ from fencelock.actors.lock.message import (
     Released,
 )
 from fencelock.actors.message import Address, Message, node_of
-from fencelock.cluster.simulation.rehearsal import Rehearsal
+from fencelock.cluster.simulation.role_harness import RoleHarness
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, BEN = Address("c/ann"), Address("c/ben")
@@ -47,15 +47,15 @@ class First(Random):
         return 0.5
 
 
-class Play(Rehearsal[ClientSession]):
+class Play(RoleHarness[ClientSession]):
     """A session ``c`` with two gates of a cluster that keeps no sessions, as it has said."""
 
     def __init__(self) -> None:
         super().__init__(
             lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=First())
         )
-        self.role.ledger.tenure.enter(Stage.UNKEPT)
-        self.role.ledger.tenure.assigned = "c"
+        self.role.ledger.session_lease.enter(Stage.UNKEPT)
+        self.role.ledger.session_lease.assigned = "c"
 
     def acquire(
         self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0
@@ -138,7 +138,7 @@ def test_a_request_goes_to_the_gate_in_use_under_the_session_and_a_number(play: 
 
 def test_the_first_gate_is_drawn_by_chance() -> None:
     def first(seed: int) -> Address:
-        play = Rehearsal(
+        play = RoleHarness(
             lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=Random(seed))
         )
         return play.role.ledger.gates.current

@@ -7,7 +7,7 @@ import pytest
 from fencelock.actors.effect import Send
 from fencelock.actors.lock.message import Acquire, Alive, Cancel, Cancelled, KeepAlive, Refused
 from fencelock.actors.message import node_of
-from fencelock.cluster.simulation.parley import ANN, Parley, of, one
+from fencelock.cluster.simulation.session_harness import ANN, SessionHarness, of, one
 
 TTL_MS = 3_600_000
 """So long that the session does not end meanwhile, which would free everything."""
@@ -15,22 +15,22 @@ TTL_MS = 3_600_000
 CUT_MS = 60_000
 
 
-def cut_off(ms: int) -> tuple[Parley, list[Send]]:
+def cut_off(ms: int) -> tuple[SessionHarness, list[Send]]:
     """Return a session ``ms`` after all nodes fell silent, and what it said.
 
     Its user waited for a second, and was told 4.5 s later that nobody decided.
     """
-    parley = Parley(TTL_MS)
+    parley = SessionHarness(TTL_MS)
     parley.open(parley.acquire(wait_ms=1_000))
     return parley, parley.run(ms)
 
 
 @pytest.fixture
-def parley() -> Parley:
+def parley() -> SessionHarness:
     return cut_off(CUT_MS)[0]
 
 
-def alive(parley: Parley, said: list[Send]) -> list[Send]:
+def alive(parley: SessionHarness, said: list[Send]) -> list[Send]:
     """Answer the last greeting in ``said``; return what follows."""
     greeting = [send for send in said if isinstance(send.message, KeepAlive)][-1]
     assert isinstance(greeting.message, KeepAlive)
@@ -52,11 +52,13 @@ def test_a_wait_is_cancelled_with_the_first_sign_of_life_of_a_node(ms: int) -> N
     assert cancels != []
 
 
-def test_signs_of_life_are_asked_for_each_second_while_a_cancel_is_owed(parley: Parley) -> None:
+def test_signs_of_life_are_asked_for_each_second_while_a_cancel_is_owed(
+    parley: SessionHarness,
+) -> None:
     assert len(of(KeepAlive, parley.run(10_000))) >= 8
 
 
-def test_cancels_are_not_repeated_with_every_sign_of_life(parley: Parley) -> None:
+def test_cancels_are_not_repeated_with_every_sign_of_life(parley: SessionHarness) -> None:
     said = parley.run(2_000)
     first = of(Cancel, alive(parley, said))
 
@@ -66,7 +68,7 @@ def test_cancels_are_not_repeated_with_every_sign_of_life(parley: Parley) -> Non
     assert more == []
 
 
-def test_a_confirmed_cancel_is_not_repeated(parley: Parley) -> None:
+def test_a_confirmed_cancel_is_not_repeated(parley: SessionHarness) -> None:
     cancel = of(Cancel, alive(parley, parley.run(2_000)))[-1]
     cancelled = Cancelled(lock="x", session=parley.assigned, owner="ann", request=cancel.request)
     parley.hear(parley.role.ledger.gates.current, cancelled)
@@ -75,7 +77,7 @@ def test_a_confirmed_cancel_is_not_repeated(parley: Parley) -> None:
 
 
 def test_the_user_is_told_that_the_outcome_is_unknown_and_what_is_done_about_it() -> None:
-    parley = Parley(TTL_MS)
+    parley = SessionHarness(TTL_MS)
     parley.open(parley.acquire(wait_ms=1_000))
 
     detail = one(Refused, parley.run(CUT_MS), ANN).detail
@@ -85,7 +87,7 @@ def test_the_user_is_told_that_the_outcome_is_unknown_and_what_is_done_about_it(
 
 
 def test_a_request_that_was_never_sent_is_not_called_unknown() -> None:
-    parley = Parley(TTL_MS)
+    parley = SessionHarness(TTL_MS)
     assert of(Acquire, parley.acquire(wait_ms=1_000)) == []  # No session was opened.
 
     assert "unknown" not in one(Refused, parley.run(CUT_MS), ANN).detail

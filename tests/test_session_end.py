@@ -9,7 +9,7 @@ import pytest
 
 from fencelock.actors.client.message import Close, Closed, Survey, Surveyed
 from fencelock.actors.client.session import ClientSession
-from fencelock.actors.client.tenure import Stage
+from fencelock.actors.client.session_lease import Stage
 from fencelock.actors.effect import Send
 from fencelock.actors.error import WrongClusterError
 from fencelock.actors.link import LinkDown, LinkRefused
@@ -30,7 +30,7 @@ from fencelock.actors.lock.message import (
 )
 from fencelock.actors.lock.session_message import End, Ended
 from fencelock.actors.message import Address, Message, node_of
-from fencelock.cluster.simulation.rehearsal import Rehearsal
+from fencelock.cluster.simulation.role_harness import RoleHarness
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, BEN = Address("c/ann"), Address("c/ben")
@@ -49,15 +49,15 @@ class First(Random):
         return 0.5
 
 
-class Play(Rehearsal[ClientSession]):
+class Play(RoleHarness[ClientSession]):
     """A session ``c`` with two gates of a cluster that keeps no sessions, as it has said."""
 
     def __init__(self) -> None:
         super().__init__(
             lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=First())
         )
-        self.role.ledger.tenure.enter(Stage.UNKEPT)
-        self.role.ledger.tenure.assigned = "c"
+        self.role.ledger.session_lease.enter(Stage.UNKEPT)
+        self.role.ledger.session_lease.assigned = "c"
 
     def acquire(
         self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from fencelock.actors.lock.message import Acquire, Cancel, Reason, Refused
-from fencelock.cluster.simulation.parley import ANN, A, B, Parley, of, one
+from fencelock.cluster.simulation.session_harness import ANN, A, B, SessionHarness, of, one
 
 
 @pytest.fixture
-def parley() -> Parley:
-    return Parley()
+def parley() -> SessionHarness:
+    return SessionHarness()
 
 
 def test_a_wait_that_was_said_again_and_judged_over_is_withdrawn_before_the_next(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     """A leader of `bakery` may have granted it to one gate while another judged that it is over."""
     said = parley.open(parley.acquire(wait_ms=500))
@@ -27,7 +27,7 @@ def test_a_wait_that_was_said_again_and_judged_over_is_withdrawn_before_the_next
     assert of(Acquire, parley.undo(said), A)
 
 
-def test_a_wait_that_was_said_once_is_over_when_its_gate_says_so(parley: Parley) -> None:
+def test_a_wait_that_was_said_once_is_over_when_its_gate_says_so(parley: SessionHarness) -> None:
     said = parley.refuse(parley.open(parley.acquire(wait_ms=0)), Reason.TIMED_OUT)
     assert of(Cancel, said) == []
     assert of(Acquire, parley.acquire(), A)

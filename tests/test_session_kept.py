@@ -30,20 +30,20 @@ from fencelock.actors.lock.session_message import (
     Open,
     Opened,
 )
-from fencelock.cluster.simulation.parley import ANN, BEN, ME, A, B, Parley, of, one
+from fencelock.cluster.simulation.session_harness import ANN, BEN, ME, A, B, SessionHarness, of, one
 
 
 @pytest.fixture
-def parley() -> Parley:
-    return Parley()
+def parley() -> SessionHarness:
+    return SessionHarness()
 
 
-def down(parley: Parley, node: str = "a") -> list[Send]:
+def down(parley: SessionHarness, node: str = "a") -> list[Send]:
     return parley.hear(ME, LinkDown(node=node))
 
 
 def test_a_wait_moves_under_its_number_for_what_is_left_and_nothing_is_withdrawn(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     asked = one(Acquire, parley.open(parley.acquire(wait_ms=9_000)))
     parley.run(150)
@@ -53,7 +53,7 @@ def test_a_wait_moves_under_its_number_for_what_is_left_and_nothing_is_withdrawn
     assert of(Cancel, said) == []
 
 
-def test_a_release_moves_under_its_number(parley: Parley) -> None:
+def test_a_release_moves_under_its_number(parley: SessionHarness) -> None:
     parley.hold()
     asked = one(Release, parley.release(), A)
     said = down(parley)
@@ -61,7 +61,7 @@ def test_a_release_moves_under_its_number(parley: Parley) -> None:
     assert one(Released, parley.free(said), ANN).count == 0
 
 
-def test_a_cancel_moves_and_any_gate_may_confirm_it(parley: Parley) -> None:
+def test_a_cancel_moves_and_any_gate_may_confirm_it(parley: SessionHarness) -> None:
     parley.open(parley.acquire())
     asked = one(Cancel, parley.hear(ANN, Abandon()), A)
     said = down(parley)
@@ -71,14 +71,14 @@ def test_a_cancel_moves_and_any_gate_may_confirm_it(parley: Parley) -> None:
 
 
 def test_a_hold_belongs_to_the_session_and_is_released_where_the_session_is(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     down(parley)
     assert one(Release, parley.release(), B).session == "c.1"
 
 
-def test_an_answer_of_a_gate_that_was_left_counts(parley: Parley) -> None:
+def test_an_answer_of_a_gate_that_was_left_counts(parley: SessionHarness) -> None:
     asked = parley.open(parley.acquire())
     moved = down(parley)
     assert one(Granted, parley.grant(asked), ANN).fence == 7
@@ -86,14 +86,14 @@ def test_an_answer_of_a_gate_that_was_left_counts(parley: Parley) -> None:
     assert of(Cancel, parley.run_kept(5_000, B)) == []
 
 
-def test_to_open_moves_to_another_gate_too(parley: Parley) -> None:
+def test_to_open_moves_to_another_gate_too(parley: SessionHarness) -> None:
     parley.acquire()
     said = down(parley)
     assert one(Open, said, B).session == "c"
     assert one(Acquire, parley.open(said), B).session == "c.1"
 
 
-def test_with_every_gate_silent_all_are_asked_to_open(parley: Parley) -> None:
+def test_with_every_gate_silent_all_are_asked_to_open(parley: SessionHarness) -> None:
     parley.acquire()
     said = parley.run(20_000)
     assert of(Open, said, A)
@@ -102,7 +102,7 @@ def test_with_every_gate_silent_all_are_asked_to_open(parley: Parley) -> None:
 
 @pytest.mark.parametrize("known_before", ["", "b"])
 def test_the_master_is_preferred_once_it_is_known_which_gate_it_is(
-    parley: Parley, known_before: str
+    parley: SessionHarness, known_before: str
 ) -> None:
     for greeting in parley.begun:
         parley.alive(greeting, master=known_before)
@@ -111,7 +111,7 @@ def test_the_master_is_preferred_once_it_is_known_which_gate_it_is(
     assert parley.acquire(BEN)[0].to == B
 
 
-def test_what_is_unanswered_goes_to_a_new_master(parley: Parley) -> None:
+def test_what_is_unanswered_goes_to_a_new_master(parley: SessionHarness) -> None:
     for greeting in parley.begun:
         parley.alive(greeting)
     parley.open(parley.acquire(), master="a")
@@ -121,7 +121,7 @@ def test_what_is_unanswered_goes_to_a_new_master(parley: Parley) -> None:
     assert parley.alive(keep, master="b") == []
 
 
-def test_a_master_that_cannot_be_reached_is_not_gone_back_to(parley: Parley) -> None:
+def test_a_master_that_cannot_be_reached_is_not_gone_back_to(parley: SessionHarness) -> None:
     for greeting in parley.begun:
         parley.alive(greeting)
     parley.open(parley.acquire(), master="a")
@@ -130,7 +130,7 @@ def test_a_master_that_cannot_be_reached_is_not_gone_back_to(parley: Parley) -> 
     assert parley.acquire(BEN)[0].to == B
 
 
-def test_a_master_whose_link_is_back_is_preferred_again(parley: Parley) -> None:
+def test_a_master_whose_link_is_back_is_preferred_again(parley: SessionHarness) -> None:
     for greeting in parley.begun:
         parley.alive(greeting)
     parley.open(parley.acquire(), master="a")
@@ -138,14 +138,14 @@ def test_a_master_whose_link_is_back_is_preferred_again(parley: Parley) -> None:
     assert of(Acquire, parley.hear(ME, LinkUp(node="a")), A)
 
 
-def test_a_gate_that_confirms_nothing_is_left_though_its_link_is_up(parley: Parley) -> None:
+def test_a_gate_that_confirms_nothing_is_left_though_its_link_is_up(parley: SessionHarness) -> None:
     parley.hold()
     said = parley.run_kept(7_000, B)
     assert of(KeepAlive, said, B)
     assert of(HoldsLost, said) == []
 
 
-def test_a_repeated_question_asks_its_gate_for_a_sign_of_life(parley: Parley) -> None:
+def test_a_repeated_question_asks_its_gate_for_a_sign_of_life(parley: SessionHarness) -> None:
     parley.hold()
     parley.run_kept(60_000, A)
     parley.free(parley.release())
@@ -154,7 +154,7 @@ def test_a_repeated_question_asks_its_gate_for_a_sign_of_life(parley: Parley) ->
     assert of(KeepAlive, parley.run(400), A)
 
 
-def test_without_any_usable_gate_the_session_is_kept_through_all(parley: Parley) -> None:
+def test_without_any_usable_gate_the_session_is_kept_through_all(parley: SessionHarness) -> None:
     parley.hold()
     down(parley)
     down(parley, "b")
@@ -164,7 +164,7 @@ def test_without_any_usable_gate_the_session_is_kept_through_all(parley: Parley)
 
 
 def test_questions_without_a_session_are_answered_in_the_clients_own_name(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     (asked,) = parley.hear(ANN, ListLocks(prefix="p", request=3))
@@ -190,14 +190,14 @@ def test_questions_without_a_session_are_answered_in_the_clients_own_name(
     assert one(LockStatus, parley.hear(A, status), ANN).request == 5
 
 
-def test_an_unanswered_eviction_says_that_it_may_be_repeated(parley: Parley) -> None:
+def test_an_unanswered_eviction_says_that_it_may_be_repeated(parley: SessionHarness) -> None:
     parley.hear(ANN, Evict(lock="x", fence=7, operator="me"))
     refused = one(Refused, parley.run(10_200), ANN)
     assert refused.reason is Reason.UNAVAILABLE
     assert "no harm" in refused.detail
 
 
-def test_an_owner_that_enters_again_leaves_as_often(parley: Parley) -> None:
+def test_an_owner_that_enters_again_leaves_as_often(parley: SessionHarness) -> None:
     parley.hold(limit=0)
     parley.hold(limit=0, count=2)
     first = parley.release(token=1)
@@ -209,13 +209,13 @@ def test_an_owner_that_enters_again_leaves_as_often(parley: Parley) -> None:
     assert parley.role.ledger.holds == {}
 
 
-def test_more_releases_than_entries_are_refused_without_asking(parley: Parley) -> None:
+def test_more_releases_than_entries_are_refused_without_asking(parley: SessionHarness) -> None:
     parley.hold(limit=0)
     parley.release()
     assert one(Refused, parley.release(), ANN).reason is Reason.NOT_HELD
 
 
-def test_a_new_entry_waits_until_an_earlier_release_is_confirmed(parley: Parley) -> None:
+def test_a_new_entry_waits_until_an_earlier_release_is_confirmed(parley: SessionHarness) -> None:
     parley.hold(limit=0)
     parley.hold(limit=0, count=2)
     leaving = parley.release()
@@ -224,7 +224,7 @@ def test_a_new_entry_waits_until_an_earlier_release_is_confirmed(parley: Parley)
 
 
 def test_a_release_that_another_gate_refused_goes_on_since_a_copy_may_be_done(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     said = parley.release()
@@ -234,7 +234,7 @@ def test_a_release_that_another_gate_refused_goes_on_since_a_copy_may_be_done(
 
 
 def test_what_an_ask_that_gave_up_was_granted_is_released_beside_a_users_own_release(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold(limit=0)
     gone = [s for s in parley.acquire(BEN, limit=0) if isinstance(s.message, Acquire)]
@@ -251,7 +251,7 @@ def test_what_an_ask_that_gave_up_was_granted_is_released_beside_a_users_own_rel
 
 
 def test_a_cancelled_reentry_keeps_the_release_waiting_until_it_is_undone(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold(limit=0, token=1)
     parley.acquire(limit=0, token=2)
@@ -262,7 +262,7 @@ def test_a_cancelled_reentry_keeps_the_release_waiting_until_it_is_undone(
 
 
 def test_a_hold_granted_under_another_fence_replaces_one_that_was_lost_unheard(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold(limit=0)
     said = parley.hold(limit=0, fence=9)
@@ -271,7 +271,7 @@ def test_a_hold_granted_under_another_fence_replaces_one_that_was_lost_unheard(
     assert of(Release, parley.release(fence=9))
 
 
-def test_a_cluster_that_keeps_no_sessions_is_served_as_ever(parley: Parley) -> None:
+def test_a_cluster_that_keeps_no_sessions_is_served_as_ever(parley: SessionHarness) -> None:
     said = parley.acquire()
     opened = one(Open, said, A)
     asked = parley.hear(
@@ -287,7 +287,9 @@ def test_a_cluster_that_keeps_no_sessions_is_served_as_ever(parley: Parley) -> N
     assert one(Closed, said, BEN).unanswered == 1
 
 
-def test_to_close_while_a_session_is_being_opened_leaves_nothing_behind(parley: Parley) -> None:
+def test_to_close_while_a_session_is_being_opened_leaves_nothing_behind(
+    parley: SessionHarness,
+) -> None:
     said = parley.acquire()
     closing = parley.hear(BEN, Close())
     assert one(Refused, closing, ANN).reason is Reason.CANCELLED

@@ -18,7 +18,16 @@ from fencelock.actors.lock.message import (
 )
 from fencelock.actors.lock.session_message import Renew, Renewed, Unlocking
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.cluster.simulation.parley import ANN, BEN, WATCHER, A, B, Parley, of, one
+from fencelock.cluster.simulation.session_harness import (
+    ANN,
+    BEN,
+    WATCHER,
+    A,
+    B,
+    SessionHarness,
+    of,
+    one,
+)
 
 TTL_MS = 600_000
 """So long that the session is no matter here."""
@@ -29,8 +38,8 @@ SURE = (1_000_000 - 1_000) / (1_000_000 + 1_000)
 
 
 @pytest.fixture
-def parley() -> Parley:
-    return Parley(TTL_MS)
+def parley() -> SessionHarness:
+    return SessionHarness(TTL_MS)
 
 
 def ns(ms: float) -> Instant:
@@ -61,28 +70,28 @@ def renewed(asked: Renew, hold_ms: int = HOLD_MS) -> Renewed:
     )
 
 
-def wanted(parley: Parley) -> Acquire:
+def wanted(parley: SessionHarness) -> Acquire:
     """Have ann ask for the lock; return what gate A hears."""
     return one(Acquire, parley.open(parley.acquire()), A)
 
 
-def held(parley: Parley, after_ms: int = 0) -> list[Send]:
+def held(parley: SessionHarness, after_ms: int = 0) -> list[Send]:
     """Have ann hold the lock, granted ``after_ms`` later; return what is said then."""
     asked = wanted(parley)
     parley.run_kept(after_ms, A)
     return parley.hear(A, grant(asked))
 
 
-def user_renews(parley: Parley, hold_ms: int = 0) -> list[Send]:
+def user_renews(parley: SessionHarness, hold_ms: int = 0) -> list[Send]:
     return parley.hear(ANN, Renew(lock="x", fence=FENCE, owner="ann", hold_ms=hold_ms, request=3))
 
 
-def unlocking(parley: Parley, fence: int = FENCE) -> list[Send]:
+def unlocking(parley: SessionHarness, fence: int = FENCE) -> list[Send]:
     word = Unlocking(lock="x", fence=fence, grace_ms=GRACE_MS, session=parley.assigned, owner="ann")
     return parley.hear(A, word)
 
 
-def test_a_lease_counts_from_when_the_lock_was_asked_for_less_drift(parley: Parley) -> None:
+def test_a_lease_counts_from_when_the_lock_was_asked_for_less_drift(parley: SessionHarness) -> None:
     asked_ms = parley.now_ms
     leased = one(Leased, held(parley, 1_000), WATCHER)
     assert (leased.lock, leased.owner, leased.fence) == ("x", "ann", FENCE)
@@ -91,7 +100,7 @@ def test_a_lease_counts_from_when_the_lock_was_asked_for_less_drift(parley: Parl
     assert leased.grace_ms == GRACE_MS
 
 
-def test_a_hold_without_a_deadline_has_no_lease(parley: Parley) -> None:
+def test_a_hold_without_a_deadline_has_no_lease(parley: SessionHarness) -> None:
     said = parley.hear(A, grant(wanted(parley), hold_ms=0))
     assert one(Granted, said, ANN).fence == FENCE
     assert of(Leased, said) == []
@@ -100,7 +109,7 @@ def test_a_hold_without_a_deadline_has_no_lease(parley: Parley) -> None:
 
 @pytest.mark.parametrize(("after_ms", "late"), [(0, False), (4_900, False), (5_000, True)])
 def test_a_grant_that_took_more_than_half_its_duration_is_renewed_before_it_is_told(
-    parley: Parley, after_ms: int, *, late: bool
+    parley: SessionHarness, after_ms: int, *, late: bool
 ) -> None:
     said = held(parley, after_ms)
     assert bool(of(Renew, said, A)) == late
@@ -108,7 +117,7 @@ def test_a_grant_that_took_more_than_half_its_duration_is_renewed_before_it_is_t
 
 
 def test_a_late_grant_is_told_with_what_its_renewal_says_and_counts_from_that(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     said = held(parley, 9_000)
     at_ms = parley.now_ms
@@ -120,7 +129,7 @@ def test_a_late_grant_is_told_with_what_its_renewal_says_and_counts_from_that(
     assert ns(at_ms + 24_000 * SURE - 1) <= until <= ns(at_ms + 24_000 * SURE)
 
 
-def test_a_late_grant_that_is_over_at_the_cluster_is_asked_for_anew(parley: Parley) -> None:
+def test_a_late_grant_that_is_over_at_the_cluster_is_asked_for_anew(parley: SessionHarness) -> None:
     renew = one(Renew, held(parley, 9_000), A)
     no = Refused(
         lock="x",
@@ -136,19 +145,21 @@ def test_a_late_grant_that_is_over_at_the_cluster_is_asked_for_anew(parley: Parl
     assert one(Granted, parley.hear(A, grant(again, FENCE + 1)), ANN).fence == FENCE + 1
 
 
-def test_a_renewal_that_came_after_its_own_lease_is_over_is_no_grant(parley: Parley) -> None:
+def test_a_renewal_that_came_after_its_own_lease_is_over_is_no_grant(
+    parley: SessionHarness,
+) -> None:
     renew = one(Renew, held(parley, 9_000), A)
     parley.run(HOLD_MS + GRACE_MS)
     assert of(Granted, parley.hear(A, renewed(renew)), ANN) == []
     assert "client.wait_renewed" in parley.counted
 
 
-def test_a_renewal_of_another_hold_does_not_count(parley: Parley) -> None:
+def test_a_renewal_of_another_hold_does_not_count(parley: SessionHarness) -> None:
     asked = one(Renew, (held(parley), user_renews(parley))[1], A)
     assert of(Leased, parley.hear(A, replace(renewed(asked), fence=FENCE + 1))) == []
 
 
-def test_a_user_is_told_once_that_its_duration_is_over(parley: Parley) -> None:
+def test_a_user_is_told_once_that_its_duration_is_over(parley: SessionHarness) -> None:
     held(parley)
     said = parley.run_kept(HOLD_MS, A)
     assert one(Unlocking, said, WATCHER).fence == FENCE
@@ -156,7 +167,7 @@ def test_a_user_is_told_once_that_its_duration_is_over(parley: Parley) -> None:
     assert of(HoldsLost, said) == []
 
 
-def test_the_clusters_word_comes_first_where_its_clock_is_faster(parley: Parley) -> None:
+def test_the_clusters_word_comes_first_where_its_clock_is_faster(parley: SessionHarness) -> None:
     held(parley)
     parley.run_kept(HOLD_MS - 100, A)
     parley.run(90)
@@ -167,14 +178,14 @@ def test_the_clusters_word_comes_first_where_its_clock_is_faster(parley: Parley)
 
 @pytest.mark.parametrize("fence", [FENCE, FENCE + 1])
 def test_a_word_of_an_earlier_duration_or_another_hold_is_dropped(
-    parley: Parley, fence: int
+    parley: SessionHarness, fence: int
 ) -> None:
     held(parley)
     parley.run_kept(HOLD_MS - 2_000, A)
     assert of(Unlocking, unlocking(parley, fence), WATCHER) == []
 
 
-def test_a_renewal_begins_the_duration_anew_from_when_it_was_said(parley: Parley) -> None:
+def test_a_renewal_begins_the_duration_anew_from_when_it_was_said(parley: SessionHarness) -> None:
     held(parley)
     parley.run_kept(5_000, A)
     asked = one(Renew, user_renews(parley), A)
@@ -189,14 +200,16 @@ def test_a_renewal_begins_the_duration_anew_from_when_it_was_said(parley: Parley
     assert of(Unlocking, parley.run_kept(1_000, A), WATCHER)
 
 
-def test_a_renewal_makes_no_lease_shorter(parley: Parley) -> None:
+def test_a_renewal_makes_no_lease_shorter(parley: SessionHarness) -> None:
     first = one(Leased, held(parley), WATCHER)
     asked = one(Renew, user_renews(parley, 1_000), A)
     again = one(Leased, parley.hear(A, renewed(asked, 1_000)), WATCHER)
     assert again.until == first.until
 
 
-def test_after_the_grace_a_hold_is_lost_and_given_back_should_it_not_be(parley: Parley) -> None:
+def test_after_the_grace_a_hold_is_lost_and_given_back_should_it_not_be(
+    parley: SessionHarness,
+) -> None:
     held(parley)
     said = parley.run_kept(HOLD_MS + GRACE_MS, A)
     lost = one(HoldsLost, said, WATCHER)
@@ -207,7 +220,7 @@ def test_after_the_grace_a_hold_is_lost_and_given_back_should_it_not_be(parley: 
     assert refused.reason is Reason.OWNERSHIP_LOST
 
 
-def test_a_renewal_that_is_confirmed_after_the_loss_saves_nothing(parley: Parley) -> None:
+def test_a_renewal_that_is_confirmed_after_the_loss_saves_nothing(parley: SessionHarness) -> None:
     held(parley)
     parley.run_kept(HOLD_MS, A)
     asked = one(Renew, user_renews(parley), A)
@@ -216,7 +229,7 @@ def test_a_renewal_that_is_confirmed_after_the_loss_saves_nothing(parley: Parley
     assert of(Leased, parley.hear(A, renewed(asked))) == []
 
 
-def test_the_first_lease_that_ends_is_judged_first(parley: Parley) -> None:
+def test_the_first_lease_that_ends_is_judged_first(parley: SessionHarness) -> None:
     held(parley)
     parley.run_kept(3_000, A)
     other = one(Acquire, parley.acquire(BEN, "y"), A)
@@ -232,7 +245,7 @@ def test_the_first_lease_that_ends_is_judged_first(parley: Parley) -> None:
     [(FENCE + 1, "ann", Reason.NOT_HELD), (FENCE, "ben", Reason.NOT_HELD)],
 )
 def test_what_is_not_held_is_not_renewed(
-    parley: Parley, fence: int, owner: str, reason: Reason
+    parley: SessionHarness, fence: int, owner: str, reason: Reason
 ) -> None:
     held(parley)
     said = parley.hear(ANN, Renew(lock="x", fence=fence, owner=owner, request=3))
@@ -240,14 +253,14 @@ def test_what_is_not_held_is_not_renewed(
     assert of(Renew, said, A) == []
 
 
-def test_a_hold_without_a_deadline_is_not_renewed(parley: Parley) -> None:
+def test_a_hold_without_a_deadline_is_not_renewed(parley: SessionHarness) -> None:
     parley.hear(A, grant(wanted(parley), hold_ms=0))
     refused = one(Refused, user_renews(parley), ANN)
     assert refused.reason is Reason.UNSUPPORTED
     assert "bakery has such" in refused.detail
 
 
-def test_a_grant_that_nobody_waits_for_any_more_is_given_back(parley: Parley) -> None:
+def test_a_grant_that_nobody_waits_for_any_more_is_given_back(parley: SessionHarness) -> None:
     """F23: the door said that the time was over, while a leader granted."""
     asked = wanted(parley)
     no = Refused(
@@ -264,7 +277,7 @@ def test_a_grant_that_nobody_waits_for_any_more_is_given_back(parley: Parley) ->
     assert "client.stray_grant_returned" in parley.counted
 
 
-def test_what_is_held_is_not_given_back_for_being_granted_again(parley: Parley) -> None:
+def test_what_is_held_is_not_given_back_for_being_granted_again(parley: SessionHarness) -> None:
     asked = wanted(parley)
     parley.hear(A, grant(asked))
     for gate in (A, B):

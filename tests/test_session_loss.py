@@ -6,7 +6,7 @@ import pytest
 
 from fencelock.actors.client import holding
 from fencelock.actors.client.message import Close, HoldsLost, Loss, Suspected, Trusted
-from fencelock.actors.client.tenure import DRIFT_PPM, Tenure
+from fencelock.actors.client.session_lease import DRIFT_PPM, SessionLease
 from fencelock.actors.effect import Send
 from fencelock.actors.link import LinkDown
 from fencelock.actors.lock.message import (
@@ -21,15 +21,24 @@ from fencelock.actors.lock.message import (
 )
 from fencelock.actors.lock.session_message import End, HoldLost, Open
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.cluster.simulation.parley import ANN, BEN, WATCHER, A, B, Parley, of, one
+from fencelock.cluster.simulation.session_harness import (
+    ANN,
+    BEN,
+    WATCHER,
+    A,
+    B,
+    SessionHarness,
+    of,
+    one,
+)
 
 TTL_MS = 15_000
 SURE_MS = TTL_MS * (1_000_000 - DRIFT_PPM) / (1_000_000 + DRIFT_PPM)
 
 
 @pytest.fixture
-def parley() -> Parley:
-    return Parley()
+def parley() -> SessionHarness:
+    return SessionHarness()
 
 
 def ms(instant: Instant) -> float:
@@ -37,7 +46,7 @@ def ms(instant: Instant) -> float:
 
 
 def test_the_watcher_hears_how_long_holds_are_certain_from_when_it_was_said(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     said = parley.acquire()
     parley.now_ms += 400
@@ -46,7 +55,7 @@ def test_the_watcher_hears_how_long_holds_are_certain_from_when_it_was_said(
     assert ms(trusted.suspect_at) == pytest.approx(1_000 + TTL_MS / 2)
 
 
-def test_a_second_attempt_to_open_counts_from_when_it_was_made(parley: Parley) -> None:
+def test_a_second_attempt_to_open_counts_from_when_it_was_made(parley: SessionHarness) -> None:
     first = parley.acquire()
     later = [send for send in parley.run(700) if isinstance(send.message, Open)]
     trusted = one(Trusted, parley.open(later), WATCHER)
@@ -55,7 +64,7 @@ def test_a_second_attempt_to_open_counts_from_when_it_was_made(parley: Parley) -
 
 
 def test_trust_grows_with_every_confirmed_keep_alive_from_when_it_was_sent(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     (keep,) = [s for s in parley.run(3_100) if isinstance(s.message, KeepAlive)]
@@ -65,7 +74,7 @@ def test_trust_grows_with_every_confirmed_keep_alive_from_when_it_was_sent(
     assert ms(trusted.until) == pytest.approx(sent_ms + SURE_MS, abs=150)
 
 
-def test_a_confirmed_command_counts_as_a_keep_alive(parley: Parley) -> None:
+def test_a_confirmed_command_counts_as_a_keep_alive(parley: SessionHarness) -> None:
     parley.hold()
     parley.now_ms += 5_000
     said = parley.release()
@@ -75,20 +84,20 @@ def test_a_confirmed_command_counts_as_a_keep_alive(parley: Parley) -> None:
 
 
 def test_a_grant_after_a_long_wait_proves_only_what_was_so_when_it_was_asked(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     asked = parley.open(parley.acquire())
     parley.run_kept(9_000, A)
-    until = parley.role.ledger.tenure.until
+    until = parley.role.ledger.session_lease.until
     assert of(Trusted, parley.grant(asked)) == []
-    assert parley.role.ledger.tenure.until == until > asked_until()
+    assert parley.role.ledger.session_lease.until == until > asked_until()
 
 
 def asked_until() -> Instant:
-    return Tenure.trusted_until(Instant(1_000 * NS_PER_MS), TTL_MS)
+    return SessionLease.trusted_until(Instant(1_000 * NS_PER_MS), TTL_MS)
 
 
-def test_the_watcher_is_not_told_of_every_small_progress(parley: Parley) -> None:
+def test_the_watcher_is_not_told_of_every_small_progress(parley: SessionHarness) -> None:
     parley.hold()
     told = 0
     for fence in range(8, 28):
@@ -99,7 +108,7 @@ def test_the_watcher_is_not_told_of_every_small_progress(parley: Parley) -> None
 
 
 def test_without_confirmation_a_session_is_suspect_at_half_its_ttl_and_lost_at_its_end(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     assert of(Suspected, parley.run(7_400)) == []
@@ -113,7 +122,7 @@ def test_without_confirmation_a_session_is_suspect_at_half_its_ttl_and_lost_at_i
     assert {end.session for end in of(End, said)} == {"c.1"}
 
 
-def test_a_suspect_session_is_trusted_again_when_it_is_confirmed(parley: Parley) -> None:
+def test_a_suspect_session_is_trusted_again_when_it_is_confirmed(parley: SessionHarness) -> None:
     parley.hold()
     said = parley.run(8_000)
     assert of(Suspected, said, WATCHER)
@@ -122,7 +131,7 @@ def test_a_suspect_session_is_trusted_again_when_it_is_confirmed(parley: Parley)
     assert of(HoldsLost, parley.run(7_000)) == []
 
 
-def test_what_is_lost_stays_lost_whatever_is_said_later(parley: Parley) -> None:
+def test_what_is_lost_stays_lost_whatever_is_said_later(parley: SessionHarness) -> None:
     parley.hold()
     said = parley.run(14_800)
     greeting = [send for send in said if isinstance(send.message, KeepAlive)][-1]
@@ -133,7 +142,7 @@ def test_what_is_lost_stays_lost_whatever_is_said_later(parley: Parley) -> None:
     assert one(Refused, parley.release(), ANN).reason is Reason.OWNERSHIP_LOST
 
 
-def test_nothing_held_is_no_reason_to_worry_the_watcher(parley: Parley) -> None:
+def test_nothing_held_is_no_reason_to_worry_the_watcher(parley: SessionHarness) -> None:
     parley.open(parley.acquire())
     said = parley.run(16_000)
     assert of(Suspected, said) == []
@@ -141,7 +150,7 @@ def test_nothing_held_is_no_reason_to_worry_the_watcher(parley: Parley) -> None:
 
 
 def test_a_wait_goes_on_under_its_number_when_its_session_can_not_be_believed_any_more(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     asked = parley.open(parley.acquire(token=4))
     said = parley.run(16_000)
@@ -154,7 +163,7 @@ def test_a_wait_goes_on_under_its_number_when_its_session_can_not_be_believed_an
     assert one(Granted, parley.grant(again, fence=8), ANN).fence == 8
 
 
-def test_the_end_of_a_session_given_up_is_repeated_until_confirmed(parley: Parley) -> None:
+def test_the_end_of_a_session_given_up_is_repeated_until_confirmed(parley: SessionHarness) -> None:
     parley.hold()
     ends = [s for s in parley.run(16_000) if isinstance(s.message, End)]
     assert len(ends) > 1
@@ -163,13 +172,13 @@ def test_the_end_of_a_session_given_up_is_repeated_until_confirmed(parley: Parle
     assert parley.alarms == []
 
 
-def test_the_end_of_a_session_given_up_is_not_repeated_for_ever(parley: Parley) -> None:
+def test_the_end_of_a_session_given_up_is_not_repeated_for_ever(parley: SessionHarness) -> None:
     parley.hold()
     assert 8 <= len(of(End, parley.run(120_000))) <= 20
     assert parley.alarms == []
 
 
-def test_an_operators_eviction_loses_that_hold_alone(parley: Parley) -> None:
+def test_an_operators_eviction_loses_that_hold_alone(parley: SessionHarness) -> None:
     parley.hold()
     parley.hold(BEN, lock="y", fence=8)
     word = HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops")
@@ -182,7 +191,7 @@ def test_an_operators_eviction_loses_that_hold_alone(parley: Parley) -> None:
     assert parley.hear(A, word) == []
 
 
-def test_an_eviction_that_overtakes_its_grant_is_told_instead_of_it(parley: Parley) -> None:
+def test_an_eviction_that_overtakes_its_grant_is_told_instead_of_it(parley: SessionHarness) -> None:
     asked = parley.open(parley.acquire())
     parley.hear(A, HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops"))
     said = parley.grant(asked)
@@ -191,7 +200,9 @@ def test_an_eviction_that_overtakes_its_grant_is_told_instead_of_it(parley: Parl
     assert parley.role.ledger.holds == {}
 
 
-def test_an_eviction_that_was_not_heard_of_is_learned_from_the_release(parley: Parley) -> None:
+def test_an_eviction_that_was_not_heard_of_is_learned_from_the_release(
+    parley: SessionHarness,
+) -> None:
     parley.hold()
     said = parley.refuse(parley.release(), Reason.OWNERSHIP_LOST)
     assert one(Refused, said, ANN).reason is Reason.OWNERSHIP_LOST
@@ -199,7 +210,7 @@ def test_an_eviction_that_was_not_heard_of_is_learned_from_the_release(parley: P
     assert parley.role.ledger.holds == {}
 
 
-def test_each_of_several_levels_is_told_of_the_loss_once(parley: Parley) -> None:
+def test_each_of_several_levels_is_told_of_the_loss_once(parley: SessionHarness) -> None:
     parley.hold(limit=0)
     parley.hold(limit=0, count=2)
     parley.run(16_000)
@@ -207,7 +218,9 @@ def test_each_of_several_levels_is_told_of_the_loss_once(parley: Parley) -> None
     assert reasons == [Reason.OWNERSHIP_LOST, Reason.OWNERSHIP_LOST, Reason.NOT_HELD]
 
 
-def test_memory_of_losses_is_bounded(parley: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_losses_is_bounded(
+    parley: SessionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(holding, "HOLDS_MAX", 1)
     parley.hold()
     parley.hold(lock="y", fence=8)
@@ -216,8 +229,8 @@ def test_memory_of_losses_is_bounded(parley: Parley, monkeypatch: pytest.MonkeyP
     assert one(Refused, parley.release(lock="y", fence=8), ANN).reason is Reason.OWNERSHIP_LOST
 
 
-def test_a_short_session_is_moved_to_another_gate_in_time(parley: Parley) -> None:
-    parley = Parley(ttl_ms=2_000)
+def test_a_short_session_is_moved_to_another_gate_in_time(parley: SessionHarness) -> None:
+    parley = SessionHarness(ttl_ms=2_000)
     parley.hold()
     said: list[Send] = []
     for _ in range(100):  # Gate a says nothing any more.
@@ -228,7 +241,7 @@ def test_a_short_session_is_moved_to_another_gate_in_time(parley: Parley) -> Non
 
 
 def test_the_session_is_confirmed_at_once_through_another_gate_when_a_link_breaks(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     parley.run(100)
@@ -236,7 +249,9 @@ def test_the_session_is_confirmed_at_once_through_another_gate_when_a_link_break
     assert keep.session == "c.1"
 
 
-def test_a_release_that_was_done_before_an_eviction_is_confirmed_after_it(parley: Parley) -> None:
+def test_a_release_that_was_done_before_an_eviction_is_confirmed_after_it(
+    parley: SessionHarness,
+) -> None:
     parley.hold(limit=0)
     parley.hold(limit=0, count=2)
     leaving = parley.release(token=3)
@@ -245,7 +260,9 @@ def test_a_release_that_was_done_before_an_eviction_is_confirmed_after_it(parley
     assert one(Refused, parley.release(), ANN).reason is Reason.OWNERSHIP_LOST
 
 
-def test_a_session_that_nobody_waits_for_any_more_is_not_opened_for_ever(parley: Parley) -> None:
+def test_a_session_that_nobody_waits_for_any_more_is_not_opened_for_ever(
+    parley: SessionHarness,
+) -> None:
     parley.acquire()
     parley.hear(ANN, Abandon())
     assert of(Open, parley.run(60_000))
@@ -253,7 +270,7 @@ def test_a_session_that_nobody_waits_for_any_more_is_not_opened_for_ever(parley:
     assert parley.alarms == []
 
 
-def test_a_session_whose_end_was_not_confirmed_is_not_kept_alive(parley: Parley) -> None:
+def test_a_session_whose_end_was_not_confirmed_is_not_kept_alive(parley: SessionHarness) -> None:
     parley.hold()
     parley.hear(BEN, Close())
     parley.run(2_500)

@@ -6,15 +6,15 @@ from typing import TypeVar
 
 import pytest
 
-from fencelock.actors.client.gate import PROBE_PAUSE_MS_MAX
-from fencelock.actors.client.pacing import later
-from fencelock.actors.client.tenure import EPOCH
+from fencelock.actors.client.backoff import later
+from fencelock.actors.client.endpoint import PROBE_PAUSE_MS_MAX
+from fencelock.actors.client.session_lease import EPOCH
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.lock.message import Acquire
 from fencelock.actors.lock.probe_message import Probe, ProbeReply
 from fencelock.actors.message import Address, Message, node_of
 from fencelock.actors.timing import TIMING
-from fencelock.cluster.simulation.parley import A, B, Parley
+from fencelock.cluster.simulation.session_harness import A, B, SessionHarness
 
 TICK_MS = 100
 PROBED_MS = TIMING.probe_ms + 2 * TICK_MS
@@ -32,23 +32,28 @@ def of(kind: type[M], sends: list[Send], to: Address | None = None) -> list[M]:
 
 
 def reply(
-    parley: Parley, gate: Address, *, serving: bool = True, leader: str = "", session: str = "c"
+    parley: SessionHarness,
+    gate: Address,
+    *,
+    serving: bool = True,
+    leader: str = "",
+    session: str = "c",
 ) -> list[Send]:
     told = ProbeReply(session=session, node=node_of(gate), serving=serving, leader=leader)
     return parley.hear(gate, told)
 
 
 @pytest.fixture
-def parley() -> Parley:
+def parley() -> SessionHarness:
     """A session that holds a lock through A, and waits for another there."""
-    parley = Parley()
+    parley = SessionHarness()
     parley.hold()
     parley.run_kept(2_000, A, B)
     parley.acquire(lock="y")
     return parley
 
 
-def silent(parley: Parley) -> list[Send]:
+def silent(parley: SessionHarness) -> list[Send]:
     """Let A be silent until the others are probed; return what was sent."""
     sent: list[Send] = []
     while not of(Probe, sent, B):
@@ -57,21 +62,21 @@ def silent(parley: Parley) -> list[Send]:
     return sent
 
 
-def test_an_unanswered_request_has_its_gate_probed_and_no_other(parley: Parley) -> None:
+def test_an_unanswered_request_has_its_gate_probed_and_no_other(parley: SessionHarness) -> None:
     sent = parley.run(PROBED_MS)
 
     assert len(of(Probe, sent, A)) == 1
     assert of(Probe, sent, B) == []
 
 
-def test_nothing_is_probed_where_something_was_just_heard(parley: Parley) -> None:
+def test_nothing_is_probed_where_something_was_just_heard(parley: SessionHarness) -> None:
     parley.run(TIMING.probe_ms - TICK_MS)
     reply(parley, A)
 
     assert of(Probe, parley.run(TICK_MS + TICK_MS // 2)) == []
 
 
-def test_a_gate_that_replies_keeps_what_it_was_asked(parley: Parley) -> None:
+def test_a_gate_that_replies_keeps_what_it_was_asked(parley: SessionHarness) -> None:
     parley.run(PROBED_MS)
     reply(parley, A)
 
@@ -81,7 +86,9 @@ def test_a_gate_that_replies_keeps_what_it_was_asked(parley: Parley) -> None:
     assert of(Acquire, sent, B) == []
 
 
-def test_silence_has_the_others_probed_and_the_first_that_replies_is_used(parley: Parley) -> None:
+def test_silence_has_the_others_probed_and_the_first_that_replies_is_used(
+    parley: SessionHarness,
+) -> None:
     began = parley.now_ms
     sent = silent(parley)
     assert parley.now_ms - began <= TIMING.probe_ms + TIMING.reply_ms + 3 * TICK_MS
@@ -94,7 +101,9 @@ def test_silence_has_the_others_probed_and_the_first_that_replies_is_used(parley
     assert parley.role.ledger.gates.current == B
 
 
-def test_a_client_that_stood_still_itself_hears_its_gate_before_it_leaves(parley: Parley) -> None:
+def test_a_client_that_stood_still_itself_hears_its_gate_before_it_leaves(
+    parley: SessionHarness,
+) -> None:
     silent(parley)
     reply(parley, A)
 
@@ -102,7 +111,7 @@ def test_a_client_that_stood_still_itself_hears_its_gate_before_it_leaves(parley
     assert parley.role.ledger.gates.current == A
 
 
-def test_a_leader_without_a_majority_is_left_for_a_node_that_serves(parley: Parley) -> None:
+def test_a_leader_without_a_majority_is_left_for_a_node_that_serves(parley: SessionHarness) -> None:
     asked = reply(parley, A, serving=False, leader="a", session="c.1")
     assert of(Probe, asked, B)
 
@@ -110,7 +119,9 @@ def test_a_leader_without_a_majority_is_left_for_a_node_that_serves(parley: Parl
     assert parley.role.ledger.gates.current == B
 
 
-def test_while_no_node_serves_a_client_stays_and_asks_ever_more_seldom(parley: Parley) -> None:
+def test_while_no_node_serves_a_client_stays_and_asks_ever_more_seldom(
+    parley: SessionHarness,
+) -> None:
     reply(parley, A, serving=False)
     assert of(Acquire, reply(parley, B, serving=False), B) == []
 
@@ -124,14 +135,14 @@ def test_while_no_node_serves_a_client_stays_and_asks_ever_more_seldom(parley: P
     assert of(Acquire, sent, B) == []
 
 
-def test_whoever_was_elected_is_used_once_it_says_so(parley: Parley) -> None:
+def test_whoever_was_elected_is_used_once_it_says_so(parley: SessionHarness) -> None:
     reply(parley, A, serving=False)
     reply(parley, B, serving=False)
 
     assert of(Acquire, reply(parley, B, leader="b"), B)
 
 
-def test_each_false_alarm_makes_a_client_more_patient(parley: Parley) -> None:
+def test_each_false_alarm_makes_a_client_more_patient(parley: SessionHarness) -> None:
     probing = parley.role.ledger.probing
     silent(parley)
     reply(parley, B)
@@ -142,7 +153,7 @@ def test_each_false_alarm_makes_a_client_more_patient(parley: Parley) -> None:
     assert probing.patience_ms == 2 * TIMING.reply_ms
 
 
-def test_replies_of_strangers_and_in_other_sessions_change_nothing(parley: Parley) -> None:
+def test_replies_of_strangers_and_in_other_sessions_change_nothing(parley: SessionHarness) -> None:
     dropped = Observe("client.answer_of_another_session_dropped")
     stranger = ProbeReply(session="c", node="z", serving=False)
     foreign = ProbeReply(session="d", node="a", serving=False)

@@ -17,16 +17,24 @@ from fencelock.actors.lock.message import (
     Released,
 )
 from fencelock.actors.lock.session_message import Ended, Open
-from fencelock.cluster.simulation.parley import ANN, BEN, WATCHER, A, Parley, of, one
+from fencelock.cluster.simulation.session_harness import (
+    ANN,
+    BEN,
+    WATCHER,
+    A,
+    SessionHarness,
+    of,
+    one,
+)
 
 
 @pytest.fixture
-def parley() -> Parley:
-    return Parley()
+def parley() -> SessionHarness:
+    return SessionHarness()
 
 
 def test_rule_55_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     said = parley.open(parley.acquire())
     repeats = of(Acquire, parley.run_kept(5_000, A))
@@ -36,7 +44,9 @@ def test_rule_55_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(
     assert one(Acquire, parley.acquire()).request > repeats[0].request
 
 
-def test_rule_56_to_acquire_opens_a_session_and_asks_in_it_under_a_number(parley: Parley) -> None:
+def test_rule_56_to_acquire_opens_a_session_and_asks_in_it_under_a_number(
+    parley: SessionHarness,
+) -> None:
     said = parley.acquire(token=9)
     assert one(Open, said) == Open(
         session="c", ttl_ms=15_000, label="here:1", request=one(Open, said).request
@@ -47,7 +57,7 @@ def test_rule_56_to_acquire_opens_a_session_and_asks_in_it_under_a_number(parley
     assert one(Granted, parley.grant(asked), ANN).request == 9
 
 
-def test_rule_57_a_session_that_is_refused_ends_the_acquire_at_once(parley: Parley) -> None:
+def test_rule_57_a_session_that_is_refused_ends_the_acquire_at_once(parley: SessionHarness) -> None:
     said = parley.refuse(parley.acquire(), Reason.OVERLOADED)
     assert one(Refused, said, ANN).reason is Reason.OVERLOADED
     assert "session" in one(Refused, said, ANN).detail
@@ -56,7 +66,7 @@ def test_rule_57_a_session_that_is_refused_ends_the_acquire_at_once(parley: Parl
 
 
 def test_rule_58_an_acquire_in_an_expired_session_goes_on_in_the_next_one_under_its_number(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     asked = parley.open(parley.acquire())
     said = parley.refuse(asked, Reason.SESSION_EXPIRED)
@@ -67,7 +77,9 @@ def test_rule_58_an_acquire_in_an_expired_session_goes_on_in_the_next_one_under_
     assert again.request == one(Acquire, asked).request
 
 
-def test_rule_59_to_enter_again_what_the_session_lost_is_refused_as_lost(parley: Parley) -> None:
+def test_rule_59_to_enter_again_what_the_session_lost_is_refused_as_lost(
+    parley: SessionHarness,
+) -> None:
     parley.hold(limit=0)
     said = parley.refuse(parley.acquire(limit=0), Reason.SESSION_EXPIRED)
     assert one(Refused, said, ANN).reason is Reason.OWNERSHIP_LOST
@@ -76,7 +88,7 @@ def test_rule_59_to_enter_again_what_the_session_lost_is_refused_as_lost(parley:
 
 
 def test_rule_60_a_wait_goes_on_in_the_next_session_for_what_is_left_of_its_time(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     asked = parley.open(parley.acquire(wait_ms=5_000))
     parley.run(2_000)
@@ -84,14 +96,14 @@ def test_rule_60_a_wait_goes_on_in_the_next_session_for_what_is_left_of_its_time
     assert again.wait_ms == 3_000
 
 
-def test_rule_61_a_wait_that_the_cluster_gave_up_is_asked_for_anew(parley: Parley) -> None:
+def test_rule_61_a_wait_that_the_cluster_gave_up_is_asked_for_anew(parley: SessionHarness) -> None:
     asked = parley.open(parley.acquire())
     assert parley.refuse(asked, Reason.CANCELLED) == []
     assert one(Acquire, parley.run(300)).request > one(Acquire, asked).request
 
 
 def test_rule_62_an_acquire_refused_otherwise_is_refused_and_leaves_nothing(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     asked = parley.open(parley.acquire())
     said = parley.refuse(asked, Reason.INVALID)
@@ -102,7 +114,7 @@ def test_rule_62_an_acquire_refused_otherwise_is_refused_and_leaves_nothing(
 
 
 def test_rule_62_a_copy_that_may_be_queued_is_withdrawn_when_another_copy_is_refused(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     asked = parley.open(parley.acquire())
     parley.run(1_000)  # It was repeated: one copy may wait in the log.
@@ -113,7 +125,7 @@ def test_rule_62_a_copy_that_may_be_queued_is_withdrawn_when_another_copy_is_ref
 
 @pytest.mark.parametrize("fence", [7, 8])
 def test_rule_63_a_release_of_what_is_not_held_is_refused_without_asking(
-    parley: Parley, fence: int
+    parley: SessionHarness, fence: int
 ) -> None:
     assert one(Refused, parley.release(fence=7), ANN).reason is Reason.NOT_HELD
     parley.hold(BEN)
@@ -123,7 +135,7 @@ def test_rule_63_a_release_of_what_is_not_held_is_refused_without_asking(
 
 
 def test_rule_64_a_release_without_an_answer_goes_on_and_can_be_waited_for_again(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     parley.release()
@@ -136,7 +148,7 @@ def test_rule_64_a_release_without_an_answer_goes_on_and_can_be_waited_for_again
 
 @pytest.mark.parametrize("way", ["expired", "ended"])
 def test_rule_65_a_release_after_the_session_ended_is_refused_as_lost_once(
-    parley: Parley, way: str
+    parley: SessionHarness, way: str
 ) -> None:
     parley.hold()
     if way == "expired":
@@ -149,7 +161,7 @@ def test_rule_65_a_release_after_the_session_ended_is_refused_as_lost_once(
 
 
 def test_rule_65_a_release_under_way_when_the_session_ends_is_refused_as_lost(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     said = parley.refuse(parley.release(token=3), Reason.SESSION_EXPIRED)
@@ -159,7 +171,7 @@ def test_rule_65_a_release_under_way_when_the_session_ends_is_refused_as_lost(
 
 
 def test_rule_66_what_was_lost_stays_lost_though_another_owner_holds_in_a_new_session(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     parley.hear(A, Ended(session="c.1", detail="expired"))
@@ -170,7 +182,7 @@ def test_rule_66_what_was_lost_stays_lost_though_another_owner_holds_in_a_new_se
 
 
 def test_rule_66_a_loss_is_remembered_apart_from_a_later_hold_of_the_same_owner(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     parley.hear(A, Ended(session="c.1", detail="expired"))
@@ -179,7 +191,9 @@ def test_rule_66_a_loss_is_remembered_apart_from_a_later_hold_of_the_same_owner(
     assert one(Released, parley.free(parley.release(fence=9)), ANN)
 
 
-def test_rule_33_a_limit_that_is_reached_is_told_and_changes_nothing(parley: Parley) -> None:
+def test_rule_33_a_limit_that_is_reached_is_told_and_changes_nothing(
+    parley: SessionHarness,
+) -> None:
     parley.hold(limit=2)
     parley.hold(limit=2, count=2)
     said = parley.refuse(parley.acquire(limit=2), Reason.LIMIT_REACHED)
@@ -190,7 +204,7 @@ def test_rule_33_a_limit_that_is_reached_is_told_and_changes_nothing(parley: Par
 
 
 def test_rule_37_without_reentrancy_a_second_acquire_is_refused_without_asking(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     said = parley.acquire()
@@ -199,7 +213,7 @@ def test_rule_37_without_reentrancy_a_second_acquire_is_refused_without_asking(
 
 
 def test_rule_47_48_an_owner_that_waits_is_not_done_out_of_its_wait_by_its_other_threads(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.open(parley.acquire(limit=0))
     assert one(Refused, parley.acquire(limit=0), ANN).reason is Reason.ALREADY_HELD
@@ -207,7 +221,7 @@ def test_rule_47_48_an_owner_that_waits_is_not_done_out_of_its_wait_by_its_other
     assert len(parley.role.ledger.outstanding.waits) == 1
 
 
-def test_a_cancel_after_a_grant_takes_back_that_one_entry(parley: Parley) -> None:
+def test_a_cancel_after_a_grant_takes_back_that_one_entry(parley: SessionHarness) -> None:
     parley.hold(limit=0, token=1)
     parley.hold(limit=0, token=2, count=2)
     cancel = Cancel(lock="x", session="", owner="ann", request=2)

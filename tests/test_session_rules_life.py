@@ -17,15 +17,23 @@ from fencelock.actors.lock.message import (
     Released,
 )
 from fencelock.actors.lock.session_message import End, Ended, Evict, ListLocks, Open
-from fencelock.cluster.simulation.parley import ANN, BEN, WATCHER, A, Parley, of, one
+from fencelock.cluster.simulation.session_harness import (
+    ANN,
+    BEN,
+    WATCHER,
+    A,
+    SessionHarness,
+    of,
+    one,
+)
 
 
 @pytest.fixture
-def parley() -> Parley:
-    return Parley()
+def parley() -> SessionHarness:
+    return SessionHarness()
 
 
-def test_rule_71_no_session_is_opened_by_questions_that_need_none(parley: Parley) -> None:
+def test_rule_71_no_session_is_opened_by_questions_that_need_none(parley: SessionHarness) -> None:
     for question in (
         Describe(),
         Inspect(lock="x"),
@@ -38,7 +46,7 @@ def test_rule_71_no_session_is_opened_by_questions_that_need_none(parley: Parley
 
 
 def test_rule_72_73_later_needs_find_the_session_that_the_first_one_opened(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     said = parley.acquire(BEN, lock="y")
@@ -46,7 +54,7 @@ def test_rule_72_73_later_needs_find_the_session_that_the_first_one_opened(
     assert one(Acquire, said).session == "c.1"
 
 
-def test_rule_74_needs_at_the_same_time_share_one_open(parley: Parley) -> None:
+def test_rule_74_needs_at_the_same_time_share_one_open(parley: SessionHarness) -> None:
     said = [*parley.acquire(ANN), *parley.acquire(BEN), *parley.acquire(BEN, lock="y")]
     assert len(of(Open, said)) == 1
     asked = of(Acquire, parley.open(said))
@@ -57,13 +65,13 @@ def test_rule_74_needs_at_the_same_time_share_one_open(parley: Parley) -> None:
     ]
 
 
-def test_rule_75_to_close_what_never_was_opened_does_nothing(parley: Parley) -> None:
+def test_rule_75_to_close_what_never_was_opened_does_nothing(parley: SessionHarness) -> None:
     said = parley.hear(ANN, Close())
     assert [send.message for send in said] == [Closed(unanswered=0)]
 
 
 def test_rule_76_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.run(1_000)
     assert of(KeepAlive, parley.run(60_000)) == []
@@ -78,7 +86,7 @@ def test_rule_76_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
 
 
 def test_rule_77_those_who_held_hear_of_the_loss_and_others_get_a_new_session(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     said = parley.hear(A, Ended(session="c.1", detail="expired"))
@@ -88,7 +96,7 @@ def test_rule_77_those_who_held_hear_of_the_loss_and_others_get_a_new_session(
 
 
 def test_rule_78_an_unused_session_that_may_have_expired_is_left_without_a_word(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     parley.free(parley.release())
@@ -98,7 +106,9 @@ def test_rule_78_an_unused_session_that_may_have_expired_is_left_without_a_word(
     assert one(Open, parley.acquire()).session == "c~2"
 
 
-def test_rule_79_90_to_close_ends_the_session_with_all_that_is_in_it(parley: Parley) -> None:
+def test_rule_79_90_to_close_ends_the_session_with_all_that_is_in_it(
+    parley: SessionHarness,
+) -> None:
     parley.hold()
     parley.acquire(BEN)
     said = parley.hear(ANN, Close())
@@ -110,14 +120,14 @@ def test_rule_79_90_to_close_ends_the_session_with_all_that_is_in_it(parley: Par
     assert one(Refused, parley.acquire(), ANN).reason is Reason.CANCELLED
 
 
-def test_rule_79_a_close_that_nobody_confirms_ends_all_the_same(parley: Parley) -> None:
+def test_rule_79_a_close_that_nobody_confirms_ends_all_the_same(parley: SessionHarness) -> None:
     parley.hold()
     said = [*parley.hear(ANN, Close()), *parley.run(2_200)]
     assert len(of(End, said)) > 1
     assert one(Closed, said, ANN).unanswered == 1
 
 
-def test_rule_79_a_release_under_way_at_the_close_is_done_by_it(parley: Parley) -> None:
+def test_rule_79_a_release_under_way_at_the_close_is_done_by_it(parley: SessionHarness) -> None:
     parley.hold()
     parley.release(token=5)
     done = parley.end(parley.hear(BEN, Close()))
@@ -125,14 +135,14 @@ def test_rule_79_a_release_under_way_at_the_close_is_done_by_it(parley: Parley) 
 
 
 def test_rule_92_a_session_outlives_its_client_by_15_s_and_is_kept_alive_every_3_s(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     assert one(Open, parley.hold()).ttl_ms == 15_000
     assert len(of(KeepAlive, parley.run_kept(31_000, A))) == 10
 
 
 def test_rule_93_a_wait_lasts_for_as_long_as_it_takes_without_a_word_to_its_user(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     asked = parley.open(parley.acquire(token=8))
     said = parley.run_kept(600_000, A)
@@ -141,7 +151,7 @@ def test_rule_93_a_wait_lasts_for_as_long_as_it_takes_without_a_word_to_its_user
 
 
 def test_rule_94_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_nothing(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.acquire(wait_ms=2_000)
     said = parley.run(7_000)
@@ -151,7 +161,7 @@ def test_rule_94_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_noth
 
 
 def test_rule_95_a_wait_that_the_majority_stops_answering_is_never_said_to_have_timed_out(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     asked = parley.open(parley.acquire(wait_ms=2_000))
     said = parley.run(7_000)
@@ -162,7 +172,7 @@ def test_rule_95_a_wait_that_the_majority_stops_answering_is_never_said_to_have_
 
 
 def test_rule_96_a_split_is_told_to_holders_as_a_loss_and_to_others_as_unavailable(
-    parley: Parley,
+    parley: SessionHarness,
 ) -> None:
     parley.hold()
     parley.acquire(BEN, lock="y", wait_ms=1_000)

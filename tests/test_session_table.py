@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from fencelock.actors.client.in_flight import InFlight
 from fencelock.actors.client.message import HoldsLost
-from fencelock.actors.client.outstanding import Outstanding
 from fencelock.actors.effect import Send
 from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.lock.command import (
@@ -53,7 +53,7 @@ from fencelock.actors.lock.probe_message import Probe, ProbeReply
 from fencelock.actors.lock.session_message import HoldLost, Open, Opened
 from fencelock.actors.lock.table import LockTable
 from fencelock.actors.message import Address, Event, Message, address_of, role_of
-from fencelock.cluster.simulation.parley import ME, WATCHER, A, B, Parley
+from fencelock.cluster.simulation.session_harness import ME, WATCHER, A, B, SessionHarness
 
 SEEDS = 60
 REASONS = {
@@ -172,7 +172,7 @@ class Trial:
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
-        self.parley = Parley()
+        self.parley = SessionHarness()
         self.table = LockTable()
         self.users = {
             user.address: user for user in (User(f"u{n}", f"lock-{n % 2}") for n in range(5))
@@ -282,7 +282,7 @@ def repeats_under_new_numbers(self: Any, pending: Any, now: Any) -> list[Send]:
     return said
 
 
-SAY: Any = vars(Outstanding)["_say"]
+SAY: Any = vars(InFlight)["_say"]
 
 
 def run_all() -> None:
@@ -295,6 +295,6 @@ def run_all() -> None:
     [("withdraw", forgets_what_it_must_withdraw), ("_say", repeats_under_new_numbers)],
 )
 def test_a_planted_bug_is_caught(method: str, bug: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Outstanding, method, bug)
+    monkeypatch.setattr(InFlight, method, bug)
     with pytest.raises(AssertionError):
         run_all()

@@ -12,11 +12,12 @@ from fencelock.actors.lock.message import Acquire, Granted, Release, Released
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.actors.timing import TIMING
-from fencelock.cluster.recipe import Cast, Seat, recipe_of
-from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.workload import session_door
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import NodeContext, recipe_of
 
 SETTLED_MS = 1_500
 DEAD_MS = 2_000
@@ -70,15 +71,15 @@ class Busy(Role[Granted | Released]):
         return Send(self.session, acquire)
 
 
-def busy_client(seat: Seat) -> Cast:
+def busy_client(seat: NodeContext) -> RoleSet:
     gates = tuple(address_of(member, "proxy") for member in ("n1", "n2", "n3"))
     session = session_door(seat, gates)
     arguments = {"session": session.address, "lock": seat.node}
-    return Cast((session, Spawn(address_of(seat.node, "busy"), Busy, arguments)))
+    return RoleSet((session, Spawn(address_of(seat.node, "busy"), Busy, arguments)))
 
 
 def world_of_three(seed: int, nodes: int = 3) -> World:
-    world = World(seed, Misfortune(delay_us=500, sync_us=2_000))
+    world = World(seed, Faults(delay_us=500, sync_us=2_000))
     for number in range(nodes):
         world.add(f"n{number + 1}", recipe_of("paxos"), member=True)
     for client in CLIENTS:

@@ -10,19 +10,20 @@ from typer.testing import CliRunner
 
 from fencelock.actors.bakery.handover import Import
 from fencelock.actors.error import ConfigError
-from fencelock.cluster import recipe
+from fencelock.cluster import topology
 from fencelock.cluster.cli.simulate import seed_range, simulate
-from fencelock.cluster.recipe import Cast, Seat
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.topology import NodeContext
 
 runner = CliRunner()
 app = typer.Typer()
 app.command()(simulate)
 
 
-def nobody(seat: Seat) -> Cast:
+def nobody(seat: NodeContext) -> RoleSet:
     """A node without roles serves nobody."""
     del seat
-    return Cast(())
+    return RoleSet(())
 
 
 def test_a_clean_sweep_ends_with_a_summary_and_exits_with_0() -> None:
@@ -76,7 +77,7 @@ def test_a_judged_seed_that_fails_is_told_with_how_to_repeat_it(
 def test_the_first_seed_that_fails_is_told_with_how_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(recipe.RECIPES, "lamport", nobody)
+    monkeypatch.setitem(topology.RECIPES, "lamport", nobody)
 
     result = runner.invoke(app, ["--protocol", "lamport", "--seeds", "5..9"])
 
@@ -87,7 +88,7 @@ def test_the_first_seed_that_fails_is_told_with_how_to_repeat_it(
 
 
 def test_a_failing_seed_can_be_repeated_with_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(recipe.RECIPES, "central", nobody)
+    monkeypatch.setitem(topology.RECIPES, "central", nobody)
 
     result = runner.invoke(app, ["--protocol", "central", "--seed", "5", "--trace"])
 

@@ -11,15 +11,16 @@ from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.lock.message import Alive, KeepAlive
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer, local, timer
 from fencelock.actors.role import Role
-from fencelock.cluster.recipe import Cast, Recipe, Seat
-from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import NodeContext, Recipe
 
 N1, N2 = Address("n1/role"), Address("n2/role")
 SECOND = 1_000 * NS_PER_MS
-STORM = Misfortune(
+STORM = Faults(
     loss_per_mille=100,
     repeat_per_mille=100,
     reordering=True,
@@ -80,15 +81,15 @@ class Ponger(Role[KeepAlive]):
 
 
 def only(role: type[Role[Any]]) -> Recipe:
-    def recipe(seat: Seat) -> Cast:
+    def recipe(seat: NodeContext) -> RoleSet:
         clock = Spawn(Address(f"{seat.node}/clock"), Clock)
-        return Cast((clock, Spawn(Address(f"{seat.node}/role"), role)))
+        return RoleSet((clock, Spawn(Address(f"{seat.node}/role"), role)))
 
     return recipe
 
 
-def world_of(*recipes: Recipe, seed: int = 1, misfortune: Misfortune | None = None) -> World:
-    world = World(seed, misfortune or Misfortune())
+def world_of(*recipes: Recipe, seed: int = 1, misfortune: Faults | None = None) -> World:
+    world = World(seed, misfortune or Faults())
     for number, recipe in enumerate(recipes, start=1):
         world.add(f"n{number}", recipe, member=True)
     world.power_on_all()
@@ -130,7 +131,7 @@ def test_a_trace_line_tells_time_node_sender_receiver_and_event() -> None:
 
 
 def test_frames_are_lost_repeated_and_overtaken() -> None:
-    bad = Misfortune(loss_per_mille=200, repeat_per_mille=200, reordering=True, delay_us=20_000)
+    bad = Faults(loss_per_mille=200, repeat_per_mille=200, reordering=True, delay_us=20_000)
     world = world_of(only(Pinger), only(Ponger), misfortune=bad)
 
     world.run(10 * SECOND)

@@ -11,12 +11,13 @@ from fencelock.actors.effect import Effects, Persist, Send, Spawn, Wake
 from fencelock.actors.lock.message import Alive, KeepAlive
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, timer
 from fencelock.actors.role import Role
-from fencelock.cluster.recipe import Cast, Recipe, Seat
-from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import NodeContext, Recipe
 from fencelock.transport.wire import encode
 
 N1, N2 = Address("n1/role"), Address("n2/role")
@@ -29,15 +30,15 @@ class Tock(Timer):
 
 
 def only(role: type[Role[Any]]) -> Recipe:
-    def recipe(seat: Seat) -> Cast:
+    def recipe(seat: NodeContext) -> RoleSet:
         clock = Spawn(Address(f"{seat.node}/clock"), Clock)
-        return Cast((clock, Spawn(Address(f"{seat.node}/role"), role)))
+        return RoleSet((clock, Spawn(Address(f"{seat.node}/role"), role)))
 
     return recipe
 
 
-def world_of(*recipes: Recipe, seed: int = 1, misfortune: Misfortune | None = None) -> World:
-    world = World(seed, misfortune or Misfortune())
+def world_of(*recipes: Recipe, seed: int = 1, misfortune: Faults | None = None) -> World:
+    world = World(seed, misfortune or Faults())
     for number, recipe in enumerate(recipes, start=1):
         world.add(f"n{number}", recipe, member=True)
     world.power_on_all()
@@ -96,7 +97,7 @@ class DurabilityJudge:
 
 
 def write_under_crashes(writer: type[Role[Any]], seed: int) -> World:
-    slow_disk = Misfortune(
+    slow_disk = Faults(
         crash_in_sync_per_mille=50, crash_every_ms=500, tail_lost=True, sync_us=2_000, down_ms=20
     )
     world = World(seed, slow_disk)
@@ -125,9 +126,9 @@ def test_a_role_that_speaks_before_it_persists_is_caught() -> None:
 
 
 def test_a_node_begins_its_next_life_with_what_its_disk_kept_and_a_new_boot() -> None:
-    seats: list[Seat] = []
+    seats: list[NodeContext] = []
 
-    def recipe(seat: Seat) -> Cast:
+    def recipe(seat: NodeContext) -> RoleSet:
         seats.append(seat)
         return only(Writer)(seat)
 
@@ -147,7 +148,7 @@ def test_a_crash_loses_a_random_part_of_the_unsynced_records_or_none() -> None:
     def lost(*, tail_lost: bool) -> set[int]:
         found: set[int] = set()
         for seed in range(30):
-            misfortune = Misfortune(sync_us=100_000, tail_lost=tail_lost)
+            misfortune = Faults(sync_us=100_000, tail_lost=tail_lost)
             world = world_of(only(Writer), only(Reader), seed=seed, misfortune=misfortune)
             world.run(4 * NS_PER_MS)
             world.crash("n1")

@@ -19,11 +19,12 @@ from fencelock.actors.lock.message import (
 )
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Role
-from fencelock.cluster.recipe import Cast, Recipe, Seat
-from fencelock.cluster.simulation.misfortune import CALM, Kind
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.faults import CALM, Kind
 from fencelock.cluster.simulation.plan import Plan, draw_plan
 from fencelock.cluster.simulation.promise import Promise
 from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.topology import NodeContext, Recipe
 
 PLAN = Plan(
     nodes=1, clients=3, owners=2, locks=2, chaos_ms=3_000, served_ms=20_000, drained_ms=2_000
@@ -96,13 +97,13 @@ class Doorway(Role[Acquire | Release | Granted | Released | Refused]):
         return [Send(Address(f"{self.address.partition('/')[0]}/{event.owner}"), event)]
 
 
-def doorway(seat: Seat, gates: tuple[Address, ...]) -> Spawn:
+def doorway(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
     return Spawn(Address(f"{seat.node}/session"), Doorway, {"gate": gates[0]})
 
 
 def serving(server: type[Server]) -> Recipe:
-    def recipe(seat: Seat) -> Cast:
-        return Cast((Spawn(Address(f"{seat.node}/proxy"), server),))
+    def recipe(seat: NodeContext) -> RoleSet:
+        return RoleSet((Spawn(Address(f"{seat.node}/proxy"), server),))
 
     return recipe
 

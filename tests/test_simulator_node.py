@@ -10,16 +10,17 @@ from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effects, Retire, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer, local, timer
 from fencelock.actors.role import Role
-from fencelock.cluster.recipe import Cast, Recipe, Seat
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.drift import PPM, DriftingClock
-from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import NodeContext, Recipe
 
 N1, N2 = Address("n1/role"), Address("n2/role")
 SECOND = 1_000 * NS_PER_MS
-STORM = Misfortune(drift_every_ms=100, drift_ppm=500_000, jump_every_ms=500)
+STORM = Faults(drift_every_ms=100, drift_ppm=500_000, jump_every_ms=500)
 
 
 @timer
@@ -33,15 +34,15 @@ class Note(Local):
 
 
 def only(role: type[Role[Any]]) -> Recipe:
-    def recipe(seat: Seat) -> Cast:
+    def recipe(seat: NodeContext) -> RoleSet:
         clock = Spawn(Address(f"{seat.node}/clock"), Clock)
-        return Cast((clock, Spawn(Address(f"{seat.node}/role"), role)))
+        return RoleSet((clock, Spawn(Address(f"{seat.node}/role"), role)))
 
     return recipe
 
 
-def world_of(*recipes: Recipe, seed: int = 1, misfortune: Misfortune | None = None) -> World:
-    world = World(seed, misfortune or Misfortune())
+def world_of(*recipes: Recipe, seed: int = 1, misfortune: Faults | None = None) -> World:
+    world = World(seed, misfortune or Faults())
     for number, recipe in enumerate(recipes, start=1):
         world.add(f"n{number}", recipe, member=True)
     world.power_on_all()
@@ -136,7 +137,7 @@ def test_a_role_can_spawn_another_and_retire_it() -> None:
 
     world.nodes["n1"].tell(N1, Note(number=60))
 
-    assert Parent.child not in world.nodes["n1"].stage.roles
+    assert Parent.child not in world.nodes["n1"].scheduler.roles
     assert 60 not in child.order
     assert world.marks["host.nobody_there"] == 1
 

@@ -9,19 +9,19 @@ import pytest
 
 from fencelock.actors.client.holding import Hold
 from fencelock.actors.client.message import HoldsLost, Loss, Trusted
-from fencelock.actors.client.tenure import Tenure
+from fencelock.actors.client.session_lease import SessionLease
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.lock.message import Acquire, Granted, Release
 from fencelock.actors.message import Address, Event, Instant, node_of
-from fencelock.cluster.recipe import Settings
+from fencelock.cluster.simulation.faults import Faults, Kind
 from fencelock.cluster.simulation.judge import LockJudge
-from fencelock.cluster.simulation.misfortune import Kind, Misfortune
 from fencelock.cluster.simulation.plan import Plan, draw_plan
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import Rested
+from fencelock.cluster.topology import Settings
 
 SEEDS = 10
 SEEDS_FOR_A_MUTANT = 20
@@ -34,7 +34,7 @@ PLAN = Plan(
     ttl_ms=500,
     strikes_every_ms=400,
     deaths_ms=(2_000,),
-    misfortune=Misfortune(late_per_mille=100, late_ms=1_500, reordering=True),
+    misfortune=Faults(late_per_mille=100, late_ms=1_500, reordering=True),
 )
 ANN, BEN = Address("c1/ann"), Address("c2/ben")
 
@@ -58,22 +58,22 @@ def test_no_holder_believes_too_long_and_a_dead_clients_locks_are_granted_to_oth
 
 
 def believes_for_three_ttls(patch: pytest.MonkeyPatch) -> None:
-    until = Tenure.trusted_until
+    until = SessionLease.trusted_until
 
     def thrice(sent_at: Instant, ttl_ms: int) -> Instant:
         return until(sent_at, 3 * ttl_ms)
 
-    patch.setattr(Tenure, "trusted_until", staticmethod(thrice))
+    patch.setattr(SessionLease, "trusted_until", staticmethod(thrice))
 
 
 def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
-    confirm = Tenure.confirm
+    confirm = SessionLease.confirm
 
-    def late(self: Tenure, sent_at: Instant, now: Instant) -> bool:
+    def late(self: SessionLease, sent_at: Instant, now: Instant) -> bool:
         del sent_at
         return confirm(self, now, now)
 
-    patch.setattr(Tenure, "confirm", late)
+    patch.setattr(SessionLease, "confirm", late)
 
 
 def leaves_only_once(patch: pytest.MonkeyPatch) -> None:

@@ -77,10 +77,10 @@ def test_two_hundred_thousand_names_leave_nothing_behind(table: LockTable) -> No
     assert abs(growth) < 64 * 1024
     assert (table.locks, table.claims, table.fence) == ({}, 0, 200_000)
     session = table.sessions.by_id["s.1"]
-    assert len(session.claimants) == len(session.quiet) == QUIET_MAX
+    assert len(session.owner_states) == len(session.quiet) == QUIET_MAX
     table.apply(TTL_MS - 1, KeepSession(session="s.1"))
     table.apply(TTL_MS, KeepSession(session="s.1"))
-    assert (session.claimants, session.quiet) == ({}, {})
+    assert (session.owner_states, session.quiet) == ({}, {})
 
 
 @pytest.mark.parametrize("sessions", [False, True], ids=["one session", "a session each"])

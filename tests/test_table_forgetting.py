@@ -88,7 +88,7 @@ def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTa
     assert reasons(play(table, acquire("a", 1))) == [("a", 1, Denial.FORGOTTEN)]
     assert play(table, cancel("a", 1)) == [undone("a", 1)]
     session = table.sessions.by_id["s.1"]
-    assert (session.claimants, session.quiet, session.floor) == ({}, {}, 2)
+    assert (session.owner_states, session.quiet, session.floor) == ({}, {}, 2)
     assert play(table, acquire("a", 3)) == [held("a", 3, 2)]
 
 
@@ -118,9 +118,9 @@ def test_one_outcome_is_kept_of_an_owner_and_lock_however_much_it_asks(table: Lo
     play(table, acquire("a", 1))
     for request in range(2, 5_000):
         play(table, acquire("b", request, 0, lock="L"))
-    claimants = table.sessions.by_id["s.1"].claimants
-    assert len(claimants) == 2
-    assert claimants["b", "L"].request == 4_999
+    owner_states = table.sessions.by_id["s.1"].owner_states
+    assert len(owner_states) == 2
+    assert owner_states["b", "L"].request == 4_999
 
 
 def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_redone(
@@ -132,7 +132,7 @@ def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_re
     for i in range(total):
         play(table, acquire(f"t{i}", i + 2, 0))
     session = table.sessions.by_id["s.1"]
-    assert len(session.claimants) == QUIET_MAX + 1
+    assert len(session.owner_states) == QUIET_MAX + 1
     assert session.floor == 11
     play(table, release("holder", total + 2, 1))
     assert reasons(play(table, acquire("t9", 11))) == [("t9", 11, Denial.FORGOTTEN)]

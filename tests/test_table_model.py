@@ -40,14 +40,14 @@ Plant = Callable[[Any], Any]  # From a sound function to a broken one.
 def reused_fence(sound: Any) -> Any:
     def broken(table: TableState, hold: Any, out: list[Outcome]) -> None:
         sound(table, hold, out)
-        table.fence -= hold.claimant.lock not in table.locks
+        table.fence -= hold.owner_state.lock not in table.locks
 
     return broken
 
 
 def last_come_first_served(sound: Any) -> Any:
     def broken(table: TableState, hold: Any, out: list[Outcome]) -> None:
-        waits = table.locks[hold.claimant.lock].queue
+        waits = table.locks[hold.owner_state.lock].queue
         if waits:
             waits.move_to_end(next(reversed(waits)), last=False)
         sound(table, hold, out)
@@ -58,9 +58,9 @@ def last_come_first_served(sound: Any) -> Any:
 def closing_forgets(what: str, *reasons: CloseReason) -> Plant:
     def plant(sound: Any) -> Any:
         def broken(table: TableState, session: Any, reason: CloseReason, *rest: Any) -> None:
-            for claimant in session.claimants.values():
+            for owner_state in session.owner_states.values():
                 if reason in reasons:
-                    setattr(claimant, what, None)
+                    setattr(owner_state, what, None)
             sound(table, session, reason, *rest)
 
         return broken
@@ -72,9 +72,13 @@ def retry_is_applied_again(sound: Any) -> Any:
     def broken(table: TableState, command: Any, out: list[Outcome]) -> Any:
         session = table.sessions.by_id.get(command.session)
         key = command.owner, command.lock
-        claimant = session.claimants.get(key) if session is not None else None
-        if claimant is not None and claimant.request == command.request and not claimant.wait:
-            claimant.request -= 1
+        owner_state = session.owner_states.get(key) if session is not None else None
+        if (
+            owner_state is not None
+            and owner_state.request == command.request
+            and not owner_state.wait
+        ):
+            owner_state.request -= 1
         return sound(table, command, out)
 
     return broken
@@ -85,7 +89,7 @@ def release_as(*words: str) -> Plant:
         def broken(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None:
             hold = table.locks.get(command.lock)
             if hold is not None:
-                holder = hold.claimant
+                holder = hold.owner_state
                 right: dict[str, Any] = {
                     "fence": hold.fence,
                     "session": holder.session.id,
@@ -103,14 +107,14 @@ def timed_out_wait_stays(sound: Any) -> Any:
     def broken(table: TableState, wait: Any, reason: Denial, *rest: Any) -> None:
         sound(table, wait, reason, *rest)
         if reason is Denial.TIMED_OUT:
-            table.locks[wait.claimant.lock].enqueue(replace(wait, due_ms=None))
+            table.locks[wait.owner_state.lock].enqueue(replace(wait, due_ms=None))
 
     return broken
 
 
 def no_memos(sound: Any) -> Any:
-    def broken(claimant: Any) -> Any:
-        return sound(claimant)._replace(request=0, freed=None, denial=None)
+    def broken(owner_state: Any) -> Any:
+        return sound(owner_state)._replace(request=0, freed=None, denial=None)
 
     return broken
 

@@ -166,8 +166,8 @@ def test_an_empty_table_has_a_snapshot_too() -> None:
     assert LockTable.restore(LockTable().snapshot()).digest() == LockTable().digest()
 
 
-def with_claimants(part: TablePart, *claimants: ClaimantRecord) -> TablePart:
-    return replace(part, claimants=(*part.claimants, *claimants))
+def with_claimants(part: TablePart, *owner_states: ClaimantRecord) -> TablePart:
+    return replace(part, owner_states=(*part.owner_states, *owner_states))
 
 
 CHANGES: dict[str, Callable[[TablePart, TablePart], tuple[TablePart, ...]]] = {
@@ -178,18 +178,20 @@ CHANGES: dict[str, Callable[[TablePart, TablePart], tuple[TablePart, ...]]] = {
     "mixed": lambda a, b: (replace(a, head=a.head._replace(fence=9)), b),
     "no session": lambda a, b: (replace(a, sessions=()), b),
     "two sessions": lambda a, b: (a, replace(b, sessions=a.sessions)),
-    "two of one owner": lambda a, b: (a, with_claimants(b, b.claimants[-1])),
+    "two of one owner": lambda a, b: (a, with_claimants(b, b.owner_states[-1])),
     "two holders": lambda a, b: (
         a,
-        with_claimants(b, next(c for c in a.claimants if c.hold)._replace(owner="y")),
+        with_claimants(b, next(c for c in a.owner_states if c.hold)._replace(owner="y")),
     ),
     "two waits in one place": lambda a, b: (
         a,
-        with_claimants(b, b.claimants[-1]._replace(owner="y", wait=WaitRecord(1, "", 0, None))),
+        with_claimants(b, b.owner_states[-1]._replace(owner="y", wait=WaitRecord(1, "", 0, None))),
     ),
     "nobody holds": lambda a, b: (
         a,
-        with_claimants(b, b.claimants[-1]._replace(lock="free", wait=WaitRecord(9, "", 0, None))),
+        with_claimants(
+            b, b.owner_states[-1]._replace(lock="free", wait=WaitRecord(9, "", 0, None))
+        ),
     ),
 }
 
@@ -208,7 +210,7 @@ def test_a_snapshot_that_is_not_whole_is_refused(change: str) -> None:
 @pytest.mark.parametrize(("lock", "owner"), [("", "y"), ("n" * 257, "y"), ("n", "y" * 257)])
 def test_a_snapshot_with_names_that_no_command_may_have_is_refused(lock: str, owner: str) -> None:
     (part,) = busy().snapshot()
-    strange = part.claimants[-1]._replace(lock=lock, owner=owner, wait=None, hold=None)
+    strange = part.owner_states[-1]._replace(lock=lock, owner=owner, wait=None, hold=None)
     with pytest.raises(ValueError, match="allowed"):
         LockTable.restore((with_claimants(part, strange),))
 
@@ -217,9 +219,11 @@ def test_a_snapshot_with_names_that_no_command_may_have_is_refused(lock: str, ow
 def test_a_name_that_another_version_accepted_stays_in_a_snapshot(lock: str) -> None:
     """A member whose rules are stricter now still starts from what it wrote before."""
     (part,) = busy().snapshot()
-    newer = part.claimants[-1]._replace(lock=lock, owner="y", wait=None, hold=None)
+    newer = part.owner_states[-1]._replace(lock=lock, owner="y", wait=None, hold=None)
     table = LockTable.restore((with_claimants(part, newer),))
-    assert any((newer.owner, newer.lock) in one.claimants for one in table.sessions.by_id.values())
+    assert any(
+        (newer.owner, newer.lock) in one.owner_states for one in table.sessions.by_id.values()
+    )
 
 
 def test_digests_tell_tables_apart() -> None:

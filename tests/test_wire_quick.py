@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencelock.actors.fast_construction import maker
 from fencelock.actors.lock.command import AcquireLock, KeepSession, OpenSession
 from fencelock.actors.lock.message import Granted
-from fencelock.actors.making import maker
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.message import Batch
 from fencelock.cluster.lock_machine import LockMachine

@@ -35,11 +35,11 @@ __all__ = [
     "USUAL_START",
     "WIRE_VERSION",
     "Envelope",
+    "EnvelopeItems",
     "ForeignClusterError",
     "Frame",
     "FrameTooLargeError",
     "MalformedFrameError",
-    "Parcel",
     "WrongVersionError",
     "decode_frame",
     "encode_frame",
@@ -87,7 +87,7 @@ class Envelope(NamedTuple):
     message: Message
 
 
-Parcel = tuple[Address, Address, Message]
+EnvelopeItems = tuple[Address, Address, Message]
 """An `Envelope`, or the same without the class: on the way of every message none is made."""
 
 
@@ -99,7 +99,7 @@ class Frame(NamedTuple):
     """Number of the membership the sender goes by, 0 where the protocol has only one."""
     stamp: int
     """Logical time of the sender when the frame left."""
-    envelopes: tuple[Parcel, ...]
+    envelopes: tuple[EnvelopeItems, ...]
 
 
 def encode_frame(frame: Frame, alias: str = "") -> bytes:

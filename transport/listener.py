@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import zmq
 
-from fencelock.transport.admission import Admission, Dropped, link_of
 from fencelock.transport.bounds import CLIENT_BYTES_MAX
+from fencelock.transport.client_queue import ClientQueue, QueuedFrame
 from fencelock.transport.clients import Clients
 from fencelock.transport.connections import Connections
 from fencelock.transport.frame import FRAME_BYTES_MAX, Frame, encode_frame
-from fencelock.transport.guests import Guests, Waiting
+from fencelock.transport.frame_validator import Dropped, FrameValidator, link_of
 from fencelock.transport.poller import Poller
 from fencelock.transport.sockets import (
     NOBLOCK,
@@ -81,7 +81,7 @@ class Listener:
         self,
         context: zmq.Context[Socket],
         endpoint: str,
-        admission: Admission,
+        admission: FrameValidator,
         members: Collection[str],
         connections_max: int,
         poller: Poller,
@@ -92,7 +92,7 @@ class Listener:
         self._poller = poller
         self._count = count
         self._clients = Clients()
-        self._guests = Guests()
+        self._guests = ClientQueue()
         self.waiting: Collection[str] = self._guests.frames
         self._amid_message = False
         """Whether parts of a message that has too many are still to be discarded."""
@@ -161,7 +161,7 @@ class Listener:
         if connections.fresh or connections.beating or connections.is_behind:
             source = int(part.get(_SRCFD))
         if not member:
-            if not self._guests.put(name, Waiting(identity, source, part.bytes)):
+            if not self._guests.put(name, QueuedFrame(identity, source, part.bytes)):
                 self._count("wire.client_flooded", 1)
             return size
         frame = self._admission.admit(name, part.bytes)
@@ -227,7 +227,7 @@ class Listener:
                     break
         return arrivals, most - left
 
-    def _opened(self, name: str, waiting: Waiting) -> Frame | None:
+    def _opened(self, name: str, waiting: QueuedFrame) -> Frame | None:
         """Decode a client's frame; None if it is dropped."""
         identity = waiting.identity
         if self._muted and self._is_muted(identity):

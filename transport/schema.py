@@ -30,7 +30,7 @@ from fencelock.transport.compiled import (
     short_unpack,
     short_write,
 )
-from fencelock.transport.plain import PLAIN, SIMPLE
+from fencelock.transport.scalar_codecs import PLAIN, SIMPLE
 
 ENVELOPE_HEAD_ITEMS = 2
 """Items of an envelope before the tag."""

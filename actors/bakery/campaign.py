@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from fencelock.actors.bakery.choice import can_hand_over
 from fencelock.actors.bakery.config import TRUST_MS, majority, quorum, surely_over
 from fencelock.actors.bakery.event import Member
+from fencelock.actors.bakery.leader_selection import can_hand_over
 from fencelock.actors.bakery.message import NOBODY, Chosen, Lead, Merged, Promised, Propose, Seating
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 
@@ -29,7 +29,7 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class Campaign:
+class Election:
     """A proposal on its way.
 
     Attributes:

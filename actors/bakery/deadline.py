@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fencelock.actors.bakery.agenda import Course, Step, warn_at
 from fencelock.actors.bakery.config import RESEND_MS, later
-from fencelock.actors.bakery.course import Courses
-from fencelock.actors.bakery.door_message import Expired, Unlocking
 from fencelock.actors.bakery.entry import Phase
+from fencelock.actors.bakery.proxy_message import Expired, Unlocking
 from fencelock.actors.bakery.step_message import AddTicket
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts
+from fencelock.actors.bakery.timer_queue import Step, TicketAttempt, warn_at
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Instant, ms_between
 
@@ -22,73 +22,73 @@ class Deadlines:
     """Looks at each ticket when it is due.
 
     Args:
-        courses: the tickets.
+        attempts: the tickets.
 
     """
 
-    def __init__(self, courses: Courses) -> None:
-        self.courses = courses
-        self.office = courses.office
-        self.table = courses.table
+    def __init__(self, attempts: TicketAttempts) -> None:
+        self.attempts = attempts
+        self.epoch_state = attempts.epoch_state
+        self.table = attempts.table
 
     def tick(self, now: Instant) -> list[Effect]:
         """Look at what is due."""
         effects: list[Effect] = []
-        while (course := self.courses.agenda.take_due(now)) is not None:
-            effects += self._look(course, now)
+        while (attempt := self.attempts.agenda.take_due(now)) is not None:
+            effects += self._look(attempt, now)
         return effects
 
-    def _look(self, course: Course, now: Instant) -> list[Effect]:
-        if course.step is Step.HELD:
-            return self._look_at_hold(course, now)
-        entry = course.entry
+    def _look(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        if attempt.step is Step.HELD:
+            return self._look_at_hold(attempt, now)
+        entry = attempt.entry
         if self.table.get(entry.ticket.lock, entry.key) is not entry:
-            return self.courses.ask(course, now)
-        if ms_between(course.heard_at, now) >= DOOR_SILENT_MS and entry.ticket.door:
-            return [*self.courses.drop(course, now), Observe("bakery.door_silent")]
-        if course.wait_until is not None and course.wait_until <= now:
-            return self.courses.give_up(course, self.table.ahead(entry, now), now)
-        if course.step is Step.ENTERING:
-            self.courses.agenda.look_again(course, now, later(now, RESEND_MS))
-            return [*self.courses.say_entering(course)]
-        if course.step is not Step.ASKING or entry.phase is not Phase.HOLDING:
-            return self.courses.ask(course, now)
-        if course.answered and not course.held:
-            return self.courses.lose(course, now)
-        self.courses.agenda.look_again(course, now, later(now, RESEND_MS))
+            return self.attempts.ask(attempt, now)
+        if ms_between(attempt.heard_at, now) >= DOOR_SILENT_MS and entry.ticket.door:
+            return [*self.attempts.drop(attempt, now), Observe("bakery.door_silent")]
+        if attempt.wait_until is not None and attempt.wait_until <= now:
+            return self.attempts.give_up(attempt, self.table.ahead(entry, now), now)
+        if attempt.step is Step.ENTERING:
+            self.attempts.agenda.look_again(attempt, now, later(now, RESEND_MS))
+            return [*self.attempts.say_entering(attempt)]
+        if attempt.step is not Step.ASKING or entry.phase is not Phase.HOLDING:
+            return self.attempts.ask(attempt, now)
+        if attempt.answered and not attempt.held:
+            return self.attempts.lose(attempt, now)
+        self.attempts.agenda.look_again(attempt, now, later(now, RESEND_MS))
         add = AddTicket(
-            epoch=self.office.epoch,
+            epoch=self.epoch_state.epoch,
             ticket=entry.ticket,
             round=entry.round,
             fence=entry.fence,
-            taken=bool(course.held),
+            taken=bool(attempt.held),
         )
-        said = frozenset(course.votes) | frozenset(course.answered)
-        won = self.courses.win(course, now)
-        if not course.votes:  # They were over: that round is given back.
+        said = frozenset(attempt.votes) | frozenset(attempt.answered)
+        won = self.attempts.win(attempt, now)
+        if not attempt.votes:  # They were over: that round is given back.
             return won
-        return [*won, *self.office.tell(add, said)]
+        return [*won, *self.epoch_state.tell(add, said)]
 
-    def _look_at_hold(self, course: Course, now: Instant) -> list[Effect]:
+    def _look_at_hold(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Tell the holder that its time is over, first with a grace, then for good."""
-        entry = course.entry
+        entry = attempt.entry
         ticket, until = entry.ticket, entry.until
         assert until is not None
         who, request = ticket.who, ticket.request
         if until <= now:
             # The others judge by their own clocks: it may have been renewed through one of them.
             expired = Expired(lock=ticket.lock, who=who, request=request, fence=entry.fence)
-            self.courses.agenda.forget(entry)
+            self.attempts.agenda.forget(entry)
             self.table.forget(entry, now)
             return [
-                *self.courses.advance(ticket.lock, now),
+                *self.attempts.advance(ticket.lock, now),
                 Send(ticket.door, expired),
                 Observe("bakery.lease_over"),
             ]
-        if now < warn_at(course.entry):
-            self.courses.agenda.look_again(course, now, warn_at(course.entry))
+        if now < warn_at(attempt.entry):
+            self.attempts.agenda.look_again(attempt, now, warn_at(attempt.entry))
             return []
-        self.courses.agenda.look_again(course, now, min(until, later(now, WARN_AGAIN_MS)))
+        self.attempts.agenda.look_again(attempt, now, min(until, later(now, WARN_AGAIN_MS)))
         warning = Unlocking(
             lock=ticket.lock,
             who=who,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fencelock.actors.bakery.errand import Errands, Kind
 from fencelock.actors.bakery.event import Readiness, Tally
+from fencelock.actors.bakery.in_flight import InFlightRequests, Kind
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.lock.backend import Reported
 from fencelock.actors.lock.message import Contender, Describe, LockStatus, NodeStatus
@@ -22,7 +22,7 @@ WAITERS_SHOWN_MAX = 100
 def describe(
     node: str,
     members: tuple[str, ...],
-    errands: Errands,
+    in_flight_requests: InFlightRequests,
     tickets: Tally,
     reported: Reported,
     asked: Sequence[tuple[Address, Describe]],
@@ -35,14 +35,14 @@ def describe(
     The locks are those of the tickets, where this node leads. Where nobody leads they are
     those that are waited for through this door; elsewhere the leaders tell of them.
     """
-    readiness = errands.readiness
+    readiness = in_flight_requests.readiness
     leaders = tuple(leader.node for leader in readiness.leaders)
     detail = readiness.detail
     if why_no_vote and why_no_vote != detail:
         detail = f"{detail}; {why_no_vote}"
     locks = tickets.locks
     if not tickets.serving and not readiness.ready:
-        locks = _locks(node, errands, now)
+        locks = _locks(node, in_flight_requests, now)
     return [
         Send(
             asker,
@@ -70,14 +70,14 @@ def _members(members: tuple[str, ...], readiness: Readiness) -> tuple[MemberSeen
     return tuple(MemberSeen(name, name in priorities, priorities.get(name, 0)) for name in members)
 
 
-def _locks(node: str, errands: Errands, now: Instant) -> tuple[LockStatus, ...]:
+def _locks(node: str, in_flight_requests: InFlightRequests, now: Instant) -> tuple[LockStatus, ...]:
     """Return the locks that are waited for through this door."""
     waiting: dict[str, list[Contender]] = {}
-    for errand in errands.by_number.values():
-        if errand.name.kind is Kind.LOCK and len(waiting) < LOCKS_SHOWN_MAX:
-            who = errand.name.who
-            since_ms = ms_between(errand.since, now)
-            line = waiting.setdefault(errand.name.lock, [])
+    for in_flight_request in in_flight_requests.by_number.values():
+        if in_flight_request.name.kind is Kind.LOCK and len(waiting) < LOCKS_SHOWN_MAX:
+            who = in_flight_request.name.who
+            since_ms = ms_between(in_flight_request.since, now)
+            line = waiting.setdefault(in_flight_request.name.lock, [])
             line.append(Contender(node, who.session, who.owner, None, since_ms))
     return tuple(
         LockStatus(lock=lock, holder=None, waiters=tuple(line[:WAITERS_SHOWN_MAX]), waits_for=())

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fencelock.actors.bakery.bound import Bound
-from fencelock.actors.bakery.campaign import Campaign, Phase
-from fencelock.actors.bakery.choice import choose
+from fencelock.actors.bakery.campaign import Election, Phase
 from fencelock.actors.bakery.config import (
     Voting,
     door_of,
@@ -17,6 +15,8 @@ from fencelock.actors.bakery.config import (
     majority,
     status_of,
 )
+from fencelock.actors.bakery.duel_backoff import DuelBackoff
+from fencelock.actors.bakery.durable_promises import DurablePromises, sound_proposal
 from fencelock.actors.bakery.event import (
     CampaignDue,
     Member,
@@ -26,6 +26,8 @@ from fencelock.actors.bakery.event import (
     Serve,
     Standing,
 )
+from fencelock.actors.bakery.leader_selection import choose
+from fencelock.actors.bakery.max_lease import MaxLease
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
     Install,
@@ -37,9 +39,7 @@ from fencelock.actors.bakery.message import (
     Vouch,
     Vouched,
 )
-from fencelock.actors.bakery.pledge import Pledges, sound_proposal
 from fencelock.actors.bakery.reason import readiness
-from fencelock.actors.bakery.rivalry import Rivalry
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
@@ -100,21 +100,21 @@ class ElectionCoordinator(Role[Heard]):
         self.bound_ms = bound_ms
         self.voting = voting
         self.is_voter = voting.votes
-        self.pledges = Pledges.recover(records)
+        self.durable_promises = DurablePromises.recover(records)
         self.written = len(records)
         self.seen: tuple[Member, ...] = ()
-        self.campaign: Campaign | None = None
-        self.highest = self.pledges.promised
+        self.campaign: Election | None = None
+        self.highest = self.durable_promises.promised
         """The highest epoch heard of."""
         self.not_before = Instant(0)
         """Nothing is proposed earlier: another coordinator may be under way."""
         self.patient_until = Instant(0)
         self.healthy_at = Instant(0)
         """When a majority heeded the seating last."""
-        self.bound = Bound(node, members)
+        self.bound = MaxLease(node, members)
         self.told: Readiness | None = None
         self.served: Serve | None = None
-        self.rivalry = Rivalry(random)
+        self.duel_backoff = DuelBackoff(random)
 
     def begin(self, now: Instant) -> Effects:
         """Have the beats of this node say what its journal holds."""
@@ -129,7 +129,7 @@ class ElectionCoordinator(Role[Heard]):
             case CampaignDue():
                 return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, CampaignDue())]
             case Raise():
-                return self.bound.begin(self.pledges.seating, event)
+                return self.bound.begin(self.durable_promises.seating, event)
             case StopVoting():
                 self.is_voter = False
                 given_up = self.campaign is not None
@@ -158,23 +158,23 @@ class ElectionCoordinator(Role[Heard]):
             case Vouch():
                 return self._on_vouch(sender, event, now)
             case Vouched():
-                return self.bound.on_vouched(member, self.pledges.seating, event)
+                return self.bound.on_vouched(member, self.durable_promises.seating, event)
 
     def _on_propose(self, sender: Address, proposal: Propose, now: Instant) -> Effects:
         if not sound_proposal(proposal, self.members):
             return (Observe("bakery.proposal_malformed"),)
-        pledges = self.pledges
+        durable_promises = self.durable_promises
         self.highest = max(self.highest, proposal.epoch)
         effects: list[Effect] = []
-        if pledges.may_promise(proposal):
-            pledges.promise(proposal, now)
+        if durable_promises.may_promise(proposal):
+            durable_promises.promise(proposal, now)
             effects += [self._standing(now), self._persist(proposal)]  # B1: before it is spoken of.
-        elif not pledges.has_promised(proposal):
-            return (Send(sender, Outbid(epoch=pledges.promised)),)
-        quiet_ms = pledges.quiet_ms(now)
+        elif not durable_promises.has_promised(proposal):
+            return (Send(sender, Outbid(epoch=durable_promises.promised)),)
+        quiet_ms = durable_promises.quiet_ms(now)
         promised = Promised(
             epoch=proposal.epoch,
-            seating=pledges.seating,
+            seating=durable_promises.seating,
             quiet_ms=quiet_ms,
             voter=self.voting.voter,
         )
@@ -184,7 +184,7 @@ class ElectionCoordinator(Role[Heard]):
         campaign = self.campaign
         if campaign is None or not campaign.on_promised(member, promised, now):
             return ()
-        if campaign.former.epoch > self.pledges.seating.epoch:
+        if campaign.former.epoch > self.durable_promises.seating.epoch:
             learned = self._learn(campaign.former, now)
             return [*learned, *self._give_up(now, "bakery.seating_learned")]
         campaign.begin_merging(self.seen, now)
@@ -201,9 +201,9 @@ class ElectionCoordinator(Role[Heard]):
         if campaign is None or not campaign.on_merged(member, merged):
             return ()
         self.campaign = None
-        if not self.pledges.has_promised(campaign.proposal):
+        if not self.durable_promises.has_promised(campaign.proposal):
             return (Observe("bakery.overtaken"),)
-        self.rivalry.mine = campaign.epoch
+        self.duel_backoff.mine = campaign.epoch
         installed = self._learn(campaign.seating(self.bound_ms), now)
         return [*installed, *self._go_on(now), Observe("bakery.installed")]
 
@@ -217,10 +217,10 @@ class ElectionCoordinator(Role[Heard]):
         return self._learn(best, now)
 
     def _learn(self, seating: Seating, now: Instant) -> list[Effect]:
-        before = self.pledges.seating.epoch
-        if not self.pledges.learn(seating, now):
+        before = self.durable_promises.seating.epoch
+        if not self.durable_promises.learn(seating, now):
             return []
-        self.rivalry.learn(before, seating.epoch, now)
+        self.duel_backoff.learn(before, seating.epoch, now)
         self.healthy_at = now  # Give it time to be known by all.
         self.highest = max(self.highest, seating.epoch)
         return [self._persist(Install(seating=seating)), self._standing(now)]
@@ -231,12 +231,12 @@ class ElectionCoordinator(Role[Heard]):
         if self.written < RECORDS_MAX:
             return Persist(record)
         self.written = 0
-        return Checkpoint(self.pledges.records())
+        return Checkpoint(self.durable_promises.records())
 
     def _go_on(self, now: Instant) -> list[Effect]:
         """Serve, propose, or wait, as things are; tell the door if they changed."""
         effects = self._serve(now)
-        self.rivalry.hear(self.pledges.seating, self.seen)
+        self.duel_backoff.hear(self.durable_promises.seating, self.seen)
         campaign = self.campaign
         voters = [member.node for member in self.seen if member.votes]
         coordinates = self.is_voter and voters[:1] == [self.node]
@@ -245,13 +245,17 @@ class ElectionCoordinator(Role[Heard]):
         elif campaign is not None and campaign.phase is Phase.WAITING:
             campaign.begin_merging(self.seen, now)
             effects.append(self._standing(now))
-        elif campaign is None and coordinates and now >= max(self.not_before, self.rivalry.until):
+        elif (
+            campaign is None
+            and coordinates
+            and now >= max(self.not_before, self.duel_backoff.until)
+        ):
             effects += self._propose(now)
         return [*effects, *self._tell(now)]
 
     def _serve(self, now: Instant) -> list[Effect]:
         """Let the leader of this node serve once a majority knows the seating, durably (B2)."""
-        seating = self.pledges.seating
+        seating = self.durable_promises.seating
         voters = [member for member in self.seen if member.votes]
         heed = [m for m in voters if (m.promised, m.seating) == (seating.epoch, seating)]
         if seating.epoch == 0 or len(heed) < majority(len(self.members)):
@@ -264,7 +268,7 @@ class ElectionCoordinator(Role[Heard]):
         return [Send(leader_of(self.node), serve)]
 
     def _propose(self, now: Instant) -> list[Effect]:
-        seating = self.pledges.seating
+        seating = self.durable_promises.seating
         choice = choose(seating, self.seen, len(self.members))
         leaders = choice.leaders
         stalled = seating.epoch > 0 and ms_between(self.healthy_at, now) >= STALL_MS
@@ -274,7 +278,7 @@ class ElectionCoordinator(Role[Heard]):
         if not leaders or self.highest >= EPOCH_MAX or patient:
             return []
         self.highest += 1
-        self.campaign = Campaign(self.highest, leaders, len(self.members), now)
+        self.campaign = Election(self.highest, leaders, len(self.members), now)
         return [*self._repeat(), Observe("bakery.campaign")]
 
     def _repeat(self) -> list[Effect]:
@@ -292,15 +296,20 @@ class ElectionCoordinator(Role[Heard]):
 
     def _give_up(self, now: Instant, why: str) -> list[Effect]:
         self.campaign = None
-        self.not_before = later(now, TICK_MS + self.rivalry.spread_ms())
+        self.not_before = later(now, TICK_MS + self.duel_backoff.spread_ms())
         return [Observe(why), self._standing(now)]
 
     def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
         """Know of longer leases, unless a higher epoch was promised: its bound is told already."""
-        pledges = self.pledges
-        if (pledges.promised, pledges.seating.epoch) != (vouch.epoch, vouch.epoch):
+        durable_promises = self.durable_promises
+        if (durable_promises.promised, durable_promises.seating.epoch) != (
+            vouch.epoch,
+            vouch.epoch,
+        ):
             return (Observe("bakery.vouch_ignored"),)
-        seating = pledges.seating._replace(bound_ms=max(pledges.seating.bound_ms, vouch.bound_ms))
+        seating = durable_promises.seating._replace(
+            bound_ms=max(durable_promises.seating.bound_ms, vouch.bound_ms)
+        )
         voter = self.voting.voter
         vouched = Vouched(epoch=vouch.epoch, bound_ms=vouch.bound_ms, voter=voter)
         return [*self._learn(seating, now), Send(sender, vouched)]
@@ -309,15 +318,15 @@ class ElectionCoordinator(Role[Heard]):
         campaign = self.campaign
         waits = campaign is not None and campaign.phase is Phase.WAITING
         standing = Standing(
-            promised=self.pledges.promised,
-            seating=self.pledges.seating,
+            promised=self.durable_promises.promised,
+            seating=self.durable_promises.seating,
             waiting_ms=campaign.left_ms(now) if campaign is not None and waits else 0,
         )
         return Send(status_of(self.node), standing)
 
     def _tell(self, now: Instant) -> list[Effect]:
         heeded = ms_between(self.healthy_at, now) < STALL_MS
-        told = readiness(self.pledges.seating, self.seen, len(self.members), heeded=heeded)
+        told = readiness(self.durable_promises.seating, self.seen, len(self.members), heeded=heeded)
         if told == self.told:
             return []
         self.told = told

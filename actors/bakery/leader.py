@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from fencelock.actors.bakery.clerk import Clerk, FromDoor
 from fencelock.actors.bakery.config import (
     RESEND_MS,
     Terms,
     door_of,
     leader_of,
 )
-from fencelock.actors.bakery.course import Courses
 from fencelock.actors.bakery.deadline import Deadlines
-from fencelock.actors.bakery.door_message import (
+from fencelock.actors.bakery.epoch_state import EpochState
+from fencelock.actors.bakery.event import ListTickets, Seen, Serve, StepDue, Tally, Trust
+from fencelock.actors.bakery.leader_requests import FromDoor, LeaderRequests
+from fencelock.actors.bakery.message import Export, Lead, Table
+from fencelock.actors.bakery.pending_release import PendingReleases
+from fencelock.actors.bakery.proxy_message import (
     Lock,
-    Peek,
-    Prolong,
+    Query,
+    RenewHold,
     Unlock,
     UnlockAll,
 )
-from fencelock.actors.bakery.ending import Endings
-from fencelock.actors.bakery.event import ListTickets, Seen, Serve, StepDue, Tally, Trust
-from fencelock.actors.bakery.message import Export, Lead, Table
-from fencelock.actors.bakery.office import Office
+from fencelock.actors.bakery.state_transfer import StateTransfer
 from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
@@ -35,8 +35,8 @@ from fencelock.actors.bakery.step_message import (
     TicketDropped,
     Yield,
 )
-from fencelock.actors.bakery.succession import Succession
 from fencelock.actors.bakery.table import Table as Tickets
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts
 from fencelock.actors.bakery.voting import Voting
 from fencelock.actors.bakery.wording import tickets_of
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -67,8 +67,8 @@ Heard = (
     | Lock
     | Unlock
     | UnlockAll
-    | Prolong
-    | Peek
+    | RenewHold
+    | Query
     | Lead
     | Export
     | Table
@@ -105,14 +105,14 @@ class Leader(Role[Heard]):
     ) -> None:
         super().__init__(address, host)
         self.members = frozenset(members)
-        self.office = Office(node, life)
+        self.epoch_state = EpochState(node, life)
         self.tickets = Tickets()
-        self.courses = Courses(self.office, self.tickets)
-        self.voting = Voting(self.office, self.tickets, self.courses)
-        self.deadlines = Deadlines(self.courses)
-        self.endings = Endings(self.office)
-        self.clerk = Clerk(self.courses, self.endings, terms)
-        self.succession = Succession(self.courses, self.endings, self.members)
+        self.attempts = TicketAttempts(self.epoch_state, self.tickets)
+        self.voting = Voting(self.epoch_state, self.tickets, self.attempts)
+        self.deadlines = Deadlines(self.attempts)
+        self.endings = PendingReleases(self.epoch_state)
+        self.clerk = LeaderRequests(self.attempts, self.endings, terms)
+        self.succession = StateTransfer(self.attempts, self.endings, self.members)
         self.ticking = False
         self.swept_at = Instant(0)
 
@@ -128,15 +128,15 @@ class Leader(Role[Heard]):
 
     def _on_leader(self, sender: Address, event: FromLeader, now: Instant) -> list[Effect]:
         leader = node_of(sender)
-        if sender != leader_of(leader) or not self.office.heeds(sender, event.epoch):
+        if sender != leader_of(leader) or not self.epoch_state.heeds(sender, event.epoch):
             return [Observe("bakery.step_of_another_epoch")]
         match event:
             case Entering() | AddTicket() | Yield() | DropTicket() | Extend():
                 return self.voting.on_step(leader, event, now)
             case MaxTicket():
-                return self.courses.on_max(leader, event, now)
+                return self.attempts.on_max(leader, event, now)
             case Collected():
-                return self.courses.on_collected(leader, event, now)
+                return self.attempts.on_collected(leader, event, now)
             case Ended() | Owned():
                 return self.voting.on_told(leader, event, now)
             case TicketDropped():
@@ -158,12 +158,12 @@ class Leader(Role[Heard]):
     ) -> list[Effect]:
         match event:
             case Trust():
-                if event.epoch == self.office.epoch:
-                    self.office.trusted_at = event.at
+                if event.epoch == self.epoch_state.epoch:
+                    self.epoch_state.trusted_at = event.at
             case Seen():
                 self.clerk.connected = {member.node: member.life for member in event.members}
             case ListTickets():
-                serving = self.office.serving
+                serving = self.epoch_state.serving
                 locks = tickets_of(self.tickets, now) if serving else ()
                 return [Send(sender, Tally(serving=serving, locks=locks))]
             case Serve():
@@ -186,7 +186,7 @@ class Leader(Role[Heard]):
             gone = self.tickets.forget_old(now)
             if gone:
                 effects.append(Observe("bakery.copies_forgotten", gone))
-        if self.office.serving:
+        if self.epoch_state.serving:
             effects += self.deadlines.tick(now)
             effects += self.endings.tick(now)
         return [*effects, *self.succession.ask_again()]
@@ -195,9 +195,9 @@ class Leader(Role[Heard]):
         """Wake when something is due, if anything is."""
         if self.ticking:
             return []
-        own = self.courses.agenda.by_key  # Of which the table may have forgotten some.
+        own = self.attempts.agenda.by_key  # Of which the table may have forgotten some.
         busy = own or self.tickets.size or self.endings.by_number or self.succession.arriving
         if not busy:
             return []
         self.ticking = True
-        return [Wake(RESEND_MS if not self.courses.agenda.by_key else TICK_MS, StepDue())]
+        return [Wake(RESEND_MS if not self.attempts.agenda.by_key else TICK_MS, StepDue())]

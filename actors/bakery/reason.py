@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fencelock.actors.bakery.choice import can_hand_over, choose
 from fencelock.actors.bakery.config import quorum
 from fencelock.actors.bakery.event import Member, Readiness
+from fencelock.actors.bakery.leader_selection import can_hand_over, choose
 from fencelock.actors.bakery.message import Seating
 
 MS_PER_S = 1_000

@@ -14,9 +14,9 @@ from fencelock.actors.bakery.config import (
     leader_of,
     status_of,
 )
-from fencelock.actors.bakery.door import Door
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, Voters, bootstrap_of, vote_id
 from fencelock.actors.bootstrap_message import GroupConfig
@@ -84,6 +84,6 @@ def seat_bakery(
     leader = {**known, "life": life, "terms": terms}
     return (
         Spawn(leader_of(node), Leader, leader),
-        Spawn(door_of(node), Door, {**leader, "random": random}),
+        Spawn(door_of(node), TicketProxy, {**leader, "random": random}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )

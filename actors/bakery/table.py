@@ -11,8 +11,8 @@ from typing import NamedTuple
 from fencelock.actors.bakery.config import later
 from fencelock.actors.bakery.entry import Entry, Key, Phase, is_named
 from fencelock.actors.bakery.expiry import Expiry
-from fencelock.actors.bakery.past import Past
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, counter_of
+from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.message import Instant
 
 COUNTED_MAX = 100_000
@@ -61,7 +61,7 @@ class Table:
     counters: OrderedDict[str, Counters] = field(default_factory=OrderedDict[str, Counters])
     floor: Counters = NOTHING_DRAWN
     """At least what was forgotten of any lock."""
-    past: Past = field(default_factory=Past)
+    past: Tombstones = field(default_factory=Tombstones)
     expiry: Expiry = field(default_factory=Expiry)
     sessions: dict[str, dict[Entry, None]] = field(default_factory=dict[str, dict[Entry, None]])
     """What each session wants or holds."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencelock.actors.bakery.agenda import Course, Step
 from fencelock.actors.bakery.config import COPY_MS, later, leader_of
-from fencelock.actors.bakery.course import Courses
-from fencelock.actors.bakery.door_message import Error
 from fencelock.actors.bakery.entry import Entry, Key, Phase
-from fencelock.actors.bakery.office import Office
+from fencelock.actors.bakery.epoch_state import EpochState
+from fencelock.actors.bakery.proxy_message import Error
 from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
@@ -25,6 +23,8 @@ from fencelock.actors.bakery.step_message import (
 )
 from fencelock.actors.bakery.table import Table
 from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, is_fence, names
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts
+from fencelock.actors.bakery.timer_queue import Step, TicketAttempt
 from fencelock.actors.bakery.wording import ended_before
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Instant, Message
@@ -36,16 +36,16 @@ class Voting:
     """Keeps copies of the others' tickets, and votes. Invariants: B5, B10.
 
     Args:
-        office: this leader's place.
+        epoch_state: this leader's place.
         table: of this leader.
-        courses: its own tickets, which a step of another may let go on, or end.
+        attempts: its own tickets, which a step of another may let go on, or end.
 
     """
 
-    def __init__(self, office: Office, table: Table, courses: Courses) -> None:
-        self.office = office
+    def __init__(self, epoch_state: EpochState, table: Table, attempts: TicketAttempts) -> None:
+        self.epoch_state = epoch_state
         self.table = table
-        self.courses = courses
+        self.attempts = attempts
 
     def on_step(self, leader: str, step: Asking, now: Instant) -> list[Effect]:
         """Take in a step of ``leader``, which leads in the same epoch."""
@@ -65,12 +65,12 @@ class Voting:
         ticket = step.ticket
         if not fits(ticket) or ticket.turn.number:
             return [Observe("bakery.step_malformed")]
-        course = self.courses.agenda.find(ticket.lock, ticket.who, ticket.request)
+        attempt = self.attempts.agenda.find(ticket.lock, ticket.who, ticket.request)
         ceded: list[Effect] = []
-        if course is not None and course.step is not Step.HELD:
-            if self.office.ranks_before(leader):
+        if attempt is not None and attempt.step is not Step.HELD:
+            if self.epoch_state.ranks_before(leader):
                 return self._answer(leader, Owned(**_request(step.epoch, ticket)))
-            ceded = self.courses.cede(course, leader, now)
+            ceded = self.attempts.cede(attempt, leader, now)
         entry = self.table.put(ticket, leader, now, later(now, COPY_MS))
         if entry is None:
             return [*ceded, *self._it_ended(leader, step)]
@@ -93,26 +93,26 @@ class Voting:
         if not fits(ticket) or not ticket.turn.number or not fence_fits:
             return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
-        course = self.courses.agenda.find(ticket.lock, ticket.who, ticket.request)
-        whose = self._whose(course, leader, step) if course is not None else ""
-        if course is not None and whose == self.office.node:
+        attempt = self.attempts.agenda.find(ticket.lock, ticket.who, ticket.request)
+        whose = self._whose(attempt, leader, step) if attempt is not None else ""
+        if attempt is not None and whose == self.epoch_state.node:
             return self._answer(leader, Owned(**_request(step.epoch, ticket)))
-        if course is not None and whose == leader:
-            ceded = self.courses.cede(course, leader, now)
+        if attempt is not None and whose == leader:
+            ceded = self.attempts.cede(attempt, leader, now)
         return [*ceded, *self._take_in(leader, step, now)]
 
-    def _whose(self, course: Course, leader: str, step: AddTicket) -> str:
+    def _whose(self, attempt: TicketAttempt, leader: str, step: AddTicket) -> str:
         """Return which of two owners of a request goes on with it, empty if votes are to say.
 
         First goes who granted it, then who takes a hold over, then who ranks first. But a hold
         that only the other one takes over is not left to it: its votes may be too few.
         """
-        held = course.step is Step.HELD
-        if (held or course.held) and not step.taken:
-            return self.office.node
-        if held or (step.fence if step.taken else 0) != course.held:
+        held = attempt.step is Step.HELD
+        if (held or attempt.held) and not step.taken:
+            return self.epoch_state.node
+        if held or (step.fence if step.taken else 0) != attempt.held:
             return ""
-        return self.office.node if self.office.ranks_before(leader) else leader
+        return self.epoch_state.node if self.epoch_state.ranks_before(leader) else leader
 
     def _take_in(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
         """Know a ticket by its number; vote for it, if that is asked for and nothing is ahead."""
@@ -136,7 +136,7 @@ class Voting:
         if entry.phase is Phase.HOLDING:
             self._leave_to(entry)
         answer = self._collected(leader, step, entry, ahead)
-        return [*answer, *self.courses.advance(ticket.lock, now)]
+        return [*answer, *self.attempts.advance(ticket.lock, now)]
 
     def _is_highest(self, step: AddTicket) -> bool:
         """Return whether no fence of the lock is as high, but the very one whose time was over."""
@@ -149,9 +149,9 @@ class Voting:
 
         A round of its own would take that vote back, and perhaps the other has won with it.
         """
-        course = self.courses.agenda.of(entry)
-        if course is not None and course.step is not Step.HELD:
-            self.courses.agenda.forget(entry)
+        attempt = self.attempts.agenda.of(entry)
+        if attempt is not None and attempt.step is not Step.HELD:
+            self.attempts.agenda.forget(entry)
 
     def _collected(
         self, leader: str, step: AddTicket, entry: Entry, ahead: Turn | None
@@ -176,7 +176,7 @@ class Voting:
         entry.round = step.round
         if entry.phase is Phase.HOLDING and epoch_of(entry.fence) == step.epoch:
             self.table.unvote(entry, later(now, COPY_MS))
-        return self.courses.advance(step.lock, now)
+        return self.attempts.advance(step.lock, now)
 
     def _on_drop(self, leader: str, step: DropTicket, now: Instant) -> list[Effect]:
         if not names(step.lock, step.who) or min(step.request, step.fence) < 0:
@@ -185,23 +185,23 @@ class Voting:
             for entry in self.table.of(step.lock, step.who):
                 if entry.ticket.request == step.request and entry.owner == leader:
                     self._gave_up(entry)
-            return self.courses.advance(step.lock, now)
+            return self.attempts.advance(step.lock, now)
         request = step.request
         for entry in self.table.named(step.lock, step.who, step.request, step.fence):
             request = max(request, entry.ticket.request)
-            self.courses.agenda.forget(entry)
+            self.attempts.agenda.forget(entry)
         found = self.table.drop(step.lock, step.who, step.request, step.fence)
         request = request or self.table.past.request_of(step.lock, step.who, step.fence)
         word = TicketDropped(epoch=step.epoch, number=step.number, found=found, request=request)
         answer = self._answer(leader, word) if step.number else []
-        return [*answer, *self.courses.advance(step.lock, now)]
+        return [*answer, *self.attempts.advance(step.lock, now)]
 
     def _gave_up(self, entry: Entry) -> None:
         """Forget a ticket that its owner gave up, unless this leader has the same request."""
-        if self.courses.agenda.of(entry) is None:
+        if self.attempts.agenda.of(entry) is None:
             self.table.remove(entry)
             return
-        entry.owner = self.office.node
+        entry.owner = self.epoch_state.node
         if entry.phase is not Phase.HOLDING:
             self.table.set_until(entry, None)
 
@@ -228,12 +228,12 @@ class Voting:
 
     def on_told(self, leader: str, told: Ended | Owned, now: Instant) -> list[Effect]:
         """Take note that a ticket of this leader's own is over, or another's."""
-        course = self.courses.agenda.find(told.lock, told.who, told.request)
-        if course is None or course.step is Step.HELD:
+        attempt = self.attempts.agenda.find(told.lock, told.who, told.request)
+        if attempt is None or attempt.step is Step.HELD:
             return [Observe("bakery.late_answer")]
         if isinstance(told, Owned):
-            return self.courses.cede(course, leader, now)
-        return self.courses.fail(course, Error.FAILED, ended_before(told.lock), now)
+            return self.attempts.cede(attempt, leader, now)
+        return self.attempts.fail(attempt, Error.FAILED, ended_before(told.lock), now)
 
     @staticmethod
     def _answer(leader: str, message: Message) -> list[Effect]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from heapq import nsmallest
 
-from fencelock.actors.bakery.door_message import Peek, Peeked
 from fencelock.actors.bakery.entry import Entry, Phase
+from fencelock.actors.bakery.proxy_message import Query, QueryResult
 from fencelock.actors.bakery.table import Table
 from fencelock.actors.bakery.ticket import Turn
 from fencelock.actors.lock.message import Contender, LockStatus
@@ -42,15 +42,15 @@ def in_the_way(table: Table, entry: Entry, ahead: Turn | None, waited_ms: int, n
     return f"{text}, and it was about to be granted, or a quorum of the leaders did not answer"
 
 
-def peeked(table: Table, peek: Peek, now: Instant) -> Peeked:
+def peeked(table: Table, peek: Query, now: Instant) -> QueryResult:
     """Return what ``table`` says of a lock."""
     queue = table.queues.get(peek.lock)
     if queue is None:
-        return Peeked(lock=peek.lock, number=peek.number, holder=None, waiters=(), waiting=0)
+        return QueryResult(lock=peek.lock, number=peek.number, holder=None, waiters=(), waiting=0)
     holders = [_contender(queue.entries[key], now) for key in queue.holding]
     shown = queue.line[:WAITERS_SHOWN_MAX]
     waiters = [_contender(queue.entries[place.key], now) for place in shown]
-    return Peeked(
+    return QueryResult(
         lock=peek.lock,
         number=peek.number,
         holder=holders[0] if holders else None,
@@ -64,7 +64,7 @@ def tickets_of(table: Table, now: Instant) -> tuple[LockStatus, ...]:
     found: list[LockStatus] = []
     room = CONTENDERS_SHOWN_MAX
     for lock in nsmallest(CONTENDERS_SHOWN_MAX, table.queues):
-        seen = peeked(table, Peek(lock=lock, number=0), now)
+        seen = peeked(table, Query(lock=lock, number=0), now)
         waiters = seen.waiters[:room]
         room -= len(waiters) + 1
         if room < 0:

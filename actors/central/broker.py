@@ -53,7 +53,7 @@ FromServer = Grant | FreeReply | SessionEnded | Peeked | Revoke
 Met = FromProxy | FromClient | FromServer | Revoked
 
 
-class Employment(NamedTuple):
+class ClientRecord(NamedTuple):
     """What a living lock client is for, and how many wants it was handed."""
 
     lock: str
@@ -108,7 +108,7 @@ class Broker(Role[Met]):
         self.boot = boot
         self.tickets_max = tickets_max
         self.spawned = 0
-        self.clients: dict[Address, Employment] = {}
+        self.clients: dict[Address, ClientRecord] = {}
         self.client_of: dict[tuple[str, str], Address] = {}
         self.tickets: dict[int, Ticket] = {}
         self.tickets_of: dict[str, dict[int, None]] = {}
@@ -191,7 +191,7 @@ class Broker(Role[Met]):
         if client is None:
             client = self._new_address()
             self.client_of[want.session, want.lock] = client
-            self.clients[client] = Employment(want.lock, want.session, 0)
+            self.clients[client] = ClientRecord(want.lock, want.session, 0)
             effects.append(self._spawn(client, want))
         employment = self.clients[client]
         self.clients[client] = employment._replace(wants=employment.wants + 1)

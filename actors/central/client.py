@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from fencelock.actors.central.message import (
     NUMBER_MAX,
     ClientRetransmit,
-    Crowded,
     Grant,
     Idle,
     Mode,
@@ -16,6 +15,7 @@ from fencelock.actors.central.message import (
     Request,
     Revoke,
     Revoked,
+    ServerFull,
     Settled,
 )
 from fencelock.actors.effect import Effects, Observe, Send, Wake
@@ -31,7 +31,7 @@ RETRANSMIT_MS = 50
 what a contested lock idles for; a thousand waiting clients are 20,000 messages a second."""
 
 
-class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | Revoke | ClientRetransmit]):
+class LockClient(Role[Want | Give | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit]):
     """One session's dealings with the server about one lock. Lives beside its broker.
 
     | mode | newer `Grant` | its `ReleaseAck` | `ClientRetransmit` | owner is done |
@@ -108,7 +108,7 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | Revoke | Clie
     def handle(
         self,
         sender: Address,
-        event: Want | Give | Grant | ReleaseAck | Crowded | Revoke | ClientRetransmit,
+        event: Want | Give | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit,
         now: Instant,
     ) -> Effects:
         """Take one step of the table. Time plays no part here."""
@@ -122,7 +122,7 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | Revoke | Clie
     def _step(
         self,
         sender: Address,
-        event: Want | Give | Grant | ReleaseAck | Crowded | Revoke | ClientRetransmit,
+        event: Want | Give | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit,
     ) -> Effects:
         match event:
             case Want():
@@ -133,7 +133,7 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | Revoke | Clie
                 return self._on_grant(sender, event)
             case ReleaseAck():
                 return self._on_release_ack(sender, event)
-            case Crowded():
+            case ServerFull():
                 return self._on_crowded(sender, event)
             case Revoke():
                 return self._on_revoke(sender, event)
@@ -221,7 +221,7 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | Crowded | Revoke | Clie
     def _is_mine(self, ack: ReleaseAck) -> bool:
         return ack.sequence == self.sequence_num
 
-    def _on_crowded(self, sender: Address, crowded: Crowded) -> Effects:
+    def _on_crowded(self, sender: Address, crowded: ServerFull) -> Effects:
         if sender != self.server or crowded.lock != self.lock:
             return (Observe("central.crowded_malformed"),)
         if not self._is_free() or not self.tickets:

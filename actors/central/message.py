@@ -38,7 +38,7 @@ class Mode(IntEnum):
 
 @message(0x50)
 class Request(Message):
-    """I want ``lock``. Answered by `Grant`, by `Crowded`, or not at all: then ask again.
+    """I want ``lock``. Answered by `Grant`, by `ServerFull`, or not at all: then ask again.
 
     ``session`` and ``owner`` say in words who asks, for whoever asks the server later.
     """
@@ -83,7 +83,7 @@ class ReleaseAck(Message):
 
 
 @message(0x54)
-class Crowded(Message):
+class ServerFull(Message):
     """The server has no room for one more held lock: nothing was granted."""
 
     lock: str
@@ -219,7 +219,7 @@ class Idle(Local):
 
 
 @local
-class Glance(Local):
+class LocalView(Local):
     """From the broker to the watch: complete this with what the server knows, and answer."""
 
     lock: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fencelock.actors.central.message import (
     NUMBER_MAX,
-    Crowded,
     EndSession,
     Free,
     Freed,
@@ -20,6 +19,7 @@ from fencelock.actors.central.message import (
     Request,
     Revoke,
     Revoked,
+    ServerFull,
     SessionEnded,
     client_fits,
     lock_fits,
@@ -95,7 +95,7 @@ class LockServer(Role[FromNode]):
             be given more than any number it has ever granted, or clients ignore it.
         journal: whether to persist every change before it is spoken of.
         records: what this role's journal holds, oldest first.
-        locks_max: how many locks may be held at one time; one more is `Crowded` out.
+        locks_max: how many locks may be held at one time; one more is `ServerFull` out.
 
     """
 
@@ -184,7 +184,7 @@ class LockServer(Role[FromNode]):
         lock = list(self.held)[self.refused % len(self.held)]
         return (
             Observe("central.crowded_out"),
-            Send(request.client, Crowded(lock=request.lock, locks_max=self.locks_max)),
+            Send(request.client, ServerFull(lock=request.lock, locks_max=self.locks_max)),
             self._said(lock, self.held[lock]),
         )
 

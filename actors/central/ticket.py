@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fencelock.actors.central.message import FreeReply, Glance, Settled
+from fencelock.actors.central.message import FreeReply, LocalView, Settled
 from fencelock.actors.lock.backend import Freeing, Given, Look
 from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import Address, Instant, ms_between
@@ -28,7 +28,7 @@ class Ticket(NamedTuple):
     number: int | None
 
 
-def glance_of(look: Look, node: str, tickets: Iterable[Ticket], now: Instant) -> Glance:
+def glance_of(look: Look, node: str, tickets: Iterable[Ticket], now: Instant) -> LocalView:
     """Return what ``node`` knows of a lock from its ``tickets`` for it."""
     contenders = [
         Contender(
@@ -42,7 +42,7 @@ def glance_of(look: Look, node: str, tickets: Iterable[Ticket], now: Instant) ->
     ]
     holders = [contender for contender in contenders if contender.fence is not None]
     waiters = [contender for contender in contenders if contender.fence is None]
-    return Glance(
+    return LocalView(
         lock=look.lock,
         query=look.query,
         holder=holders[0] if holders else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fencelock.actors.central.message import (
-    Glance,
+    LocalView,
     Peek,
     Peeked,
     PeekRetry,
@@ -45,12 +45,12 @@ QUERIES = 1 << 31
 class Pending(NamedTuple):
     """A look that waits for the server."""
 
-    glance: Glance
+    glance: LocalView
     began: Instant
     peeks: int
 
 
-class ServerWatch(Role[Glance | Peeked | Probed | PeekRetry | ProbeServer]):
+class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
     """Answers the proxy's looks, and tells it whether the server can be reached.
 
     What the server answers to a `Peek` is true at one instant between question and answer, so
@@ -84,12 +84,12 @@ class ServerWatch(Role[Glance | Peeked | Probed | PeekRetry | ProbeServer]):
     def handle(
         self,
         sender: Address,
-        event: Glance | Peeked | Probed | PeekRetry | ProbeServer,
+        event: LocalView | Peeked | Probed | PeekRetry | ProbeServer,
         now: Instant,
     ) -> Effects:
         """Take one step; what the server says counts only if the server says it."""
         match event:
-            case Glance():
+            case LocalView():
                 return self._on_glance(event, now)
             case Peeked():
                 return self._on_peeked(sender, event, now)
@@ -100,7 +100,7 @@ class ServerWatch(Role[Glance | Peeked | Probed | PeekRetry | ProbeServer]):
             case ProbeServer():
                 return self._on_probe_server(now)
 
-    def _on_glance(self, glance: Glance, now: Instant) -> Effects:
+    def _on_glance(self, glance: LocalView, now: Instant) -> Effects:
         if len(self.looks) >= LOOKS_MAX:
             why = f"{LOOKS_MAX} questions wait for the lock server, the limit"
             return (Observe("central.looks_full"), self._unknown(glance, (), why))
@@ -147,7 +147,7 @@ class ServerWatch(Role[Glance | Peeked | Probed | PeekRetry | ProbeServer]):
         )
         return (*effects, Send(self.proxy, seen))
 
-    def _unknown(self, glance: Glance, silent: tuple[Absence, ...], why: str) -> Send:
+    def _unknown(self, glance: LocalView, silent: tuple[Absence, ...], why: str) -> Send:
         """Say what this node knows, and that the server did not say who holds the lock."""
         seen = Seen(
             lock=glance.lock,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fencelock.actors.client.holding import HOLDS_MAX
 from fencelock.actors.client.lease import why_not_renew
-from fencelock.actors.client.ledger import Ledger
 from fencelock.actors.client.pending import Claim, Question, claim_named
-from fencelock.actors.client.wording import No, lost, problem_of, wrong_cluster
+from fencelock.actors.client.rejection import Rejection, lost, problem_of, wrong_cluster
+from fencelock.actors.client.session_state import SessionState
 from fencelock.actors.lock.message import Acquire, Describe, Inspect, Reason, Release
 from fencelock.actors.lock.session_message import Evict, ListLocks, Renew
 from fencelock.actors.message import Instant
@@ -15,7 +15,7 @@ PENDING_MAX = 10_000
 """Questions and withdrawals without an answer; each is repeated, and a gate reads them all."""
 
 
-def why_not(ledger: Ledger, question: Question, now: Instant) -> No | None:
+def why_not(ledger: SessionState, question: Question, now: Instant) -> Rejection | None:
     """Return why ``question`` is not put to any gate, None if it is."""
     problem = problem_of(question)
     if problem is not None:
@@ -36,28 +36,28 @@ def why_not(ledger: Ledger, question: Question, now: Instant) -> No | None:
     unanswered = len(ledger.outstanding.pending) + len(ledger.outstanding.withdrawals)
     if unanswered >= PENDING_MAX:
         text = f"{PENDING_MAX} requests of this client are unanswered, the limit"
-        return No(Reason.OVERLOADED, text)
+        return Rejection(Reason.OVERLOADED, text)
     return None
 
 
-def _why_not_acquire(ledger: Ledger, acquire: Acquire) -> No | None:
+def _why_not_acquire(ledger: SessionState, acquire: Acquire) -> Rejection | None:
     claim = claim_named(acquire.lock, acquire.owner)
     if claim in ledger.outstanding.waits:
         text = f"lock {claim.lock!r}: owner {claim.owner!r} waits for it already"
-        return No(Reason.ALREADY_HELD, text)
+        return Rejection(Reason.ALREADY_HELD, text)
     hold = ledger.holds.get(claim)
-    if hold is not None and (acquire.limit == 1 or not ledger.tenure.kept):
+    if hold is not None and (acquire.limit == 1 or not ledger.session_lease.kept):
         text = f"lock {claim.lock!r}: owner {claim.owner!r} holds it, under fence {hold.fence}"
         if claim in ledger.outstanding.releases:
             by = ledger.gates.table[ledger.gate_for(hold)].label
             text += f"; its release is not confirmed by {by} yet"
-        return No(Reason.ALREADY_HELD, text)
+        return Rejection(Reason.ALREADY_HELD, text)
     if hold is None and len(ledger.holds) >= HOLDS_MAX:
-        return No(Reason.OVERLOADED, f"this client holds {HOLDS_MAX} locks, the limit")
+        return Rejection(Reason.OVERLOADED, f"this client holds {HOLDS_MAX} locks, the limit")
     return None
 
 
-def _why_not_release(ledger: Ledger, release: Release) -> No | None:
+def _why_not_release(ledger: SessionState, release: Release) -> Rejection | None:
     claim = claim_named(release.lock, release.owner)
     loss = ledger.memory.tell(claim, release.fence) if ledger.memory.losses else None
     if loss is not None:
@@ -74,10 +74,10 @@ def _why_not_release(ledger: Ledger, release: Release) -> No | None:
         text = f"lock {claim.lock!r}: owner {claim.owner!r} is releasing it already"
     else:
         return None
-    return No(Reason.NOT_HELD, text)
+    return Rejection(Reason.NOT_HELD, text)
 
 
-def _being_released(ledger: Ledger, claim: Claim) -> int:
+def _being_released(ledger: SessionState, claim: Claim) -> int:
     """Return how many releases of ``claim`` have users that wait for them."""
     outstanding = ledger.outstanding
     numbers = outstanding.releases.get(claim)

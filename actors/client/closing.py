@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fencelock.actors.client.ledger import Ledger
+from fencelock.actors.client.backoff import later
+from fencelock.actors.client.keep_alive import end_sessions
 from fencelock.actors.client.message import Closed
-from fencelock.actors.client.pacing import later
-from fencelock.actors.client.tenure import Ending, Stage
-from fencelock.actors.client.voice import end_sessions
-from fencelock.actors.client.wording import No
+from fencelock.actors.client.rejection import Rejection
+from fencelock.actors.client.session_lease import Ending, Stage
+from fencelock.actors.client.session_state import SessionState
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.lock.message import Reason, Release, Released
 from fencelock.actors.message import Address, Instant
@@ -17,7 +17,7 @@ from fencelock.actors.message import Address, Instant
 CLOSE_MS = 2_000
 """How long closing waits for releases and cancels, or the session's end, to be confirmed (ms)."""
 
-CLOSED = No(Reason.CANCELLED, "the client is closed")
+CLOSED = Rejection(Reason.CANCELLED, "the client is closed")
 
 
 @dataclass(slots=True)
@@ -39,18 +39,18 @@ class Closing:
     said: bool = False
     """Whether the end of a session that the cluster does not keep was begun."""
 
-    def begin(self, ledger: Ledger, user: Address, now: Instant) -> list[Effect]:
+    def begin(self, ledger: SessionState, user: Address, now: Instant) -> list[Effect]:
         """End all waits, and give back all holds; ``user`` hears `Closed` in the end."""
         self.closers = (*self.closers, user)
         if self.begun:
             self.due_at = self.due_at or now
             return []
         self.begun = True
-        ledger.outlook.wanted = False
+        ledger.cluster_poll.wanted = False
         self.due_at = later(now, CLOSE_MS)
-        kept = ledger.tenure.kept
+        kept = ledger.session_lease.kept
         effects: list[Effect] = []
-        no = No(Reason.CANCELLED, "the client was closed")
+        no = Rejection(Reason.CANCELLED, "the client was closed")
         for pending in list(ledger.outstanding.pending.values()):
             if pending.survey:
                 ledger.outstanding.drop(pending)
@@ -60,7 +60,7 @@ class Closing:
             elif not isinstance(pending.asked, Release):
                 effects += ledger.refuse(pending, no, now)
         if kept:
-            self.session = ledger.tenure.assigned
+            self.session = ledger.session_lease.assigned
             ledger.endings[self.session] = Ending(self.due_at, now)
             effects += end_sessions(ledger, now)
         else:
@@ -71,11 +71,11 @@ class Closing:
         """Whether that is the session whose end is waited for."""
         return self.begun and session == self.session != ""
 
-    def ended(self, ledger: Ledger) -> list[Effect]:
+    def ended(self, ledger: SessionState) -> list[Effect]:
         """Take note that the session is no more: all is released."""
         effects: list[Effect] = []
         ledger.endings.pop(self.session, None)
-        if not ledger.tenure.kept:
+        if not ledger.session_lease.kept:
             self.session = ""
             return effects
         for pending in ledger.claims_pending():
@@ -86,41 +86,41 @@ class Closing:
             effects += ledger.reply(pending, released)
         ledger.holds.clear()
         ledger.outstanding.withdrawals.clear()
-        ledger.tenure.drop()
+        ledger.session_lease.drop()
         self.session = ""
         return effects
 
-    def finish(self, ledger: Ledger, now: Instant) -> list[Effect]:
+    def finish(self, ledger: SessionState, now: Instant) -> list[Effect]:
         """Answer who closed once nothing can be confirmed any more, or not in time."""
         if self.due_at is None:
             return []
         left = ledger.unconfirmed()
         if now < self.due_at and any(ledger.gates.table[gate].usable for gate in left):
             return []
-        if now < self.due_at and ledger.tenure.ready and not ledger.tenure.kept:
+        if now < self.due_at and ledger.session_lease.ready and not ledger.session_lease.kept:
             gate = ledger.gates.choose()
             if not self.said and gate.heard_at is not None:
                 return self._end_unkept(ledger, now)
             if self.session and gate.usable:
                 return []
         closers, self.closers, self.due_at = self.closers, (), None
-        if ledger.tenure.kept:  # Nobody keeps it alive any more: it ends by its TTL.
-            ledger.tenure.drop()
+        if ledger.session_lease.kept:  # Nobody keeps it alive any more: it ends by its TTL.
+            ledger.session_lease.drop()
             ledger.holds.clear()
         return [Send(user, Closed(unanswered=len(left))) for user in closers]
 
-    def _end_unkept(self, ledger: Ledger, now: Instant) -> list[Effect]:
+    def _end_unkept(self, ledger: SessionState, now: Instant) -> list[Effect]:
         """End the session at the gate in use, now that no other answer is to be had."""
         assert self.due_at is not None
         self.said = True
-        self.session = ledger.tenure.assigned
+        self.session = ledger.session_lease.assigned
         ledger.endings[self.session] = Ending(self.due_at, now)
         return end_sessions(ledger, now)
 
 
-def _release_all(ledger: Ledger, now: Instant) -> list[Effect]:
-    if ledger.tenure.stage is Stage.OPENING:
-        ledger.tenure.drop()
+def _release_all(ledger: SessionState, now: Instant) -> list[Effect]:
+    if ledger.session_lease.scheduler is Stage.OPENING:
+        ledger.session_lease.drop()
     effects: list[Effect] = []
     for claim, hold in ledger.holds.items():
         for level in list(hold.levels) if claim not in ledger.outstanding.releases else ():

@@ -14,7 +14,7 @@ HOLDS_MAX = 100_000
 """Locks one client may hold at a time; a session of the cluster may hold no more either."""
 
 
-class Level(NamedTuple):
+class Acquisition(NamedTuple):
     """One of the times that an owner entered a lock."""
 
     user: Address
@@ -22,7 +22,9 @@ class Level(NamedTuple):
     """The number the user gave its `Acquire`, by which it can take it back."""
 
 
-new_level: Callable[[type[Level], tuple[Address, int]], Level] = cast("Any", tuple).__new__
+new_level: Callable[[type[Acquisition], tuple[Address, int]], Acquisition] = cast(
+    "Any", tuple
+).__new__
 """Makes one of the class and the fields in half of the time that the class needs for it."""
 
 
@@ -51,14 +53,14 @@ class Hold:
     gate: Address
     """Who granted it: where the cluster keeps no sessions the hold lives there."""
     fence: int
-    levels: list[Level] = field(default_factory=list[Level])
+    levels: list[Acquisition] = field(default_factory=list[Acquisition])
     """The times it was entered and not left, oldest first."""
     owed: int = 0
     """How many more it is held, at the cluster, by nobody: to be released."""
     lease: Lease | None = None
     """Until when it lasts, where holds have deadlines."""
 
-    def take(self, found: Level) -> None:
+    def take(self, found: Acquisition) -> None:
         """Let nobody own that level any more; it is owed."""
         self.levels.remove(found)
         self.owed += 1
@@ -73,7 +75,7 @@ class Hold:
 
 
 @dataclass(slots=True)
-class Memory:
+class UnreportedLosses:
     """What was lost and not yet told to whoever releases it: a bounded memory, oldest first."""
 
     losses: OrderedDict[tuple[Claim, int], tuple[int, str]] = field(

@@ -7,13 +7,13 @@ apart: whoever grants the lock to the next does so later. A renewal never makes 
 
 from __future__ import annotations
 
+from fencelock.actors.client.backoff import later
 from fencelock.actors.client.holding import Lease
-from fencelock.actors.client.ledger import Ledger
 from fencelock.actors.client.message import Leased
-from fencelock.actors.client.pacing import later
 from fencelock.actors.client.pending import Claim, Pending
-from fencelock.actors.client.tenure import Tenure
-from fencelock.actors.client.wording import No, lost
+from fencelock.actors.client.rejection import Rejection, lost
+from fencelock.actors.client.session_lease import SessionLease
+from fencelock.actors.client.session_state import SessionState
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.lock.message import Granted, Reason, Refused, Release
 from fencelock.actors.lock.session_message import Renew, Renewed, Unlocking
@@ -28,18 +28,18 @@ def is_late(pending: Pending, granted: Granted, now: Instant) -> bool:
         return False
     if pending.renewed_at is not None:
         return True
-    ends = Tenure.trusted_until(pending.said_at, granted.hold_ms)
+    ends = SessionLease.trusted_until(pending.said_at, granted.hold_ms)
     return ends - now < granted.hold_ms * NS_PER_MS // 2
 
 
-def renew_first(ledger: Ledger, pending: Pending, granted: Granted, now: Instant) -> Effect:
+def renew_first(ledger: SessionState, pending: Pending, granted: Granted, now: Instant) -> Effect:
     """Ask for the lease to begin anew before the user hears of the grant."""
     if pending.renewed_at is None:
         pending.renewed_at = now
     renew = Renew(
         lock=granted.lock,
         fence=granted.fence,
-        session=ledger.tenure.assigned,
+        session=ledger.session_lease.assigned,
         owner=granted.owner,
         request=pending.number,
     )
@@ -67,7 +67,7 @@ def lapsed(pending: Pending, refused: Refused) -> bool:
 
 
 def begin(
-    ledger: Ledger, claim: Claim, pending: Pending, granted: Granted, now: Instant
+    ledger: SessionState, claim: Claim, pending: Pending, granted: Granted, now: Instant
 ) -> list[Effect]:
     """Count from when what brought the grant was said."""
     said_at = pending.renewed_at if pending.renewed_at is not None else pending.said_at
@@ -78,10 +78,10 @@ def begin(
 def is_over(pending: Pending, renewed: Renewed, now: Instant) -> bool:
     """Whether a lease that was renewed before anybody heard of its grant may be over already."""
     said_at, lease_ms = pending.renewed_at, renewed.hold_ms + renewed.grace_ms
-    return said_at is None or now >= Tenure.trusted_until(said_at, lease_ms)
+    return said_at is None or now >= SessionLease.trusted_until(said_at, lease_ms)
 
 
-def renewed(ledger: Ledger, pending: Pending, answer: Renewed, now: Instant) -> list[Effect]:
+def renewed(ledger: SessionState, pending: Pending, answer: Renewed, now: Instant) -> list[Effect]:
     """Count from when a user's renewal was said, and tell it; unless the hold is lost by now."""
     claim = Claim(answer.lock, answer.owner)
     hold = ledger.holds.get(claim)
@@ -92,14 +92,14 @@ def renewed(ledger: Ledger, pending: Pending, answer: Renewed, now: Instant) -> 
 
 
 def _count(
-    ledger: Ledger, claim: Claim, said_at: Instant, answer: Granted | Renewed, now: Instant
+    ledger: SessionState, claim: Claim, said_at: Instant, answer: Granted | Renewed, now: Instant
 ) -> list[Effect]:
     hold, hold_ms, grace_ms = ledger.holds[claim], answer.hold_ms, answer.grace_ms
-    until = Tenure.trusted_until(said_at, hold_ms + grace_ms)
+    until = SessionLease.trusted_until(said_at, hold_ms + grace_ms)
     if hold.lease is None or hold.lease.until <= until:
         # The cluster's own word comes at some time after `ends_at`; this is for when it is lost.
         warn_at = min(later(now, hold_ms), later(said_at, hold_ms + grace_ms // 2))
-        ends_at = Tenure.trusted_until(said_at, hold_ms)
+        ends_at = SessionLease.trusted_until(said_at, hold_ms)
         hold.lease = Lease(ends_at, until, grace_ms, warn_at)
     lease = hold.lease
     if ledger.lapses_at is None or lease.next_at < ledger.lapses_at:
@@ -116,7 +116,7 @@ def _count(
     return [Send(ledger.watcher, leased)]
 
 
-def judge(ledger: Ledger, now: Instant) -> list[Effect]:
+def judge(ledger: SessionState, now: Instant) -> list[Effect]:
     """Lose the holds whose leases may be over; tell of those whose duration is over."""
     if ledger.lapses_at is None or now < ledger.lapses_at:
         return []
@@ -131,7 +131,7 @@ def judge(ledger: Ledger, now: Instant) -> list[Effect]:
     return effects
 
 
-def on_unlocking(ledger: Ledger, word: Unlocking, now: Instant) -> list[Effect]:
+def on_unlocking(ledger: SessionState, word: Unlocking, now: Instant) -> list[Effect]:
     """Pass on that a duration is over, unless it was renewed since that was said."""
     claim = Claim(word.lock, word.owner)
     hold = ledger.holds.get(claim)
@@ -142,7 +142,7 @@ def on_unlocking(ledger: Ledger, word: Unlocking, now: Instant) -> list[Effect]:
     return warn(ledger, claim, now)
 
 
-def warn(ledger: Ledger, claim: Claim, now: Instant) -> list[Effect]:
+def warn(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
     """Tell the watcher, once for each duration, that it is over: whoever holds decides."""
     hold = ledger.holds[claim]
     assert hold.lease is not None
@@ -153,13 +153,13 @@ def warn(ledger: Ledger, claim: Claim, now: Instant) -> list[Effect]:
         lock=claim.lock,
         fence=hold.fence,
         grace_ms=ms_between(now, hold.lease.until),
-        session=ledger.tenure.name,
+        session=ledger.session_lease.name,
         owner=claim.owner,
     )
     return [Send(ledger.watcher, word), Observe("client.unlocking")]
 
 
-def _lose(ledger: Ledger, claim: Claim, now: Instant) -> list[Effect]:
+def _lose(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
     """Lose a hold whose lease may be over, and have it released should it not be."""
     fence = ledger.holds[claim].fence
     effects = [Observe("client.lease_over"), *ledger.lose_hold(claim, OVER)]
@@ -178,7 +178,7 @@ def _lose(ledger: Ledger, claim: Claim, now: Instant) -> list[Effect]:
     return effects + ledger.outstanding.ask(None, release, gate, now, limit_ms=None, owed=True)
 
 
-def why_not_renew(ledger: Ledger, renew: Renew) -> No | None:
+def why_not_renew(ledger: SessionState, renew: Renew) -> Rejection | None:
     """Return why a renewal is not asked for, None if it is."""
     claim = Claim(renew.lock, renew.owner)
     hold = ledger.holds.get(claim)
@@ -189,6 +189,6 @@ def why_not_renew(ledger: Ledger, renew: Renew) -> No | None:
         return lost(claim, renew.fence, loss)
     if hold is not None and hold.fence == renew.fence:
         text = f"lock {claim.lock!r}: this hold has no deadline; bakery has such"
-        return No(Reason.UNSUPPORTED, text)
+        return Rejection(Reason.UNSUPPORTED, text)
     text = f"lock {claim.lock!r}: owner {claim.owner!r} does not hold it under that fence"
-    return No(Reason.NOT_HELD, text)
+    return Rejection(Reason.NOT_HELD, text)

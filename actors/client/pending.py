@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from fencelock.actors.client.pacing import RETRY_MS
+from fencelock.actors.client.backoff import RETRY_MS
+from fencelock.actors.fast_construction import copier
 from fencelock.actors.lock.message import Acquire, Cancel, Cancelled, Describe, Inspect, Release
 from fencelock.actors.lock.session_message import Evict, ListLocks, Renew
-from fencelock.actors.making import copier
 from fencelock.actors.message import Address, Instant, ms_between
 
 ANY_GATE = Address("")
-"""In a `Debt`: whichever gate is in use may settle it."""
+"""In a `CancelKey`: whichever gate is in use may settle it."""
 
 
 class Claim(NamedTuple):
@@ -24,7 +24,7 @@ class Claim(NamedTuple):
     owner: str
 
 
-class Debt(NamedTuple):
+class CancelKey(NamedTuple):
     """Which gate owes a `Cancelled` for which claim."""
 
     gate: Address
@@ -72,7 +72,7 @@ class Pending:
 
 
 @dataclass(slots=True)
-class Withdrawal:
+class PendingCancel:
     """A wait that was sent to a gate under ``number`` and must not be granted any more."""
 
     number: int
@@ -119,19 +119,19 @@ _inspect_said = copier(Inspect, "session", "request")
 """Return what a gate is to hear: in which session, under which number."""
 
 
-def cancel_of(debt: Debt, withdrawal: Withdrawal, session: str) -> Cancel:
+def cancel_of(debt: CancelKey, withdrawal: PendingCancel, session: str) -> Cancel:
     """Return what undoes the wait of ``withdrawal``."""
     claim, number = debt.claim, withdrawal.number
     return Cancel(lock=claim.lock, session=session, owner=claim.owner, request=number)
 
 
 def settle(
-    withdrawals: dict[Debt, Withdrawal], gates: Iterable[Address], cancelled: Cancelled
-) -> tuple[Debt, Withdrawal] | None:
+    withdrawals: dict[CancelKey, PendingCancel], gates: Iterable[Address], cancelled: Cancelled
+) -> tuple[CancelKey, PendingCancel] | None:
     """Take note that a wait was undone; return who owed it, None if nobody did."""
     claim = Claim(cancelled.lock, cancelled.owner)
     for gate in (ANY_GATE, *gates):
-        debt = Debt(gate, claim)
+        debt = CancelKey(gate, claim)
         withdrawal = withdrawals.get(debt)
         if withdrawal is not None and withdrawal.number == cancelled.request:
             del withdrawals[debt]

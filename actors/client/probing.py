@@ -8,21 +8,21 @@ everything is slow, changes nothing.
 
 from __future__ import annotations
 
-from fencelock.actors.client.gate import Gate
-from fencelock.actors.client.ledger import Ledger
-from fencelock.actors.client.standing import hear, note_node, prefer_master
-from fencelock.actors.client.voice import hasten
+from fencelock.actors.client.endpoint import Endpoint
+from fencelock.actors.client.endpoint_selection import hear, note_node, prefer_master
+from fencelock.actors.client.keep_alive import hasten
+from fencelock.actors.client.session_state import SessionState
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.lock.probe_message import Probe, ProbeReply
 from fencelock.actors.message import Address, Instant
 
 
-def look_after(ledger: Ledger, now: Instant, *, late: bool) -> list[Effect]:
+def look_after(ledger: SessionState, now: Instant, *, late: bool) -> list[Effect]:
     """Probe the gate in use if requests are ``late``, and the others if it does not reply."""
     gates, probing = ledger.gates, ledger.probing
     gate = gates.table[gates.current]
     waits = ledger.outstanding.pending or ledger.outstanding.withdrawals
-    if not ledger.tenure.kept or not gate.usable or not waits or len(gates.table) == 1:
+    if not ledger.session_lease.kept or not gate.usable or not waits or len(gates.table) == 1:
         probing.end()
         return []
     if probing.gate != gate.address or probing.is_over(gate):
@@ -37,11 +37,13 @@ def look_after(ledger: Ledger, now: Instant, *, late: bool) -> list[Effect]:
     return _probe_all(ledger, now)
 
 
-def on_reply(ledger: Ledger, sender: Address, reply: ProbeReply, now: Instant) -> list[Effect]:
+def on_reply(
+    ledger: SessionState, sender: Address, reply: ProbeReply, now: Instant
+) -> list[Effect]:
     """Note whether a gate serves; leave the one in use for it, if that is silent or does not."""
-    gates, probing, tenure = ledger.gates, ledger.probing, ledger.tenure
+    gates, probing, session_lease = ledger.gates, ledger.probing, ledger.session_lease
     gate = gates.table.get(sender)
-    if gate is None or reply.session not in (tenure.name, tenure.assigned):
+    if gate is None or reply.session not in (session_lease.name, session_lease.assigned):
         return [Observe("client.answer_of_another_session_dropped")]
     gate.seen_at, gate.serving = now, reply.serving
     effects: list[Effect] = []
@@ -51,7 +53,7 @@ def on_reply(ledger: Ledger, sender: Address, reply: ProbeReply, now: Instant) -
         effects += note_node(ledger, sender, reply.node, reply.leader, now)
         effects += prefer_master(ledger, now)
     used = gates.table[gates.current]
-    if not tenure.kept or not used.usable or not gate.usable:
+    if not session_lease.kept or not used.usable or not gate.usable:
         return effects
     if used is gate:
         waits = ledger.outstanding.pending or ledger.outstanding.withdrawals
@@ -67,19 +69,21 @@ def on_reply(ledger: Ledger, sender: Address, reply: ProbeReply, now: Instant) -
     return effects
 
 
-def _leave_for(ledger: Ledger, gate: Gate, now: Instant) -> list[Effect]:
+def _leave_for(ledger: SessionState, gate: Endpoint, now: Instant) -> list[Effect]:
     ledger.probing.end()
     former, ledger.gates.current = ledger.gates.current, gate.address
     moved = ledger.outstanding.move(former, gate.address, now)
     return [*moved, *hasten(ledger, now)]
 
 
-def _probe_all(ledger: Ledger, now: Instant) -> list[Effect]:
+def _probe_all(ledger: SessionState, now: Instant) -> list[Effect]:
     """Probe every usable gate: the one in use may reply after all."""
     ledger.probing.again(now)
     return [_probe(ledger, gate) for gate in ledger.gates.table.values() if gate.usable]
 
 
-def _probe(ledger: Ledger, gate: Gate) -> Send:
+def _probe(ledger: SessionState, gate: Endpoint) -> Send:
     ledger.probing.number += 1
-    return Send(gate.address, Probe(session=ledger.tenure.name, request=ledger.probing.number))
+    return Send(
+        gate.address, Probe(session=ledger.session_lease.name, request=ledger.probing.number)
+    )

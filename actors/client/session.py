@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from fencelock.actors.client import answer, lookout, plain, probing, unasked, undoing, upkeep
+from fencelock.actors.client import (
+    cancellation,
+    cluster_watch,
+    fast_path,
+    maintenance,
+    notifications,
+    probing,
+    replies,
+)
 from fencelock.actors.client.admission import why_not
+from fencelock.actors.client.backoff import ANSWER_MS, RandomSource, later
+from fencelock.actors.client.broadcast import Broadcast
 from fencelock.actors.client.closing import CLOSED, Closing
-from fencelock.actors.client.gate import GATES_MAX, Gate, Gates
-from fencelock.actors.client.ledger import Ledger
-from fencelock.actors.client.loss import judge_belief
+from fencelock.actors.client.endpoint import GATES_MAX, Endpoint, Endpoints
+from fencelock.actors.client.in_flight import InFlight
+from fencelock.actors.client.keep_alive import greet, open_session
 from fencelock.actors.client.message import Close, Survey, Tick, WatchCluster
-from fencelock.actors.client.outstanding import Outstanding
-from fencelock.actors.client.pacing import ANSWER_MS, RandomSource, later
 from fencelock.actors.client.pending import claim_named
-from fencelock.actors.client.survey import Round
-from fencelock.actors.client.tenure import Tenure
-from fencelock.actors.client.voice import greet, open_session
-from fencelock.actors.client.wording import Answer, refused
+from fencelock.actors.client.rejection import Answer, refused
+from fencelock.actors.client.session_lease import SessionLease
+from fencelock.actors.client.session_loss import judge_belief
+from fencelock.actors.client.session_state import SessionState
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp
@@ -122,11 +130,11 @@ class ClientSession(Role[Said | Tick]):
         assert 1 <= len(gates) <= GATES_MAX
         assert len({node_of(gate) for gate in gates}) == len(gates) == len(labels)
         assert not set("~.") & set(session)
-        table = {gate: Gate(gate, label) for gate, label in zip(gates, labels, strict=True)}
-        doors = Gates(table, gates[random.randrange(len(gates))])
-        tenure = Tenure(session, ttl_ms, label)
-        outstanding, home = Outstanding(random, doors, tenure), f"{node_of(address)}/"
-        self.ledger = Ledger(doors, outstanding, tenure, home, watcher)
+        table = {gate: Endpoint(gate, label) for gate, label in zip(gates, labels, strict=True)}
+        doors = Endpoints(table, gates[random.randrange(len(gates))])
+        session_lease = SessionLease(session, ttl_ms, label)
+        outstanding, home = InFlight(random, doors, session_lease), f"{node_of(address)}/"
+        self.ledger = SessionState(doors, outstanding, session_lease, home, watcher)
         self.surveys_begun = 0
         self.closing = Closing()
         self.round = 0
@@ -141,9 +149,9 @@ class ClientSession(Role[Said | Tick]):
         ledger = self.ledger
         lost: list[Effect] = []
         lapses_at = ledger.lapses_at
-        if now >= ledger.tenure.until or (lapses_at is not None and now >= lapses_at):
+        if now >= ledger.session_lease.until or (lapses_at is not None and now >= lapses_at):
             lost = judge_belief(ledger, now)  # C4: before anything that was said meanwhile.
-        way, effects = plain.WAYS.get(type(event)), None
+        way, effects = fast_path.WAYS.get(type(event)), None
         if way is not None and not self.closing.begun:
             effects = way(ledger, sender, event, now)
         if effects is None:
@@ -161,7 +169,7 @@ class ClientSession(Role[Said | Tick]):
     def _decide(self, sender: Address, event: Said, now: Instant) -> list[Effect]:
         match event:
             case Granted() | Released() | LockStatus():
-                return answer.on_answer(self.ledger, sender, event, now)
+                return replies.on_answer(self.ledger, sender, event, now)
             case (
                 Inspect()
                 | Acquire()
@@ -176,17 +184,17 @@ class ClientSession(Role[Said | Tick]):
                     return [Observe("client.stranger_dropped")]
                 return self._on_user(sender, event, now)
             case LinkUp():
-                return upkeep.on_link_up(self.ledger, event.node, now)
+                return maintenance.on_link_up(self.ledger, event.node, now)
             case LinkDown():
-                return upkeep.on_link_down(self.ledger, event.node, now)
+                return maintenance.on_link_down(self.ledger, event.node, now)
             case LinkRefused():
-                return upkeep.on_link_refused(self.ledger, event.node, event.detail, now)
+                return maintenance.on_link_refused(self.ledger, event.node, event.detail, now)
             case Abandon():
-                return undoing.on_abandon(self.ledger, sender, now)
+                return cancellation.on_abandon(self.ledger, sender, now)
             case Survey():
                 return self._on_survey(sender, now)
             case WatchCluster():
-                return [] if self.closing.begun else lookout.watch(self.ledger, now)
+                return [] if self.closing.begun else cluster_watch.watch(self.ledger, now)
             case Close():
                 return self.closing.begin(self.ledger, sender, now)
             case _:
@@ -195,39 +203,39 @@ class ClientSession(Role[Said | Tick]):
     def _on_gate(self, sender: Address, event: FromGate, now: Instant) -> list[Effect]:
         match event:
             case Cancelled():
-                return answer.on_cancelled(self.ledger, sender, event, now)
+                return replies.on_cancelled(self.ledger, sender, event, now)
             case Alive():
-                return answer.on_alive(self.ledger, sender, event, now)
+                return replies.on_alive(self.ledger, sender, event, now)
             case Opened():
-                return answer.on_opened(self.ledger, sender, event, now)
+                return replies.on_opened(self.ledger, sender, event, now)
             case Ended() if self.closing.ends(event.session):
                 return self.closing.ended(self.ledger)
             case Ended():
-                return unasked.on_ended(self.ledger, sender, event, now)
+                return notifications.on_ended(self.ledger, sender, event, now)
             case HoldLost():
-                return unasked.on_hold_lost(self.ledger, sender, event, now)
+                return notifications.on_hold_lost(self.ledger, sender, event, now)
             case ConfirmHold():
-                return unasked.on_confirm_hold(self.ledger, sender, event, now)
+                return notifications.on_confirm_hold(self.ledger, sender, event, now)
             case ProbeReply():
                 return probing.on_reply(self.ledger, sender, event, now)
             case Unlocking():
-                return unasked.on_unlocking(self.ledger, sender, event, now)
+                return notifications.on_unlocking(self.ledger, sender, event, now)
             case ClusterUp() | ClusterDown():
-                return lookout.on_news(self.ledger, sender, event, now)
+                return cluster_watch.on_news(self.ledger, sender, event, now)
             case _:
-                return answer.on_answer(self.ledger, sender, event, now)
+                return replies.on_answer(self.ledger, sender, event, now)
 
     def _on_user(self, user: Address, event: FromUser, now: Instant) -> list[Effect]:
         if isinstance(event, Cancel):
-            return undoing.on_cancel(self.ledger, user, event, now)
+            return cancellation.on_cancel(self.ledger, user, event, now)
         ledger = self.ledger
         no = CLOSED if self.closing.begun else why_not(ledger, event, now)
         if no is not None:
-            return [Send(user, refused(event, self.ledger.tenure.name, no))]
+            return [Send(user, refused(event, self.ledger.session_lease.name, no))]
         match event:
             case Acquire():
                 limit_ms = event.wait_ms
-                ledger.tenure.need(now)
+                ledger.session_lease.need(now)
             case Release():
                 return self._on_release(user, event, now)
             case Inspect() | Renew() | Describe() | ListLocks() | Evict():
@@ -239,7 +247,7 @@ class ClientSession(Role[Said | Tick]):
     def _on_release(self, user: Address, release: Release, now: Instant) -> list[Effect]:
         claim = claim_named(release.lock, release.owner)
         ledger, outstanding = self.ledger, self.ledger.outstanding
-        ledger.tenure.need(now)
+        ledger.session_lease.need(now)
         for number in outstanding.releases.get(claim, ()):
             pending = outstanding.pending[number]
             if pending.user is None:  # On its way already: wait for that answer.
@@ -254,7 +262,7 @@ class ClientSession(Role[Said | Tick]):
         ledger = self.ledger
         no = CLOSED if self.closing.begun else why_not(ledger, Describe(), now)
         if no is not None:
-            return [Send(user, refused(Describe(), self.ledger.tenure.name, no))]
+            return [Send(user, refused(Describe(), self.ledger.session_lease.name, no))]
         self.surveys_begun += 1
         number = self.surveys_begun
         effects: list[Effect] = []
@@ -264,14 +272,14 @@ class ClientSession(Role[Said | Tick]):
                 None, Describe(), gate, now, limit_ms=SURVEY_MS, survey=number
             )
             missing[gate] = ledger.outstanding.number
-        ledger.surveys[number] = Round(user, missing)
+        ledger.surveys[number] = Broadcast(user, missing)
         return [*effects, *ledger.finish_surveys()]
 
     def _on_tick(self, tick: Tick, now: Instant) -> Effects:
         if tick.round != self.round:
             return ()
         self.wake_at = None
-        effects = [*upkeep.keep_up(self.ledger, now), *self.closing.finish(self.ledger, now)]
+        effects = [*maintenance.keep_up(self.ledger, now), *self.closing.finish(self.ledger, now)]
         due = self.ledger.next_at(now)
         if self.closing.due_at is not None:
             due = self.closing.due_at if due is None else min(due, self.closing.due_at)

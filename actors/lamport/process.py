@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fencelock.actors.clock import STAMP_MAX, Post, Stamped
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.lamport.bid import Bids, Ticket
-from fencelock.actors.lamport.joining import Joining
 from fencelock.actors.lamport.message import (
     Acknowledge,
     Congested,
@@ -21,9 +19,11 @@ from fencelock.actors.lamport.message import (
     Welcome,
 )
 from fencelock.actors.lamport.order import Evidence, Turn, Uncovered, pack_fence
+from fencelock.actors.lamport.peer_contact import PeerContact
+from fencelock.actors.lamport.pending_request import PendingRequests, Ticket
+from fencelock.actors.lamport.rejoin import Rejoin
 from fencelock.actors.lamport.requests import REQUESTS_MAX, Requests
-from fencelock.actors.lamport.sight import Sight
-from fencelock.actors.lamport.silence import Silence
+from fencelock.actors.lamport.status_view import StatusView
 from fencelock.actors.lock.backend import Full, Give, Got, Look, Ready, Want
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Host, Role
@@ -67,11 +67,11 @@ class LockProcess(Role[Heard]):
         self.proxy = proxy
         self.nodes: tuple[str, ...] = ()
         self.others: tuple[str, ...] = ()
-        self.joining = Joining(None)
-        self.silence = Silence((), Instant(0))
+        self.joining = Rejoin(None)
+        self.silence = PeerContact((), Instant(0))
         self.evidence = Evidence(())
         self.requests = Requests()
-        self.bids = Bids()
+        self.bids = PendingRequests()
         self.uncovered = Uncovered()
         self.congested: set[str] = set()
         self.probing = False
@@ -161,7 +161,7 @@ class LockProcess(Role[Heard]):
         return self.requests.first(lock) == turn and self.evidence.covers(turn)  # M4
 
     def _on_look(self, look: Look, now: Instant) -> Effects:
-        sight = Sight(self.nodes, self.node, self.requests, self.bids, now)
+        sight = StatusView(self.nodes, self.node, self.requests, self.bids, now)
         seen = sight.seen(look, self.joining, self.evidence, self.silence)
         return (Send(self.proxy, seen),)
 
@@ -248,8 +248,8 @@ class LockProcess(Role[Heard]):
     def _on_neighbors(self, neighbors: Neighbors, now: Instant) -> Effects:
         self.nodes = tuple(sorted({*neighbors.nodes, self.node}))
         self.others = tuple(node for node in self.nodes if node != self.node)
-        self.joining = Joining(self.others)
-        self.silence = Silence(self.others, now)
+        self.joining = Rejoin(self.others)
+        self.silence = PeerContact(self.others, now)
         self.evidence = Evidence(self.others)
         return self._tell_ready(now)
 

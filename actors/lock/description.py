@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.lock.backend import Look, Report, Reported, Seen
-from fencelock.actors.lock.claim import Claims, Phase
-from fencelock.actors.lock.desk import Desk
+from fencelock.actors.lock.lock_manager import LockManager
+from fencelock.actors.lock.lock_request import LockRequests, Phase
 from fencelock.actors.lock.message import Describe
 from fencelock.actors.message import Address, address_of, node_of
 
@@ -34,16 +34,16 @@ class Description:
         self.seen: dict[str, Seen] = {}
         self.reported: Reported | None = None
 
-    def begin(self, desk: Desk) -> Effects:
+    def begin(self, lock_manager: LockManager) -> Effects:
         """Ask the host, and the backend about what is waited for through this node."""
         self.seen, self.reported = {}, None
         looks: list[Look] = []
-        for lock in waited_for(desk.claims)[:LOOKS_MAX]:
-            desk.looks += 1
-            self.looking[desk.looks] = lock
-            looks.append(Look(lock=lock, query=desk.looks))
-        report = Send(address_of(desk.node, "node"), Report())
-        return [report, *(Send(desk.backend, look) for look in looks)]
+        for lock in waited_for(lock_manager.claims)[:LOOKS_MAX]:
+            lock_manager.looks += 1
+            self.looking[lock_manager.looks] = lock
+            looks.append(Look(lock=lock, query=lock_manager.looks))
+        report = Send(address_of(lock_manager.node, "node"), Report())
+        return [report, *(Send(lock_manager.backend, look) for look in looks)]
 
     def see(self, seen: Seen) -> bool:
         """Take in what the backend said; return False if the look was not for this."""
@@ -63,7 +63,7 @@ def has_room(node: str, asked: Sequence[tuple[Address, object]], asker: Address)
     return sum(node_of(other) == client for other, _ in asked) < DESCRIBES_OF_CLIENT_MAX
 
 
-def waited_for(claims: Claims) -> list[str]:
+def waited_for(claims: LockRequests) -> list[str]:
     """Return the locks that somebody waits for through this node, longest first."""
     waiting = (c.key.lock for c in claims.by_key.values() if c.phase is Phase.WAITING)
     return list(dict.fromkeys(waiting))

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fencelock.actors.fast_construction import maker
 from fencelock.actors.lock.name import quoted
 from fencelock.actors.lock.outcome import Held
-from fencelock.actors.making import maker
 
 if TYPE_CHECKING:
-    from fencelock.actors.lock.session import Claimant
+    from fencelock.actors.lock.session import OwnerState
     from fencelock.actors.lock.waiting import Wait
 
 
@@ -37,7 +37,7 @@ class Hold:
 
     """
 
-    claimant: Claimant
+    owner_state: OwnerState
     label: str
     fence: int
     since_ms: int
@@ -48,20 +48,20 @@ class Hold:
 
     def answer(self) -> Held:
         """Return the outcome of the last acquire."""
-        claimant = self.claimant
+        owner_state = self.owner_state
         return _held(
-            session=claimant.session.id,
-            owner=claimant.owner,
+            session=owner_state.session.id,
+            owner=owner_state.owner,
             request=self.request,
-            lock=claimant.lock,
+            lock=owner_state.lock,
             fence=self.fence,
             count=self.level,
         )
 
     def wording(self) -> str:
         """Return who holds, in words."""
-        owner, session = self.claimant.owner, self.claimant.session.id
-        label = self.claimant.labelled(self.label)
+        owner, session = self.owner_state.owner, self.owner_state.session.id
+        label = self.owner_state.labelled(self.label)
         who = f"{quoted(owner)} of {quoted(session)}"
         who = f"{who} ({label})" if label else who
         return f"held by {who} under fence {self.fence}"

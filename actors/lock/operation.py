@@ -21,7 +21,7 @@ from fencelock.actors.lock.outcome import (
     WaitCancelled,
     denied,
 )
-from fencelock.actors.lock.session import SESSION_CLAIMS_MAX, Claimant, Session
+from fencelock.actors.lock.session import SESSION_CLAIMS_MAX, OwnerState, Session
 from fencelock.actors.lock.table_state import TableState
 from fencelock.actors.lock.waiting import Wait
 
@@ -39,24 +39,24 @@ def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None
         InvalidRequestError: see `check_command`; nothing was done.
 
     """
-    claimant = _begin(table, command, out)
-    if claimant is None:
+    owner_state = _begin(table, command, out)
+    if owner_state is None:
         return
-    claimant.lost, claimant.releasing, claimant.outcome = 0, False, None
-    session, holder = claimant.session, table.locks.get(claimant.lock)
-    if claimant.hold is not None:
-        _enter_again(claimant, claimant.hold, command, out)
+    owner_state.lost, owner_state.releasing, owner_state.outcome = 0, False, None
+    session, holder = owner_state.session, table.locks.get(owner_state.lock)
+    if owner_state.hold is not None:
+        _enter_again(owner_state, owner_state.hold, command, out)
     elif holder is not None and command.wait_ms == 0:
-        _deny(table, claimant, Denial.TIMED_OUT, holder.wording(), out)
+        _deny(table, owner_state, Denial.TIMED_OUT, holder.wording(), out)
     elif session.claims >= SESSION_CLAIMS_MAX or table.claims >= CLAIMS_MAX:
-        _deny(table, claimant, Denial.OVERLOADED, _which_limit(table, session), out)
+        _deny(table, owner_state, Denial.OVERLOADED, _which_limit(table, session), out)
     else:
         session.claims += 1
         table.claims += 1
         if holder is None:
-            table.grant(claimant, command.label, out)
+            table.grant(owner_state, command.label, out)
         else:
-            _wait(table, claimant, command, out)
+            _wait(table, owner_state, command, out)
 
 
 def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None:
@@ -66,16 +66,16 @@ def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None
         InvalidRequestError: see `check_command`; nothing was done.
 
     """
-    claimant = _begin(table, command, out)
-    if claimant is None:
+    owner_state = _begin(table, command, out)
+    if owner_state is None:
         return
-    claimant.releasing = True
-    hold = claimant.hold
+    owner_state.releasing = True
+    hold = owner_state.hold
     if hold is None or hold.fence != command.fence:
-        _deny_release(table, claimant, command, out)
+        _deny_release(table, owner_state, command, out)
         return
     hold.count -= 1
-    freed = claimant.outcome = claimant.freed(hold.count)
+    freed = owner_state.outcome = owner_state.freed(hold.count)
     out.append(freed)
     if hold.count == 0:
         table.end_hold(hold, out)
@@ -96,26 +96,26 @@ def cancel(table: TableState, command: CancelWait, out: list[Outcome]) -> None:
     )
     out.append(answer)
     key = command.owner, command.lock
-    claimant = session.claimants.get(key)
-    if claimant is None:
+    owner_state = session.owner_states.get(key)
+    if owner_state is None:
         if command.request <= session.floor:
             return  # Who is forgotten neither waits nor holds.
-        claimant = session.enter(key)
-        session.lay(claimant)
-    wait, hold = claimant.wait, claimant.hold
-    if command.request > claimant.request:
+        owner_state = session.enter(key)
+        session.lay(owner_state)
+    wait, hold = owner_state.wait, owner_state.hold
+    if command.request > owner_state.request:
         if wait is not None:
             table.end_wait(wait, Denial.CANCELLED, out)
-        claimant.request, claimant.releasing = command.request, False
-        claimant.outcome = claimant.denied(Denial.CANCELLED)
+        owner_state.request, owner_state.releasing = command.request, False
+        owner_state.outcome = owner_state.denied(Denial.CANCELLED)
         if hold is None:
-            session.rouse(claimant)  # And quiet again, as the last of all.
-            session.rest(claimant, table.time_ms)
-    elif wait is not None and claimant.request == command.request:
+            session.rouse(owner_state)  # And quiet again, as the last of all.
+            session.rest(owner_state, table.time_ms)
+    elif wait is not None and owner_state.request == command.request:
         table.end_wait(wait, Denial.CANCELLED, out)
     elif hold is not None and hold.request == command.request:
-        if claimant.request == command.request:
-            claimant.settle(claimant.denied(Denial.CANCELLED))
+        if owner_state.request == command.request:
+            owner_state.settle(owner_state.denied(Denial.CANCELLED))
         hold.request = 0
         hold.count -= 1
         if hold.count == 0:
@@ -141,7 +141,7 @@ def force(table: TableState, command: ForceRelease, out: list[Outcome]) -> None:
 
 def _begin(
     table: TableState, command: AcquireLock | ReleaseLock, out: list[Outcome]
-) -> Claimant | None:
+) -> OwnerState | None:
     """Make a new request its claimant's last one; answer one that is not new: None.
 
     Any but an invalid one counts as a sign of life (rule 85).
@@ -152,49 +152,55 @@ def _begin(
         check_command(command)
         out.append(denied(command, Denial.SESSION_EXPIRED))
         return None
-    key, request, claimants = (command.owner, command.lock), command.request, session.claimants
-    claimant = claimants.get(key)
-    if claimant is None:
+    key, request, owner_states = (
+        (command.owner, command.lock),
+        command.request,
+        session.owner_states,
+    )
+    owner_state = owner_states.get(key)
+    if owner_state is None:
         check_command(command)
     else:
         check_again(command)  # The key was within limits when it was entered.
     if sessions.keep(session, table.time_ms):
-        claimant = claimants.get(key)
-    if claimant is None:
+        owner_state = owner_states.get(key)
+    if owner_state is None:
         if request <= session.floor:
             out.append(denied(command, Denial.FORGOTTEN))
             return None
-        claimant = session.enter(key)
-    elif request <= claimant.request:
-        out.append(_repeat(claimant, command))
+        owner_state = session.enter(key)
+    elif request <= owner_state.request:
+        out.append(_repeat(owner_state, command))
         return None
-    elif claimant.hold is None:
-        if claimant.wait is not None:  # It is sequential: it gave that up (rules 47, 48).
-            table.end_wait(claimant.wait, Denial.CANCELLED, out)
-        session.rouse(claimant)
-    claimant.request = request
-    return claimant
+    elif owner_state.hold is None:
+        if owner_state.wait is not None:  # It is sequential: it gave that up (rules 47, 48).
+            table.end_wait(owner_state.wait, Denial.CANCELLED, out)
+        session.rouse(owner_state)
+    owner_state.request = request
+    return owner_state
 
 
-def _repeat(claimant: Claimant, command: AcquireLock | ReleaseLock) -> Outcome:
+def _repeat(owner_state: OwnerState, command: AcquireLock | ReleaseLock) -> Outcome:
     """Return what came of a request that is not new (rules 44-46, 49-52)."""
-    releasing, hold = isinstance(command, ReleaseLock), claimant.hold
-    last = command.request == claimant.request and releasing == claimant.releasing
-    if last and claimant.outcome is not None:
-        return claimant.outcome
-    if last and claimant.wait is not None:
-        return _queued(claimant)
+    releasing, hold = isinstance(command, ReleaseLock), owner_state.hold
+    last = command.request == owner_state.request and releasing == owner_state.releasing
+    if last and owner_state.outcome is not None:
+        return owner_state.outcome
+    if last and owner_state.wait is not None:
+        return _queued(owner_state)
     if hold is not None and hold.request == command.request and not releasing:
         return hold.answer()
     return denied(command, Denial.SUPERSEDED)
 
 
-def _enter_again(claimant: Claimant, hold: Hold, command: AcquireLock, out: list[Outcome]) -> None:
+def _enter_again(
+    owner_state: OwnerState, hold: Hold, command: AcquireLock, out: list[Outcome]
+) -> None:
     """Count one more hold, or deny it at once: to wait for oneself would never end."""
     if command.limit and hold.count >= command.limit:
         text = f"held {hold.count} times under fence {hold.fence}, {command.limit} are allowed"
-        answer = claimant.denied(Denial.LIMIT_REACHED, text)
-        claimant.settle(answer)
+        answer = owner_state.denied(Denial.LIMIT_REACHED, text)
+        owner_state.settle(answer)
         out.append(answer)
         return
     hold.count += 1
@@ -203,12 +209,14 @@ def _enter_again(claimant: Claimant, hold: Hold, command: AcquireLock, out: list
     out.append(hold.answer())
 
 
-def _wait(table: TableState, claimant: Claimant, command: AcquireLock, out: list[Outcome]) -> None:
+def _wait(
+    table: TableState, owner_state: OwnerState, command: AcquireLock, out: list[Outcome]
+) -> None:
     """Enter a claim, which is counted, at the tail of its lock's queue."""
     table.tickets += 1
     due_ms = None if command.wait_ms is None else table.time_ms + command.wait_ms
-    table.enqueue(Wait(claimant, table.tickets, command.label, table.time_ms, due_ms))
-    out.append(_queued(claimant))
+    table.enqueue(Wait(owner_state, table.tickets, command.label, table.time_ms, due_ms))
+    out.append(_queued(owner_state))
 
 
 def _which_limit(table: TableState, session: Session) -> str:
@@ -218,15 +226,15 @@ def _which_limit(table: TableState, session: Session) -> str:
 
 
 def _take(table: TableState, hold: Hold, command: ForceRelease, out: list[Outcome]) -> None:
-    claimant = hold.claimant
+    owner_state = hold.owner_state
     forced = Forced(
         operator=command.operator,
         request=command.request,
-        lock=claimant.lock,
+        lock=owner_state.lock,
         fence=hold.fence,
-        session=claimant.session.id,
-        owner=claimant.owner,
-        label=claimant.labelled(hold.label),
+        session=owner_state.session.id,
+        owner=owner_state.owner,
+        label=owner_state.labelled(hold.label),
         time_ms=table.time_ms,
     )
     key = (command.operator, command.request)
@@ -235,47 +243,47 @@ def _take(table: TableState, hold: Hold, command: ForceRelease, out: list[Outcom
     if len(table.audit) > AUDIT_MAX:
         table.audit.popitem(last=False)
     lost = Lost(
-        session=claimant.session.id,
-        owner=claimant.owner,
-        lock=claimant.lock,
+        session=owner_state.session.id,
+        owner=owner_state.owner,
+        lock=owner_state.lock,
         fence=hold.fence,
         operator=command.operator,
     )
     out += [forced, lost]
-    if claimant.outcome is None:  # Or a repetition would hear that it holds.
+    if owner_state.outcome is None:  # Or a repetition would hear that it holds.
         text = f"taken by {quoted(command.operator)}"
-        claimant.settle(claimant.denied(Denial.OWNERSHIP_LOST, text))
-    claimant.lost = hold.fence
+        owner_state.settle(owner_state.denied(Denial.OWNERSHIP_LOST, text))
+    owner_state.lost = hold.fence
     table.end_hold(hold, out)
 
 
 def _deny_release(
-    table: TableState, claimant: Claimant, command: ReleaseLock, out: list[Outcome]
+    table: TableState, owner_state: OwnerState, command: ReleaseLock, out: list[Outcome]
 ) -> None:
     hold = table.locks.get(command.lock)
     text = "nobody holds it" if hold is None else hold.wording()
-    if claimant.lost and claimant.lost == command.fence:
-        claimant.lost = 0
-        _deny(table, claimant, Denial.OWNERSHIP_LOST, text, out)
+    if owner_state.lost and owner_state.lost == command.fence:
+        owner_state.lost = 0
+        _deny(table, owner_state, Denial.OWNERSHIP_LOST, text, out)
     else:
-        _deny(table, claimant, Denial.NOT_HELD, text, out)
+        _deny(table, owner_state, Denial.NOT_HELD, text, out)
 
 
 def _deny(
-    table: TableState, claimant: Claimant, reason: Denial, text: str, out: list[Outcome]
+    table: TableState, owner_state: OwnerState, reason: Denial, text: str, out: list[Outcome]
 ) -> None:
     """Deny the last request of ``claimant``, which may be quiet then."""
-    answer = claimant.denied(reason, text)
-    claimant.settle(answer)
-    if claimant.hold is None:
-        claimant.session.rest(claimant, table.time_ms)
+    answer = owner_state.denied(reason, text)
+    owner_state.settle(answer)
+    if owner_state.hold is None:
+        owner_state.session.rest(owner_state, table.time_ms)
     out.append(answer)
 
 
-def _queued(claimant: Claimant) -> Queued:
+def _queued(owner_state: OwnerState) -> Queued:
     return Queued(
-        session=claimant.session.id,
-        owner=claimant.owner,
-        request=claimant.request,
-        lock=claimant.lock,
+        session=owner_state.session.id,
+        owner=owner_state.owner,
+        request=owner_state.request,
+        lock=owner_state.lock,
     )

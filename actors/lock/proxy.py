@@ -19,10 +19,10 @@ from fencelock.actors.lock.backend import (
     Taken,
 )
 from fencelock.actors.lock.checking import problem_of
-from fencelock.actors.lock.claim import Phase
 from fencelock.actors.lock.confirming import Confirming
 from fencelock.actors.lock.description import Description, has_room
-from fencelock.actors.lock.desk import Desk
+from fencelock.actors.lock.lock_manager import LockManager
+from fencelock.actors.lock.lock_request import Phase
 from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
@@ -103,7 +103,9 @@ class Proxy(Role[Heard]):
         self.protocol = protocol
         self.backend = backend
         self.confirming = Confirming(backend) if holds_by_session else None
-        self.desk = Desk(node=node, protocol=protocol, backend=backend, confirming=self.confirming)
+        self.lock_manager = LockManager(
+            node=node, protocol=protocol, backend=backend, confirming=self.confirming
+        )
         self.inspections: dict[int, tuple[Address, Inspect]] = {}
         self.description = Description()
         self.heard_at: dict[str, Instant] = {}
@@ -131,11 +133,11 @@ class Proxy(Role[Heard]):
     def _serve(self, asker: Address, event: FromClient, now: Instant) -> Effects:
         match event:
             case Acquire():
-                return self.desk.acquire(asker, event, now)
+                return self.lock_manager.acquire(asker, event, now)
             case Release():
-                return self.desk.release(asker, event)
+                return self.lock_manager.release(asker, event)
             case Cancel():
-                return self.desk.cancel(asker, event)
+                return self.lock_manager.cancel(asker, event)
             case Inspect():
                 return self._on_inspect(asker, event)
             case Describe():
@@ -163,7 +165,7 @@ class Proxy(Role[Heard]):
         return [Send(self.backend, given), Observe("proxy.hold_disowned")]
 
     def _on_end(self, asker: Address, end: End) -> Effects:
-        effects = self.desk.end(end.session)
+        effects = self.lock_manager.end(end.session)
         if self.confirming is not None:
             return [*effects, *self.confirming.end(asker, end)]
         text = "what it held here was given back"
@@ -173,13 +175,13 @@ class Proxy(Role[Heard]):
     def _on_node(self, sender: Address, event: FromNode, now: Instant) -> Effects:
         match event:
             case Abandon():
-                return self.desk.abandon(sender)
+                return self.lock_manager.abandon(sender)
             case Reported():
                 return self._on_reported(event, now)
             case WaitOver():
-                return self.desk.wait_over(event, now)
+                return self.lock_manager.wait_over(event, now)
             case TryLook():
-                return self.desk.try_look(event)
+                return self.lock_manager.try_look(event)
             case Sweep():
                 return self._on_sweep(now)
             case _:
@@ -188,13 +190,13 @@ class Proxy(Role[Heard]):
     def _on_backend(self, event: FromBackend, now: Instant) -> Effects:
         match event:
             case Got():
-                return self.desk.got(event, now)
+                return self.lock_manager.got(event, now)
             case Full():
-                return self.desk.full(event)
+                return self.lock_manager.full(event)
             case Taken():
-                return self.desk.taken(event)
+                return self.lock_manager.taken(event)
             case Given():
-                return self.desk.given(event)
+                return self.lock_manager.given(event)
             case HoldsEnded():
                 return self.confirming.ended(event) if self.confirming is not None else ()
             case Doubt():
@@ -211,12 +213,12 @@ class Proxy(Role[Heard]):
         if len(self.inspections) >= QUESTIONS_MAX:
             text = f"node {self.node} has {QUESTIONS_MAX} unanswered questions, its limit"
             return [refuse(asker, inspect, Reason.OVERLOADED, text)]
-        self.desk.looks += 1
-        self.inspections[self.desk.looks] = (asker, inspect)
-        return [Send(self.backend, Look(lock=inspect.lock, query=self.desk.looks))]
+        self.lock_manager.looks += 1
+        self.inspections[self.lock_manager.looks] = (asker, inspect)
+        return [Send(self.backend, Look(lock=inspect.lock, query=self.lock_manager.looks))]
 
     def _on_seen(self, seen: Seen, now: Instant) -> Effects:
-        ended = self.desk.seen(seen, now)
+        ended = self.lock_manager.seen(seen, now)
         if ended is not None:
             return ended
         if self.description.see(seen):
@@ -233,7 +235,7 @@ class Proxy(Role[Heard]):
         if not has_room(self.node, asked, asker):
             return [Observe("proxy.describe_dropped")]
         asked.append((asker, describe))
-        return self.description.begin(self.desk) if len(asked) == 1 else ()
+        return self.description.begin(self.lock_manager) if len(asked) == 1 else ()
 
     def _on_reported(self, report: Reported, now: Instant) -> Effects:
         self.description.reported = report
@@ -252,7 +254,7 @@ class Proxy(Role[Heard]):
             detail=self.detail,
             uptime_ms=gathered.reported.uptime_ms,
             counters=gathered.reported.counters,
-            locks=locks_of(self.node, self.desk.claims, gathered.seen, now),
+            locks=locks_of(self.node, self.lock_manager.claims, gathered.seen, now),
         )
         asked, gathered.asked = gathered.asked, []
         return [
@@ -267,9 +269,9 @@ class Proxy(Role[Heard]):
             if ms_between(heard, now) >= CLIENT_SILENCE_MS
         }
         effects: list[Effect] = []
-        for claim in list(self.desk.claims.by_key.values()):
+        for claim in list(self.lock_manager.claims.by_key.values()):
             if claim.key.session in silent and claim.phase is Phase.WAITING:
-                effects += self.desk.withdraw(claim)
+                effects += self.lock_manager.withdraw(claim)
                 effects.append(Observe("proxy.wait_of_silent_client_ended"))
         self.heard_at = {s: at for s, at in self.heard_at.items() if s not in silent}
         self.sweeping = bool(self.heard_at)

@@ -64,10 +64,10 @@ def report_lock(name: str, hold: Hold | None, time_ms: int) -> LockReport:
         return LockReport(name, None, 0, ())
     waiters = tuple(
         WaiterSeen(
-            session=wait.claimant.session.id,
-            owner=wait.claimant.owner,
-            label=wait.claimant.labelled(wait.label),
-            request=wait.claimant.request,
+            session=wait.owner_state.session.id,
+            owner=wait.owner_state.owner,
+            label=wait.owner_state.labelled(wait.label),
+            request=wait.owner_state.request,
             waited_ms=time_ms - wait.since_ms,
             left_ms=None if wait.due_ms is None else wait.due_ms - time_ms,
         )
@@ -89,9 +89,9 @@ def list_locks(
 
 def _see(hold: Hold, time_ms: int) -> HolderSeen:
     return HolderSeen(
-        session=hold.claimant.session.id,
-        owner=hold.claimant.owner,
-        label=hold.claimant.labelled(hold.label),
+        session=hold.owner_state.session.id,
+        owner=hold.owner_state.owner,
+        label=hold.owner_state.labelled(hold.label),
         fence=hold.fence,
         times=hold.count,
         since_ms=hold.since_ms,

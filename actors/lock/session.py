@@ -7,10 +7,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from zlib import crc32
 
+from fencelock.actors.fast_construction import maker
 from fencelock.actors.lock.holding import Hold
 from fencelock.actors.lock.outcome import Denial, Denied, Freed
 from fencelock.actors.lock.waiting import SLACK, Wait
-from fencelock.actors.making import maker
 
 SESSIONS_MAX = 100_000
 """Live sessions of a group; the next is refused."""
@@ -34,7 +34,7 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True, eq=False)
-class Claimant:
+class OwnerState:
     """One owner in regard to one lock: a sequential program, so its last request says it all.
 
     What the same owner does about another lock goes on beside it. A claimant holds, or
@@ -134,44 +134,44 @@ class Session:
     deadline_ms: int
     floor: int = 0
     claims: int = 0
-    claimants: dict[Key, Claimant] = field(default_factory=dict[Key, Claimant])
+    owner_states: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
     kept_ms: int = -1
-    quiet: OrderedDict[Key, Claimant] = field(default_factory=OrderedDict[Key, Claimant])
-    bereft: dict[Key, Claimant] = field(default_factory=dict[Key, Claimant])
+    quiet: OrderedDict[Key, OwnerState] = field(default_factory=OrderedDict[Key, OwnerState])
+    bereft: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
 
     def mark(self) -> int:
         """Return a checksum of what does not change of it."""
         return crc32(f"{self.id}\n{self.label}\n{self.ttl_ms}".encode()) * self.number
 
-    def enter(self, key: Key) -> Claimant:
+    def enter(self, key: Key) -> OwnerState:
         """Begin to remember a claimant."""
-        assert key not in self.claimants
-        claimant = self.claimants[key] = Claimant(self, key, *key)
-        return claimant
+        assert key not in self.owner_states
+        owner_state = self.owner_states[key] = OwnerState(self, key, *key)
+        return owner_state
 
-    def rouse(self, claimant: Claimant) -> None:
+    def rouse(self, owner_state: OwnerState) -> None:
         """Let a claimant that neither holds nor waits be quiet no longer: it asks for more."""
-        among = self.bereft if claimant.lost else self.quiet
-        del among[claimant.key]
+        among = self.bereft if owner_state.lost else self.quiet
+        del among[owner_state.key]
 
-    def rest(self, claimant: Claimant, now_ms: int) -> None:
+    def rest(self, owner_state: OwnerState, now_ms: int) -> None:
         """Let a claimant that neither holds nor waits any more be quiet."""
-        claimant.quiet_ms = now_ms
-        if not claimant.lost:
-            self.quiet[claimant.key] = claimant
+        owner_state.quiet_ms = now_ms
+        if not owner_state.lost:
+            self.quiet[owner_state.key] = owner_state
             if len(self.quiet) > QUIET_MAX:
                 self._forget_first()
             return
-        self.lay(claimant)
+        self.lay(owner_state)
         if len(self.bereft) > LOSSES_MAX:
             oldest = self.bereft.pop(next(iter(self.bereft)))
             oldest.lost = 0
             self.rest(oldest, now_ms)
 
-    def lay(self, claimant: Claimant) -> None:
+    def lay(self, owner_state: OwnerState) -> None:
         """Enter ``claimant`` last among the quiet or the bereft."""
-        among = self.bereft if claimant.lost else self.quiet
-        among[claimant.key] = claimant
+        among = self.bereft if owner_state.lost else self.quiet
+        among[owner_state.key] = owner_state
 
     def forget(self, now_ms: int) -> None:
         """Forget the claimants that have been quiet for a TTL."""
@@ -182,9 +182,9 @@ class Session:
             self._forget_first()
 
     def _forget_first(self) -> None:
-        key, claimant = self.quiet.popitem(last=False)
-        del self.claimants[key]
-        self.floor = max(self.floor, claimant.request)
+        key, owner_state = self.quiet.popitem(last=False)
+        del self.owner_states[key]
+        self.floor = max(self.floor, owner_state.request)
 
 
 class Sessions:
@@ -266,7 +266,7 @@ class Sessions:
         del self.by_id[session.id]
         del self.by_name[session.name]
         self.marks -= session.mark()
-        session.claimants.clear()  # They point back, and must not wait for the collector.
+        session.owner_states.clear()  # They point back, and must not wait for the collector.
         session.quiet.clear()
         session.bereft.clear()
         if len(self.heap) > 2 * len(self.by_id) + SLACK:  # Paid for by as many drops.

@@ -99,7 +99,7 @@ class LockTable(TableState):
         while (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending = due[1]
             if isinstance(ending, Wait):
-                wording = self.locks[ending.claimant.lock].wording()
+                wording = self.locks[ending.owner_state.lock].wording()
                 self.end_wait(ending, Denial.TIMED_OUT, out, wording)
             else:
                 self.close(ending, CloseReason.EXPIRED, 0, out)
@@ -117,7 +117,7 @@ class LockTable(TableState):
         hold = self.locks.get(command.lock)
         if hold is None or (command.wait_ms is not None and command.wait_ms < PATIENT_MS):
             return False
-        holder = hold.claimant
+        holder = hold.owner_state
         return (holder.session.id, holder.owner) != (command.session, command.owner)
 
     def shift(self, time_ms: int) -> None:

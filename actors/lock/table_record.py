@@ -53,7 +53,7 @@ class WaitRecord(NamedTuple):
 
 
 class ClaimantRecord(NamedTuple):
-    """A `Claimant`; ``session`` is the number of its session.
+    """A `OwnerState`; ``session`` is the number of its session.
 
     Its outcome is in ``freed``, the count left, or in ``denial`` and ``detail``.
     """
@@ -80,7 +80,7 @@ class TablePart(Message):
     count: int
     head: TableHead
     sessions: tuple[SessionRecord, ...]
-    claimants: tuple[ClaimantRecord, ...]
+    owner_states: tuple[ClaimantRecord, ...]
     audit: tuple[Forced, ...]
 
 

@@ -12,11 +12,11 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from fencelock.actors.lock.canonical import spell
 from fencelock.actors.lock.holding import Hold
 from fencelock.actors.lock.name import OWNER_BYTES_MAX, check_lock_size, check_size
 from fencelock.actors.lock.outcome import Denied, Forced, Freed
-from fencelock.actors.lock.session import Claimant, Session
-from fencelock.actors.lock.spelling import spell
+from fencelock.actors.lock.session import OwnerState, Session
 from fencelock.actors.lock.table_record import (
     ClaimantRecord,
     HoldRecord,
@@ -41,7 +41,7 @@ STEP_RECORDS = 2_000
 HoldNote = tuple[Hold, int, int, int]
 """A hold, and what can change of it: its last request, its count, its level."""
 
-Note = tuple[Claimant, int, bool, Freed | Denied | None, int, int, Wait | None, HoldNote | None]
+Note = tuple[OwnerState, int, bool, Freed | Denied | None, int, int, Wait | None, HoldNote | None]
 """A claimant, and what can change of it: the other fields in order, but the hold last."""
 
 Notes = tuple[SessionRecord, list[Note], list[Note]]
@@ -110,7 +110,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             table.audit[forced.operator, forced.request] = forced
     waits: list[Wait] = []
     for part in parts:
-        for known in part.claimants:
+        for known in part.owner_states:
             if known.session not in numbered:
                 raise ValueError(f"the snapshot has no session {known.session}")
             _fill_claimant(table, numbered[known.session], known, waits)
@@ -122,22 +122,22 @@ def _fill_claimant(
 ) -> None:
     """Enter a claimant and what it holds; what it waits for is added to ``waits``."""
     key = known.owner, known.lock
-    if key in session.claimants:
+    if key in session.owner_states:
         raise ValueError(f"the snapshot has claimant {known.owner!a} of {known.lock!a} twice")
     # The table checks a claimant's names when it enters. What an earlier version accepted stays,
     # or a member could not start any more, but never beyond the limits of size.
     check_size("owner", known.owner, OWNER_BYTES_MAX)
     check_lock_size(known.lock)
-    claimant = session.enter(key)
-    claimant.request, claimant.releasing = known.request, known.releasing
-    claimant.lost, claimant.quiet_ms = known.lost, known.quiet_ms
+    owner_state = session.enter(key)
+    owner_state.request, owner_state.releasing = known.request, known.releasing
+    owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
     if known.freed is not None:
-        claimant.outcome = claimant.freed(known.freed)
+        owner_state.outcome = owner_state.freed(known.freed)
     elif known.denial is not None:
-        claimant.outcome = claimant.denied(known.denial, known.detail)
+        owner_state.outcome = owner_state.denied(known.denial, known.detail)
     held, waiting = known.hold, known.wait
     if held is None and waiting is None:
-        session.lay(claimant)
+        session.lay(owner_state)
         return
     if known.lock in table.locks and held is not None:
         raise ValueError(f"the snapshot has two holders of lock {known.lock!a}")
@@ -145,11 +145,11 @@ def _fill_claimant(
     table.claims += 1
     if held is not None:
         fence, label, since_ms, request, times, level = held
-        hold = claimant.hold = Hold(claimant, label, fence, since_ms, request, times, level)
-        table.locks[claimant.lock] = hold
-        table.held += claimant.marked() * fence
+        hold = owner_state.hold = Hold(owner_state, label, fence, since_ms, request, times, level)
+        table.locks[owner_state.lock] = hold
+        table.held += owner_state.marked() * fence
     elif waiting is not None:
-        wait = Wait(claimant, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)
+        wait = Wait(owner_state, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)
         waits.append(wait)
 
 
@@ -158,8 +158,8 @@ def _fill_queues(table: TableState, waits: list[Wait]) -> None:
     for wait in sorted(waits, key=lambda wait: wait.ticket):
         if wait.ticket == ticket:
             raise ValueError(f"the snapshot has wait {ticket} twice")
-        if wait.claimant.lock not in table.locks:
-            raise ValueError(f"the snapshot has nobody who holds {wait.claimant.lock!a}")
+        if wait.owner_state.lock not in table.locks:
+            raise ValueError(f"the snapshot has nobody who holds {wait.owner_state.lock!a}")
         ticket = wait.ticket
         table.enqueue(wait)
 
@@ -208,7 +208,7 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         count=count,
         head=head,
         sessions=tuple(r for r in records if isinstance(r, SessionRecord)),
-        claimants=tuple(r for r in records if isinstance(r, ClaimantRecord)),
+        owner_states=tuple(r for r in records if isinstance(r, ClaimantRecord)),
         audit=tuple(r for r in records if isinstance(r, Forced)),
     )
 
@@ -218,23 +218,23 @@ def _note(table: TableState) -> list[Notes]:
     return [
         (
             _session_record(session),
-            [_noted(one) for one in session.claimants.values() if one.hold or one.wait],
+            [_noted(one) for one in session.owner_states.values() if one.hold or one.wait],
             [_noted(one) for one in (*session.bereft.values(), *session.quiet.values())],
         )
         for session in sorted(table.sessions.by_id.values(), key=lambda session: session.number)
     ]
 
 
-def _noted(claimant: Claimant) -> Note:
-    hold = claimant.hold
+def _noted(owner_state: OwnerState) -> Note:
+    hold = owner_state.hold
     return (
-        claimant,
-        claimant.request,
-        claimant.releasing,
-        claimant.outcome,
-        claimant.lost,
-        claimant.quiet_ms,
-        claimant.wait,
+        owner_state,
+        owner_state.request,
+        owner_state.releasing,
+        owner_state.outcome,
+        owner_state.lost,
+        owner_state.quiet_ms,
+        owner_state.wait,
         None if hold is None else (hold, hold.request, hold.count, hold.level),
     )
 
@@ -263,12 +263,12 @@ def _session_record(session: Session) -> SessionRecord:
 
 
 def _claimant_record(note: Note) -> ClaimantRecord:
-    claimant, request, releasing, outcome, lost, quiet_ms, wait, held = note
+    owner_state, request, releasing, outcome, lost, quiet_ms, wait, held = note
     denial = outcome if isinstance(outcome, Denied) else None
     return ClaimantRecord(
-        session=claimant.session.number,
-        owner=claimant.owner,
-        lock=claimant.lock,
+        session=owner_state.session.number,
+        owner=owner_state.owner,
+        lock=owner_state.lock,
         request=request,
         releasing=releasing,
         freed=outcome.count if isinstance(outcome, Freed) else None,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from fencelock.actors.fast_construction import maker
 from fencelock.actors.lock.command import CloseReason
 from fencelock.actors.lock.holding import Hold
 from fencelock.actors.lock.outcome import Denial, Forced, Outcome, SessionClosed
-from fencelock.actors.lock.session import Claimant, Session, Sessions
+from fencelock.actors.lock.session import OwnerState, Session, Sessions
 from fencelock.actors.lock.waiting import Timeouts, Wait
-from fencelock.actors.making import maker
 
 FENCE_MAX = (1 << 63) - 1
 """A fence is a signed 64-bit number everywhere; at a million grants a second: 290,000 years."""
@@ -53,64 +53,64 @@ class TableState:
         self.timeouts = Timeouts()
         self.audit: OrderedDict[tuple[str, int], Forced] = OrderedDict()
 
-    def grant(self, claimant: Claimant, label: str, out: list[Outcome]) -> Hold:
+    def grant(self, owner_state: OwnerState, label: str, out: list[Outcome]) -> Hold:
         """Let ``claimant``, which no queue holds any more, have the lock, which is free now."""
-        assert claimant.hold is None  # L1
+        assert owner_state.hold is None  # L1
         assert self.fence < FENCE_MAX
         self.fence += 1  # L2
         hold = _hold(
-            claimant=claimant,
+            owner_state=owner_state,
             label=label,
             fence=self.fence,
             since_ms=self.time_ms,
-            request=claimant.request,
+            request=owner_state.request,
         )
-        worth = (claimant.mark or claimant.marked()) * self.fence
+        worth = (owner_state.mark or owner_state.marked()) * self.fence
         self.held += worth
         self.granted += worth
-        claimant.hold = self.locks[claimant.lock] = hold
+        owner_state.hold = self.locks[owner_state.lock] = hold
         out.append(hold.answer())
         return hold
 
     def enqueue(self, wait: Wait) -> None:
         """Put ``wait`` at the tail of its lock's queue."""
-        claimant = wait.claimant
-        self.locks[claimant.lock].enqueue(wait)
-        claimant.wait = wait
-        self.queued += (claimant.mark or claimant.marked()) * wait.ticket
+        owner_state = wait.owner_state
+        self.locks[owner_state.lock].enqueue(wait)
+        owner_state.wait = wait
+        self.queued += (owner_state.mark or owner_state.marked()) * wait.ticket
         self.timeouts.add(wait)
 
     def end_wait(self, wait: Wait, reason: Denial, out: list[Outcome], detail: str = "") -> None:
         """Take ``wait`` out of its queue, and tell its owner why."""
-        claimant = wait.claimant
+        owner_state = wait.owner_state
         self._withdraw(wait)
-        answer = claimant.denied(reason, detail)
-        claimant.settle(answer)
-        self._uncount(claimant)
+        answer = owner_state.denied(reason, detail)
+        owner_state.settle(answer)
+        self._uncount(owner_state)
         out.append(answer)
 
     def end_hold(self, hold: Hold, out: list[Outcome]) -> None:
         """End ``hold`` of an owner whose session goes on, and let the next one hold."""
-        claimant = hold.claimant
-        claimant.hold = None
-        self._uncount(claimant)
+        owner_state = hold.owner_state
+        owner_state.hold = None
+        self._uncount(owner_state)
         self._pass_on(hold, out)
 
     def close(
         self, session: Session, reason: CloseReason, request: int, out: list[Outcome]
     ) -> None:
         """End a session in one step: its waits, itself, its holds, the next grants (rule 89)."""
-        claimants = session.claimants.values()
-        waits = [one.wait for one in claimants if one.wait is not None]
-        holds = [one.hold for one in claimants if one.hold is not None]
+        owner_states = session.owner_states.values()
+        waits = [one.wait for one in owner_states if one.wait is not None]
+        holds = [one.hold for one in owner_states if one.hold is not None]
         for wait in sorted(waits, key=lambda wait: wait.ticket):
             self._withdraw(wait)
-            out.append(wait.claimant.denied(Denial.SESSION_EXPIRED))
+            out.append(wait.owner_state.denied(Denial.SESSION_EXPIRED))
         self.sessions.drop(session)
         self.claims -= session.claims
         out.append(SessionClosed(session=session.id, reason=reason, request=request))
         for hold in sorted(holds, key=lambda hold: hold.fence):
-            hold.claimant.hold = None
+            hold.owner_state.hold = None
             self._pass_on(hold, out)
 
     def may_be_due(self) -> bool:
@@ -135,29 +135,29 @@ class TableState:
 
     def _pass_on(self, hold: Hold, out: list[Outcome]) -> None:
         """Grant the lock of an ended hold to the head of its queue (L3), or drop it (L7)."""
-        name, queue = hold.claimant.lock, hold.queue
+        name, queue = hold.owner_state.lock, hold.queue
         assert self.locks[name] is hold  # L1
-        self.held -= hold.claimant.mark * hold.fence
+        self.held -= hold.owner_state.mark * hold.fence
         if not queue:
             del self.locks[name]
             return
         wait = queue.popitem(last=False)[1]
         self.timeouts.drop(wait)
-        claimant = wait.claimant
-        self.queued -= claimant.mark * wait.ticket
-        assert self.sessions.by_id.get(claimant.session.id) is claimant.session  # L4
-        claimant.wait = None
-        self.grant(claimant, wait.label, out).queue = queue
+        owner_state = wait.owner_state
+        self.queued -= owner_state.mark * wait.ticket
+        assert self.sessions.by_id.get(owner_state.session.id) is owner_state.session  # L4
+        owner_state.wait = None
+        self.grant(owner_state, wait.label, out).queue = queue
 
     def _withdraw(self, wait: Wait) -> None:
-        self.locks[wait.claimant.lock].withdraw(wait)
-        wait.claimant.wait = None
-        self.queued -= wait.claimant.mark * wait.ticket
+        self.locks[wait.owner_state.lock].withdraw(wait)
+        wait.owner_state.wait = None
+        self.queued -= wait.owner_state.mark * wait.ticket
         self.timeouts.drop(wait)
 
-    def _uncount(self, claimant: Claimant) -> None:
+    def _uncount(self, owner_state: OwnerState) -> None:
         """Count one claim less; whoever made it may be quiet now."""
-        session = claimant.session
+        session = owner_state.session
         session.claims -= 1
         self.claims -= 1
-        session.rest(claimant, self.time_ms)
+        session.rest(owner_state, self.time_ms)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fencelock.actors.lock.session import Claimant
+    from fencelock.actors.lock.session import OwnerState
 
 SLACK = 16
 """Dead entries that a heap may always carry."""
@@ -24,7 +24,7 @@ class Wait:
 
     """
 
-    claimant: Claimant
+    owner_state: OwnerState
     ticket: int
     label: str
     since_ms: int

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fencelock.actors.effect import Send
 from fencelock.actors.lock.backend import Seen
-from fencelock.actors.lock.claim import Claim, Claims, Key, Phase
+from fencelock.actors.lock.lock_request import Key, LockRequest, LockRequests, Phase
 from fencelock.actors.lock.message import (
     Acquire,
     Cancel,
@@ -46,7 +46,7 @@ Asked = Acquire | Release | Cancel | Inspect | DisownHold | Open | End | ListLoc
 """What may be refused."""
 
 
-def granted(claim: Claim) -> Granted:
+def granted(claim: LockRequest) -> Granted:
     """Return what the holder of ``claim`` is told."""
     return Granted(
         lock=claim.key.lock,
@@ -72,7 +72,7 @@ def cancelled(key: Key, request: int) -> Cancelled:
     return Cancelled(lock=key.lock, session=key.session, owner=key.owner, request=request)
 
 
-def refused(claim: Claim, reason: Reason, detail: str) -> Refused:
+def refused(claim: LockRequest, reason: Reason, detail: str) -> Refused:
     """Return the refusal of the acquire behind ``claim``."""
     return Refused(
         lock=claim.key.lock,
@@ -84,7 +84,7 @@ def refused(claim: Claim, reason: Reason, detail: str) -> Refused:
     )
 
 
-def lost(claim: Claim, detail: str) -> HoldLost:
+def lost(claim: LockRequest, detail: str) -> HoldLost:
     """Return what the holder of ``claim`` is told when it is taken away."""
     return HoldLost(
         lock=claim.key.lock,
@@ -147,7 +147,7 @@ def name_contender(contender: Contender) -> str:
     return f"{who} on {contender.node}{fence}"
 
 
-def why_it_ended(protocol: str, claim: Claim, seen: Seen, now: Instant) -> tuple[Reason, str]:
+def why_it_ended(protocol: str, claim: LockRequest, seen: Seen, now: Instant) -> tuple[Reason, str]:
     """Return why a wait ended without a grant, with the nodes that are missing by name."""
     waited = f"lock {claim.key.lock!r}: waited {ms_between(claim.since, now)} ms"
     if seen.waits_for:
@@ -163,7 +163,7 @@ def why_it_ended(protocol: str, claim: Claim, seen: Seen, now: Instant) -> tuple
     return Reason.TIMED_OUT, f"{waited}; it is held by {name_contender(seen.holder)}"
 
 
-def contender_of(node: str, claim: Claim, now: Instant) -> Contender:
+def contender_of(node: str, claim: LockRequest, now: Instant) -> Contender:
     """Return ``claim`` as others may see it."""
     return Contender(
         node=node,
@@ -175,7 +175,7 @@ def contender_of(node: str, claim: Claim, now: Instant) -> Contender:
 
 
 def locks_of(
-    node: str, claims: Claims, seen: Mapping[str, Seen], now: Instant
+    node: str, claims: LockRequests, seen: Mapping[str, Seen], now: Instant
 ) -> tuple[LockStatus, ...]:
     """Return every lock that is held or waited for through this node, sorted by name.
 

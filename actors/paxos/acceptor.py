@@ -14,13 +14,13 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import (
     Applied,
-    Everywhere,
     Heard,
     Learned,
-    Swollen,
+    LogFull,
+    MinApplied,
     Trimmed,
 )
-from fencelock.actors.paxos.freshness import Proofs
+from fencelock.actors.paxos.freshness import StalenessBound
 from fencelock.actors.paxos.handover_message import Release
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.lease import LeasePromise
@@ -116,7 +116,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         self.released = NO_BALLOT
         """The last ballot whose leader wants no lease any more."""
         members = config.view.members
-        self.proofs = Proofs(members.index(node), len(members))
+        self.proofs = StalenessBound(members.index(node), len(members))
         self.written = 0
         """What was written since the stream was cut (bytes), some of it in earlier lives."""
 
@@ -243,7 +243,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         """Count what was written, and say once that it is too much."""
         before, self.written = self.written, self.written + size
         if before < STREAM_BYTES <= self.written:
-            return [Send(self.replica, Swollen())]
+            return [Send(self.replica, LogFull())]
         return []
 
     def _on_repeated(self, before: Vote, accept: Accept, answer: Effects) -> Effects:
@@ -292,7 +292,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
             effects.append(Send(self.replica, fresh))
         if beat.everywhere > self.everywhere:
             self.everywhere = beat.everywhere
-            effects.append(Send(self.replica, Everywhere(slot=beat.everywhere)))
+            effects.append(Send(self.replica, MinApplied(slot=beat.everywhere)))
         return effects
 
     def _on_release(self, release: Release, now: Instant) -> Effects:

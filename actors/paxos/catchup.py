@@ -6,12 +6,12 @@ from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persis
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.config import Config, catchup_of, replica_of
 from fencelock.actors.paxos.event import (
-    Excerpt,
+    FetchSlots,
     Lacking,
     Learned,
-    Photographed,
-    Reprint,
+    ResendChunk,
     Restore,
+    SnapshotTaken,
     Trimmed,
 )
 from fencelock.actors.paxos.message import (
@@ -23,7 +23,7 @@ from fencelock.actors.paxos.message import (
     Slots,
     SnapshotChunk,
 )
-from fencelock.actors.paxos.timer import Fade, FetchRetry
+from fencelock.actors.paxos.timer import ExpireSnapshot, FetchRetry
 from fencelock.actors.role import Host, Role
 
 FETCH_MS = 100
@@ -37,7 +37,15 @@ FADE_MS = 60_000
 """A photograph of which no part was asked for so long is dropped (ms)."""
 
 Heeded = (
-    Lacking | Slots | SnapshotChunk | FetchRetry | Fetch | Photographed | Reprint | Trimmed | Fade
+    Lacking
+    | Slots
+    | SnapshotChunk
+    | FetchRetry
+    | Fetch
+    | SnapshotTaken
+    | ResendChunk
+    | Trimmed
+    | ExpireSnapshot
 )
 
 
@@ -71,12 +79,12 @@ class CatchUp(Role[Heeded]):
         self.begun: SnapshotChunk | None = None
         """The first part of the snapshot that is being fetched."""
         self.parts: list[bytes] = []
-        self.photograph: Photographed | None = None
+        self.photograph: SnapshotTaken | None = None
         """The last snapshot that was made here, whose parts are asked for one by one."""
         self.used = 0
         """How often a part of it was given."""
         self.fading = False
-        """Whether `Fade` runs."""
+        """Whether `ExpireSnapshot` runs."""
         self.written = 0
         """All slots that were written since the stream was cut are before it."""
 
@@ -94,16 +102,16 @@ class CatchUp(Role[Heeded]):
                 return self._on_retry(event)
             case Fetch():
                 return self._on_fetch(sender, event)
-            case Photographed():
+            case SnapshotTaken():
                 self.photograph = event
                 parts = [part for asker in event.askers for part in self._part(asker, event, 0)]
                 return [*parts, *self._fade()]
-            case Reprint():
+            case ResendChunk():
                 given = self.photograph
                 return self._part(event.asker, given, 0) if given is not None else ()
             case Trimmed():
                 return self._on_trimmed(event)
-            case Fade():
+            case ExpireSnapshot():
                 return self._on_fade(event)
 
     def _on_lacking(self, lacking: Lacking) -> Effects:
@@ -186,14 +194,14 @@ class CatchUp(Role[Heeded]):
             return (Observe("paxos.impossible_slot"),)
         if fetch.slot == 0:
             slot = 0 if self.photograph is None else self.photograph.slot
-            excerpt = Excerpt(asker=asker, first=fetch.first, slot=slot)
+            excerpt = FetchSlots(asker=asker, first=fetch.first, slot=slot)
             return (Send(replica_of(self.node), excerpt),)
         photograph = self.photograph
         if photograph is None or photograph.slot != fetch.slot:
             return ()  # Another was made meanwhile; whoever asks begins again.
         return self._part(asker, photograph, fetch.chunk)
 
-    def _part(self, asker: Address, photograph: Photographed, chunk: int) -> Effects:
+    def _part(self, asker: Address, photograph: SnapshotTaken, chunk: int) -> Effects:
         if chunk >= len(photograph.chunks):
             return (Observe("paxos.impossible_slot"),)
         self.used += 1
@@ -211,9 +219,9 @@ class CatchUp(Role[Heeded]):
         if self.fading:
             return []
         self.fading = True
-        return [Wake(FADE_MS, Fade(use=self.used))]
+        return [Wake(FADE_MS, ExpireSnapshot(use=self.used))]
 
-    def _on_fade(self, fade: Fade) -> Effects:
+    def _on_fade(self, fade: ExpireSnapshot) -> Effects:
         self.fading = False
         if fade.use != self.used:
             return self._fade()

@@ -18,7 +18,7 @@ from fencelock.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from fencelock.actors.paxos.thrift import Thrift
+from fencelock.actors.paxos.quorum_choice import QuorumChoice
 from fencelock.actors.paxos.timer import CommanderResend, SpreadNews
 from fencelock.actors.role import Host, Role
 
@@ -51,7 +51,7 @@ class Commander(Role[Heeded]):
     PMMC has one commander for each slot; here one has all of a reign, since an actor would
     cost more than the slot, and since only one that sees all slots knows which are decided
     without a gap. Followers learn that from the next `Accept`, or `Commit` if none follows.
-    A majority is asked at once, the others soon (`Thrift`).
+    A majority is asked at once, the others soon (`QuorumChoice`).
 
     Invariants:
         P3  One batch is proposed for each slot.
@@ -94,7 +94,7 @@ class Commander(Role[Heeded]):
         """Up to where followers were told what is decided, if all arrived."""
         self.resending = False
         self.here = acceptor_of(node)
-        self.thrift = Thrift(self.here, config.view)
+        self.quorum_choice = QuorumChoice(self.here, config.view)
         self.waiting = False
         """Whether `SpreadNews` runs."""
 
@@ -130,13 +130,13 @@ class Commander(Role[Heeded]):
             self.proposals[self.next] = Proposal(batch)
             self.told = self.committed
             accept = self._accept(self.next, batch, self.committed)
-            asked = self.thrift.choose(self.next, batch)
+            asked = self.quorum_choice.choose(self.next, batch)
             effects += [Send(acceptor, accept) for acceptor in asked]
             self.next += 1
         if effects and not self.resending:
             self.resending = True
             effects.append(Wake(COMMANDER_RESEND_MS, CommanderResend()))
-        return [*effects, *self._wait()] if self.thrift.behind else effects
+        return [*effects, *self._wait()] if self.quorum_choice.behind else effects
 
     def _accept(self, slot: int, batch: Batch, committed: int) -> Accept:
         """Return the question for a vote, which says by the way what is decided."""
@@ -155,7 +155,7 @@ class Commander(Role[Heeded]):
             return ()
         del self.proposals[accepted.slot]
         self.committed = min(self.proposals, default=self.next)
-        self.thrift.decided(proposal.votes)
+        self.quorum_choice.decided(proposal.votes)
         decided = Decided(slot=accepted.slot, batch=proposal.batch)
         return [Send(replica_of(self.node), decided), *self._propose(), *self._wait()]
 
@@ -171,14 +171,16 @@ class Commander(Role[Heeded]):
         if self.told < self.committed and not self.proposals:
             self.told = self.committed
             commit = Commit(ballot=self.ballot, committed=self.committed)
-            effects += [Send(one, commit) for one in self.thrift.everybody if one != self.here]
+            effects += [
+                Send(one, commit) for one in self.quorum_choice.everybody if one != self.here
+            ]
         return effects
 
     def _ask_the_spared(self) -> list[Effect]:
         """Ask those who were not asked at once: to know of it, or for want of other votes."""
         return [
             Send(one, self._accept(slot, batch, min(self.committed, slot + 1)))
-            for slot, batch, spared in self.thrift.take()
+            for slot, batch, spared in self.quorum_choice.take()
             for one in spared
         ]
 
@@ -193,7 +195,7 @@ class Commander(Role[Heeded]):
         )
         # Whoever hears how much is decided should have heard what.
         asked = self._ask_the_spared()
-        return [*asked, *(Send(acceptor, beat) for acceptor in self.thrift.everybody)]
+        return [*asked, *(Send(acceptor, beat) for acceptor in self.quorum_choice.everybody)]
 
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
         if acceptor not in self.config.view.acceptors or preempted.ballot <= self.ballot:

@@ -19,14 +19,14 @@ class Withdraw(Local):
 
 
 @local
-class Standing(Local):
+class Candidate(Local):
     """Leader to monitor: I try to lead under ``ballot``."""
 
     ballot: Ballot
 
 
 @local
-class Reigning(Local):
+class LeadershipClaimed(Local):
     """Leader to monitor: I lead. Let ``commander`` send heartbeats."""
 
     ballot: Ballot
@@ -34,7 +34,7 @@ class Reigning(Local):
 
 
 @local
-class Deposed(Local):
+class SteppedDown(Local):
     """Leader to monitor and replica: I lead no more, and not again for ``pause_ms``."""
 
     ballot: Ballot
@@ -62,7 +62,7 @@ class Pulse(Local):
 
 
 @local
-class Follow(Local):
+class LeaderChanged(Local):
     """``master`` is the node that leads, empty if none is known.
 
     Monitor to replica and leader, and replica to its listener.
@@ -92,7 +92,7 @@ class Confirm(Local):
 class Fresh(Local):
     """Acceptor to replica: whatever anybody knew to be decided at ``since`` is before ``slot``.
 
-    ``since`` is by the own clock. See `freshness.Proofs` for why.
+    ``since`` is by the own clock. See `freshness.StalenessBound` for why.
     """
 
     since: Instant
@@ -114,7 +114,7 @@ class Adopted(Local):
 
 
 @local
-class Reign(Local):
+class Leadership(Local):
     """Leader to replica: give commands slots from ``first``, at times not before ``time_ms``."""
 
     ballot: Ballot
@@ -163,7 +163,7 @@ class Applied(Local):
 
 
 @local
-class Everywhere(Local):
+class MinApplied(Local):
     """Acceptor to replica: every member has applied everything before ``slot``."""
 
     slot: int
@@ -179,7 +179,7 @@ class Lacking(Local):
 
 
 @local
-class Excerpt(Local):
+class FetchSlots(Local):
     """Catch-up to replica: send ``asker`` decided slots from ``first``, or give a snapshot.
 
     The last one was of ``slot``, 0 if there is none. It still does if all after it is here.
@@ -191,7 +191,7 @@ class Excerpt(Local):
 
 
 @local
-class Photographed(Local):
+class SnapshotTaken(Local):
     """Replica to catch-up: the state after all slots before ``slot``, for ``askers``."""
 
     askers: tuple[Address, ...]
@@ -201,7 +201,7 @@ class Photographed(Local):
 
 
 @local
-class Reprint(Local):
+class ResendChunk(Local):
     """Replica to catch-up: give ``asker`` the last photograph."""
 
     asker: Address
@@ -215,7 +215,7 @@ class Trimmed(Local):
 
 
 @local
-class Swollen(Local):
+class LogFull(Local):
     """Acceptor to replica: my stream has grown too long, make it possible to cut it."""
 
 
@@ -270,7 +270,7 @@ class Resigned(Local):
 
 
 @local
-class Happened(Local):
+class SlotOutcomes(Local):
     """Replica to its listener, on every node: ``slot`` was applied, and this came of it."""
 
     slot: int

@@ -15,7 +15,7 @@ PENDING_MAX = 64
 """Proofs that wait for slots to be applied; a replica that lags more proves the older ones."""
 
 
-class Proofs:
+class StalenessBound:
     """An acceptor's side: what the heartbeats of one master prove about slots.
 
     Let this acceptor have answered heartbeat ``i`` of ballot ``b`` at ``a`` (by its own

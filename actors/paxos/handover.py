@@ -6,7 +6,7 @@ from fencelock.actors.effect import Effect, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.config import View, monitor_of, replica_of
 from fencelock.actors.paxos.event import Resign, Resigned
-from fencelock.actors.paxos.handover_event import Nominate, Nominated, Yield, Yielded
+from fencelock.actors.paxos.handover_event import Drain, Drained, Nominate, Nominated
 from fencelock.actors.paxos.handover_message import Release, TakeOver
 from fencelock.actors.paxos.message import NO_BALLOT, Ballot
 from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
@@ -17,7 +17,7 @@ HANDOVER_MS = 500
 RESIGNED_MS = 1_000
 """How long whoever asked is kept waiting for the next master (ms)."""
 
-AtHandOver = Resign | Nominated | Yielded | HandOverLate | ResignedLate
+AtHandOver = Resign | Nominated | Drained | HandOverLate | ResignedLate
 """What a leader hears of a hand-over."""
 
 
@@ -62,7 +62,7 @@ class HandOver:
             self.ballot = NO_BALLOT  # Whoever asks again is answered, and somebody may be there.
             return self.tell("")
         self.heir = heir
-        return [Send(replica_of(self.node), Yield(ballot=self.ballot))]
+        return [Send(replica_of(self.node), Drain(ballot=self.ballot))]
 
     def pass_on(self, *, drained: bool) -> list[Effect]:
         """Tell the successor to stand; if the replica is done, give the lease back before."""

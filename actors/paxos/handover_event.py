@@ -19,14 +19,14 @@ class Nominated(Local):
 
 
 @local
-class Yield(Local):
-    """Leader to replica: give no more slots and trust no lease. Answered by `Yielded`."""
+class Drain(Local):
+    """Leader to replica: give no more slots and trust no lease. Answered by `Drained`."""
 
     ballot: Ballot
 
 
 @local
-class Yielded(Local):
+class Drained(Local):
     """Replica to leader: all slots of ``ballot`` are applied here, and none is given any more."""
 
     ballot: Ballot

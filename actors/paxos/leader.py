@@ -13,19 +13,19 @@ from fencelock.actors.paxos.config import Config, catchup_of, leader_of, monitor
 from fencelock.actors.paxos.event import (
     Adopted,
     Applied,
-    Deposed,
-    Follow,
+    Candidate,
     Lacking,
-    Reign,
-    Reigning,
+    LeaderChanged,
+    Leadership,
+    LeadershipClaimed,
     Resign,
     Resigned,
-    Standing,
+    SteppedDown,
     Suspect,
     Withdraw,
 )
 from fencelock.actors.paxos.handover import HANDOVER_MS, AtHandOver, HandOver
-from fencelock.actors.paxos.handover_event import Nominated, Succeed, Yielded
+from fencelock.actors.paxos.handover_event import Drained, Nominated, Succeed
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Pledge, Pledged, Preempted
 from fencelock.actors.paxos.rounds import ROUND_JUMP_MAX, ROUND_MAX, TOO_FAR
@@ -55,7 +55,15 @@ class Phase(Enum):
 
 
 Heeded = (
-    Suspect | Withdraw | Succeed | Follow | Preempted | Adopted | Applied | AtHandOver | StopVoting
+    Suspect
+    | Withdraw
+    | Succeed
+    | LeaderChanged
+    | Preempted
+    | Adopted
+    | Applied
+    | AtHandOver
+    | StopVoting
 )
 
 
@@ -123,7 +131,7 @@ class Leader(Role[Heeded]):
                 return self._on_withdraw()
             case Succeed():
                 return self._on_succeed(event)
-            case Follow():
+            case LeaderChanged():
                 return self._on_follow(event)
             case Preempted():
                 return self._on_preempted(sender, event)
@@ -133,7 +141,7 @@ class Leader(Role[Heeded]):
                 return self._on_resign(sender)
             case Nominated():
                 return self._on_nominated(event)
-            case Yielded():
+            case Drained():
                 return self._hand_over(event.ballot, drained=True)
             case HandOverLate():
                 return self._hand_over(event.ballot, drained=False)
@@ -167,7 +175,7 @@ class Leader(Role[Heeded]):
             *before,
             Checkpoint((Pledged(pledge=Pledge.LED, ballot=self.ballot),)),
             Spawn(self._scout(), Scout, arguments),
-            Send(monitor_of(self.node), Standing(ballot=self.ballot)),
+            Send(monitor_of(self.node), Candidate(ballot=self.ballot)),
             Observe("paxos.ballot_begun"),
         ]
 
@@ -202,7 +210,7 @@ class Leader(Role[Heeded]):
     def _end(self, by: Ballot, pause_ms: int) -> list[Effect]:
         before = self._retire()
         self.phase = Phase.FOLLOWING
-        deposed = Deposed(ballot=self.ballot, by=by, pause_ms=pause_ms)
+        deposed = SteppedDown(ballot=self.ballot, by=by, pause_ms=pause_ms)
         return [
             *before,
             Send(replica_of(self.node), deposed),
@@ -229,7 +237,7 @@ class Leader(Role[Heeded]):
         mark = Observe("paxos.handed_over" if drained else "paxos.handed_over_late")
         return [*ended, *hand.pass_on(drained=drained), mark]
 
-    def _on_follow(self, follow: Follow) -> Effects:
+    def _on_follow(self, follow: LeaderChanged) -> Effects:
         """Note who leads, and tell whoever waits for another than this node to do so."""
         self.master = follow.master
         if self.master in ("", self.node):
@@ -289,7 +297,7 @@ class Leader(Role[Heeded]):
             "batches": batches,
         }
         commander = self._commander()
-        reign = Reign(
+        reign = Leadership(
             ballot=self.ballot,
             commander=commander,
             first=self.applied + len(batches),
@@ -299,7 +307,7 @@ class Leader(Role[Heeded]):
             *retired,
             Spawn(commander, Commander, arguments),
             Send(replica_of(self.node), reign),
-            Send(monitor_of(self.node), Reigning(ballot=self.ballot, commander=commander)),
+            Send(monitor_of(self.node), LeadershipClaimed(ballot=self.ballot, commander=commander)),
             Observe("paxos.reign_begun"),
         ]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fencelock.actors.effect import Effect, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.config import WINDOW
-from fencelock.actors.paxos.event import Gather, Order, Reign
+from fencelock.actors.paxos.event import Gather, Leadership, Order
 from fencelock.actors.paxos.logclock import LogClock
 from fencelock.actors.paxos.message import Batch, Propose
 from fencelock.actors.paxos.proposals import Proposals
-from fencelock.actors.paxos.timer import Linger, Tick
+from fencelock.actors.paxos.timer import BatchDelay, Tick
 
 LINGER_MS = 2
 """How long a command that would only wait may itself wait for another to share a slot with (ms)."""
@@ -37,7 +37,7 @@ class Ordering:
         self.opening = opening
         self.clock = LogClock()
         self.proposals = Proposals()
-        self.reign: Reign | None = None
+        self.reign: Leadership | None = None
         self.yielding = False
         """Whether the reign is about to end, and takes no more commands."""
         self.free = 0
@@ -49,9 +49,9 @@ class Ordering:
         self.gathering = False
         """Whether a `Gather` is on its way."""
         self.lingering = False
-        """Whether a `Linger` runs."""
+        """Whether a `BatchDelay` runs."""
 
-    def begin(self, reign: Reign, time_ms: int, now: Instant) -> Send:
+    def begin(self, reign: Leadership, time_ms: int, now: Instant) -> Send:
         """Begin a reign with a batch of its own: when that is applied, so is all before it."""
         self.reign, self.tick_ms, self.yielding = reign, None, False
         self.free = reign.first
@@ -86,7 +86,7 @@ class Ordering:
         if self.lingering:
             return []
         self.lingering = True
-        return [Wake(LINGER_MS, Linger())]
+        return [Wake(LINGER_MS, BatchDelay())]
 
     def order(self, applied: int, now: Instant) -> list[Effect]:
         """Give slots to what waits, as far as the window has room."""

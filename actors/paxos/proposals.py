@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from fencelock.actors.message import Address
-from fencelock.actors.paxos.bundle import Bundle, each_of
 from fencelock.actors.paxos.message import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, Propose
+from fencelock.actors.paxos.proposal_batch import ProposalBatch, each_of
 
 QUEUE_MAX = 10_000
 """Commands waiting for a slot: a second or two of work; and what came in one turn with the last."""
@@ -20,7 +20,7 @@ QUEUE_BYTES_MAX = 16 << 20
 
 
 @dataclass(slots=True, eq=False)
-class Lot:
+class Run:
     """Commands of one asker that follow one another, and the numbers by which it knows them."""
 
     client: Address
@@ -35,20 +35,20 @@ class Lot:
         """Return how much its commands are (bytes)."""
         return sum(map(len, self.commands))
 
-    def split(self, first: int) -> tuple[Lot, Lot]:
+    def split(self, first: int) -> tuple[Run, Run]:
         """Return its ``first`` commands, and the rest."""
         numbers, commands = self.numbers, self.commands
         return (
-            Lot(self.client, numbers[:first], commands[:first]),
-            Lot(self.client, numbers[first:], commands[first:]),
+            Run(self.client, numbers[:first], commands[:first]),
+            Run(self.client, numbers[first:], commands[first:]),
         )
 
 
-class Flight(NamedTuple):
+class InFlightBatch(NamedTuple):
     """The commands of one slot, and who asked for them, in their order."""
 
     commands: tuple[bytes, ...]
-    asked: tuple[Lot, ...]
+    asked: tuple[Run, ...]
 
 
 class Proposals:
@@ -59,10 +59,10 @@ class Proposals:
     """
 
     def __init__(self) -> None:
-        self.queue: deque[Lot] = deque()
+        self.queue: deque[Run] = deque()
         self.queue_commands = 0
         self.queue_bytes = 0
-        self.in_flight: dict[int, Flight] = {}
+        self.in_flight: dict[int, InFlightBatch] = {}
         """What was given which slot and is not known to be decided."""
 
     def is_full(self) -> bool:
@@ -77,24 +77,24 @@ class Proposals:
         self.queue_commands += 1
         self.queue_bytes += len(propose.command)
 
-    def add_all(self, bundle: Bundle) -> None:
+    def add_all(self, proposal_batch: ProposalBatch) -> None:
         """Let all of ``bundle`` wait."""
-        lot = self._last_of(bundle.client)
-        lot.numbers += bundle.numbers
-        lot.commands += bundle.commands
-        self.queue_commands += len(bundle.commands)
-        self.queue_bytes += sum(map(len, bundle.commands))
+        lot = self._last_of(proposal_batch.client)
+        lot.numbers += proposal_batch.numbers
+        lot.commands += proposal_batch.commands
+        self.queue_commands += len(proposal_batch.commands)
+        self.queue_bytes += sum(map(len, proposal_batch.commands))
 
-    def _last_of(self, client: Address) -> Lot:
+    def _last_of(self, client: Address) -> Run:
         """Return the lot at the end of the queue, to which more of ``client`` may be added."""
         queue = self.queue
         if not queue or queue[-1].client != client:
-            queue.append(Lot(client, [], []))
+            queue.append(Run(client, [], []))
         return queue[-1]
 
     def take(self, slot: int) -> tuple[bytes, ...]:
         """Return as many commands as one slot carries, and remember who asked for them."""
-        asked: list[Lot] = []
+        asked: list[Run] = []
         commands: list[bytes] = []
         size, has_room = 0, True
         while self.queue and has_room:
@@ -109,10 +109,10 @@ class Proposals:
             size += lot.size()
         self.queue_commands -= len(commands)
         self.queue_bytes -= size
-        flight = self.in_flight[slot] = Flight(tuple(commands), tuple(asked))
+        flight = self.in_flight[slot] = InFlightBatch(tuple(commands), tuple(asked))
         return flight.commands
 
-    def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Lot, ...]:
+    def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Run, ...]:
         """Return who asked for ``commands``, which were decided for ``slot``.
 
         Others may have been decided for it: another leads by now, and this node learned what
@@ -134,7 +134,7 @@ class Proposals:
         return [propose for lot in lots for propose in lot.each()]
 
 
-def _fitting(lot: Lot, room: int, room_bytes: int) -> int:
+def _fitting(lot: Run, room: int, room_bytes: int) -> int:
     """Return how many commands of ``lot``, from the first, fit into a slot."""
     if len(lot.commands) <= room and lot.size() <= room_bytes:
         return len(lot.commands)

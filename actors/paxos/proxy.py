@@ -25,13 +25,11 @@ from fencelock.actors.lock.probe_message import Probe
 from fencelock.actors.lock.session_message import Evict, ListLocks
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.digest_message import Divergence
-from fencelock.actors.paxos.event import Consulted, Follow, Gather, Happened, Skipped
+from fencelock.actors.paxos.event import Consulted, Gather, LeaderChanged, Skipped, SlotOutcomes
 from fencelock.actors.paxos.message import Declined, Proposed
-from fencelock.actors.paxos.proxy_answering import Answering
-from fencelock.actors.paxos.proxy_asking import Asking
+from fencelock.actors.paxos.proxy_clients import RemoteClients
 from fencelock.actors.paxos.proxy_closed import Closed
 from fencelock.actors.paxos.proxy_command import check_question, translate
-from fencelock.actors.paxos.proxy_errand import ERRANDS_MAX, Errands, Kind
 from fencelock.actors.paxos.proxy_event import (
     Asked,
     FromClient,
@@ -41,13 +39,15 @@ from fencelock.actors.paxos.proxy_event import (
     Round,
     Told,
 )
-from fencelock.actors.paxos.proxy_guest import Guests
-from fencelock.actors.paxos.proxy_own import OwnSession
+from fencelock.actors.paxos.proxy_in_flight import ERRANDS_MAX, InFlightRequests, Kind
+from fencelock.actors.paxos.proxy_local_session import LocalSession
+from fencelock.actors.paxos.proxy_quorum_contact import QuorumContact
 from fencelock.actors.paxos.proxy_reading import Readings
+from fencelock.actors.paxos.proxy_replies import ProxyReplies
+from fencelock.actors.paxos.proxy_requests import ProxyRequests
 from fencelock.actors.paxos.proxy_serving import Serving
-from fencelock.actors.paxos.proxy_silence import Silence
+from fencelock.actors.paxos.proxy_session_lease import NodeSessionLease
 from fencelock.actors.paxos.proxy_status import Description
-from fencelock.actors.paxos.proxy_tenure import Tenure
 from fencelock.actors.paxos.proxy_wording import refuse
 from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.role import Host, Role
@@ -67,13 +67,13 @@ class LogProxy(Role[Heard]):
 
     The log remembers; the door does not. A request is translated, proposed, and kept only
     until its outcome is heard, from this node's own replica or, sooner, from the master's.
-    What is asked for in one turn is proposed together (`Bundle`).
+    What is asked for in one turn is proposed together (`ProposalBatch`).
     Until then it is proposed again as it is: the log does it once, however often it comes
     and through whichever door. A request that is sent again after its answer is proposed
     again, too, and gets the outcome of the first time.
 
     When no majority answers requests wait: nothing is known of them. A client of another
-    process has a limit of its own and cancels; for callers inside the process `OwnSession`
+    process has a limit of its own and cancels; for callers inside the process `LocalSession`
     sets one. The sessions of clients are theirs to keep alive, at whichever door.
 
     Args:
@@ -100,15 +100,15 @@ class LogProxy(Role[Heard]):
         super().__init__(address, host)
         self.node = node
         self.members = frozenset(members)
-        self.silence = Silence(members)
+        self.silence = QuorumContact(members)
         self.name = name
-        self.errands = Errands(address, replica, encode)
-        self.guests = Guests()
-        self.serving = Serving(node, self.errands)
-        tenure = Tenure(node, name, self.errands)
-        self.own = OwnSession(node, self.errands, tenure, self.silence)
-        self.answering = Answering(node, self.errands, self.guests, self.own)
-        self.asking = Asking(node, self.errands, self.guests, self.answering)
+        self.in_flight_requests = InFlightRequests(address, replica, encode)
+        self.guests = RemoteClients()
+        self.serving = Serving(node, self.in_flight_requests)
+        session_lease = NodeSessionLease(node, name, self.in_flight_requests)
+        self.own = LocalSession(node, self.in_flight_requests, session_lease, self.silence)
+        self.answering = ProxyReplies(node, self.in_flight_requests, self.guests, self.own)
+        self.asking = ProxyRequests(node, self.in_flight_requests, self.guests, self.answering)
         self.readings = Readings(node, replica, self.silence)
         self.description = Description(node, members, self.readings)
         self.evictions = 0
@@ -127,10 +127,10 @@ class LogProxy(Role[Heard]):
             return self.closed.handle(sender, event, now)
         # What is heard most is looked for first: to ask for one of many kinds takes a while.
         if isinstance(event, Acquire) or isinstance(event, Release):  # noqa: SIM101
-            if event.session and self.errands.by_key:  # As mostly: more is under way.
+            if event.session and self.in_flight_requests.by_key:  # As mostly: more is under way.
                 return self.asking.ask(sender, event, now)
             return self._on_client(sender, event, now)
-        if isinstance(event, Happened):
+        if isinstance(event, SlotOutcomes):
             self.silence.heard(now)
             return self.answering.happened(event, now)
         if isinstance(event, Inspect):
@@ -138,7 +138,7 @@ class LogProxy(Role[Heard]):
         if isinstance(event, Consulted):
             return self._on_consulted(event, now)
         if isinstance(event, Gather):
-            return [*self.errands.bundled(), *self._tick()]
+            return [*self.in_flight_requests.bundled(), *self._tick()]
         if isinstance(event, Proposed):
             return ()  # What came of it is heard as outcomes.
         return self._on_rarer(sender, event, now)
@@ -164,7 +164,9 @@ class LogProxy(Role[Heard]):
                 return self._on_round(now)
 
     def _on_client(self, asker: Address, event: FromClient, now: Instant) -> Effects:
-        if not (self.errands.by_key or self.readings.by_number or self.description.asked):
+        if not (
+            self.in_flight_requests.by_key or self.readings.by_number or self.description.asked
+        ):
             self.silence.broken(now)
         if isinstance(event, Describe):
             if len(event.session) > OWNER_BYTES_MAX:  # It would be kept until the answer.
@@ -186,7 +188,7 @@ class LogProxy(Role[Heard]):
         match asked:
             case Acquire():
                 translate(replace(asked, session=self.name, request=1))
-                if self.errands.is_full(Kind.ACQUIRE):
+                if self.in_flight_requests.is_full(Kind.ACQUIRE):
                     return self.asking.overloaded(asker, asked, f"{ERRANDS_MAX} requests")
                 return [*self.own.acquire(asker, asked, now), *self._tick()]
             case Release():
@@ -195,8 +197,10 @@ class LogProxy(Role[Heard]):
                 self.evictions += 1
                 named = replace(asked, session=self.name, request=self.evictions)
                 kind, key, command = translate(named)
-                errand = self.errands.add(kind, key, command, now, asker=asker, asked=asked)
-                return [self.errands.propose(errand), *self._tick()]
+                in_flight_request = self.in_flight_requests.add(
+                    kind, key, command, now, asker=asker, asked=asked
+                )
+                return [self.in_flight_requests.propose(in_flight_request), *self._tick()]
             case KeepAlive():
                 return self.asking.without_session(asker, asked)
             case _:
@@ -204,18 +208,18 @@ class LogProxy(Role[Heard]):
 
     def _on_log(self, sender: Address, event: FromLog, now: Instant) -> Effects:
         match event:
-            case Follow():
+            case LeaderChanged():
                 self.answering.master = event.master
                 told = self.serving.follow(event.master)
                 if not event.master:
                     return tuple(told)
-                self.errands.doubt(now)
+                self.in_flight_requests.doubt(now)
                 return [*told, *self._repeat(now, FOLLOW_BURST)]
             case Isolated():
                 return self.serving.isolate(isolated=event.isolated)
             case Skipped():
-                self.errands.doubt(now, queued=True)
-                kept = self.own.tenure.keep_now(now) if self.own.is_active() else []
+                self.in_flight_requests.doubt(now, queued=True)
+                kept = self.own.session_lease.keep_now(now) if self.own.is_active() else []
                 return [*kept, *self._repeat(now, FOLLOW_BURST)]
             case Declined():
                 return self._on_told(sender, event, now)
@@ -233,7 +237,7 @@ class LogProxy(Role[Heard]):
         self.closed = Closed(self.node, self.description.members, event.why)
         self.own.holding.lose_all(event.why)
         waiting = [(one.asker, one.acquire) for one in self.own.parked.values()]
-        under_way = [(one.asker, one.asked) for one in self.errands.by_key.values()]
+        under_way = [(one.asker, one.asked) for one in self.in_flight_requests.by_key.values()]
         described = [
             effect
             for asker, describe in self.description.asked
@@ -264,19 +268,19 @@ class LogProxy(Role[Heard]):
             *self.description.finish(self.answering.master, now),
         ]
         if self.guests.forget_silent(now):
-            gone = self.errands.forget_silent(now)
+            gone = self.in_flight_requests.forget_silent(now)
             effects.append(Observe("proxy.request_of_silent_client_forgotten", gone))
         effects += self._repeat(now, BURST)
         self.ticking = False
-        busy = self.errands or self.readings.by_number or self.description.asked
+        busy = self.in_flight_requests or self.readings.by_number or self.description.asked
         return [*effects, *self._tick()] if busy or self.own.is_active() else effects
 
     def _repeat(self, now: Instant, most: int) -> list[Effect]:
         """Propose again what is due; end waits inside the process that are over."""
         effects: list[Effect] = []
-        for errand in self.errands.due(now, most):
-            given_up = self.own.give_up(errand, now) if errand.own else []
-            effects += given_up or [self.errands.propose(errand)]
+        for in_flight_request in self.in_flight_requests.due(now, most):
+            given_up = self.own.give_up(in_flight_request, now) if in_flight_request.own else []
+            effects += given_up or [self.in_flight_requests.propose(in_flight_request)]
         return effects
 
     def _tick(self) -> tuple[Wake, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.fast_construction import maker
 from fencelock.actors.lock.command import (
     LABEL_BYTES_MAX,
     AcquireLock,
@@ -39,19 +40,18 @@ from fencelock.actors.lock.outcome import (
     WaitCancelled,
 )
 from fencelock.actors.lock.session_message import End, Evict, Open
-from fencelock.actors.making import maker
-from fencelock.actors.paxos.proxy_errand import (
+from fencelock.actors.paxos.proxy_clients import client_of
+from fencelock.actors.paxos.proxy_event import Asked, Question, Rarely, Rest
+from fencelock.actors.paxos.proxy_in_flight import (
     ACQUIRE,
     RELEASE,
-    Errand,
-    Errands,
+    InFlightRequest,
+    InFlightRequests,
     Key,
     Kind,
     key_of_cancel,
     key_of_session,
 )
-from fencelock.actors.paxos.proxy_event import Asked, Question, Rarely, Rest
-from fencelock.actors.paxos.proxy_guest import client_of
 
 _acquire, _release = maker(AcquireLock), maker(ReleaseLock)
 
@@ -144,16 +144,20 @@ def check_question(question: Question) -> None:
             )
 
 
-def errand_of(errands: Errands, outcome: Rest) -> Errand | None:
+def errand_of(in_flight_requests: InFlightRequests, outcome: Rest) -> InFlightRequest | None:
     """Return whose outcome this is, None if nobody here waits for it."""
-    by_key = errands.by_key
+    by_key = in_flight_requests.by_key
     match outcome:
         case Queued():
             key = (outcome.session, outcome.owner, outcome.lock, outcome.request)
-            errand = by_key.get(key)
-            return errand if errand is not None and errand.kind is ACQUIRE else None
+            in_flight_request = by_key.get(key)
+            return (
+                in_flight_request
+                if in_flight_request is not None and in_flight_request.kind is ACQUIRE
+                else None
+            )
         case Denied():
-            return _denied_of(errands, outcome)
+            return _denied_of(in_flight_requests, outcome)
         case WaitCancelled():
             session, owner, lock = outcome.session, outcome.owner, outcome.lock
             return by_key.get(key_of_cancel(session, owner, lock, outcome.request))
@@ -169,15 +173,20 @@ def errand_of(errands: Errands, outcome: Rest) -> Errand | None:
             return None  # Nobody asked for it.
 
 
-def _denied_of(errands: Errands, denied: Denied) -> Errand | None:
+def _denied_of(in_flight_requests: InFlightRequests, denied: Denied) -> InFlightRequest | None:
     session, owner, lock, request = denied.session, denied.owner, denied.lock, denied.request
     if not lock:
         keys = (key_of_session(kind, session, request) for kind in (Kind.KEEP, Kind.OPEN, Kind.END))
-        return next((errands.by_key[key] for key in keys if key in errands.by_key), None)
-    errand = errands.by_key.get((session, owner, lock, request))
-    if errand is None and denied.reason is Denial.SESSION_EXPIRED:
-        errand = errands.by_key.get(key_of_cancel(session, owner, lock, request))
-    return errand
+        return next(
+            (in_flight_requests.by_key[key] for key in keys if key in in_flight_requests.by_key),
+            None,
+        )
+    in_flight_request = in_flight_requests.by_key.get((session, owner, lock, request))
+    if in_flight_request is None and denied.reason is Denial.SESSION_EXPIRED:
+        in_flight_request = in_flight_requests.by_key.get(
+            key_of_cancel(session, owner, lock, request)
+        )
+    return in_flight_request
 
 
 def _check_name(session: str) -> None:

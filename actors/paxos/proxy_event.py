@@ -30,7 +30,7 @@ from fencelock.actors.lock.probe_message import Probe
 from fencelock.actors.lock.session_message import End, Evict, ListLocks, Open
 from fencelock.actors.message import Timer, timer
 from fencelock.actors.paxos.digest_message import Divergence
-from fencelock.actors.paxos.event import Consulted, Follow, Gather, Happened, Skipped
+from fencelock.actors.paxos.event import Consulted, Gather, LeaderChanged, Skipped, SlotOutcomes
 from fencelock.actors.paxos.message import Declined, Proposed
 from fencelock.actors.paxos.suspicion import Isolated
 
@@ -62,7 +62,7 @@ Rest = SessionOpened | SessionKept | SessionClosed | Denied | WaitCancelled | Fo
 Told = Held | Freed | Rest
 """Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
 
-FromLog = Follow | Isolated | Skipped | VotingStatus | Divergence | Declined
+FromLog = LeaderChanged | Isolated | Skipped | VotingStatus | Divergence | Declined
 """What is heard seldom."""
 
 Rarer = Told | FromClient | FromLog | Probe | Abandon | Close | Reported | Round
@@ -82,8 +82,8 @@ Heard = (
     | Probe
     | Abandon
     | Close
-    | Happened
-    | Follow
+    | SlotOutcomes
+    | LeaderChanged
     | Isolated
     | Skipped
     | VotingStatus

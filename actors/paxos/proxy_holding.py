@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from fencelock.actors.lock.outcome import Held
 from fencelock.actors.message import Address
-from fencelock.actors.paxos.proxy_errand import Errand
+from fencelock.actors.paxos.proxy_in_flight import InFlightRequest
 
 LOSSES_MAX = 10_000
 """Lost holds that are remembered for the release that is still to come."""
@@ -29,28 +29,28 @@ class Holding:
 
     def __init__(self) -> None:
         self.holds: dict[Fenced, Hold] = {}
-        self.acquires: dict[Address, Errand] = {}
+        self.acquires: dict[Address, InFlightRequest] = {}
         """By ask: what waits, and what was granted and is held."""
         self.granted: dict[Address, Fenced] = {}
         self.lost: dict[Fenced, str] = {}
         """Why a hold was lost that nobody has released since."""
 
-    def grant(self, errand: Errand, held: Held) -> None:
+    def grant(self, in_flight_request: InFlightRequest, held: Held) -> None:
         """Enter a hold, or one more time of it, that ``errand`` asked for."""
         fenced = (held.lock, held.fence)
         hold = self.holds.setdefault(fenced, Hold(held.owner))
         hold.count = held.count
-        hold.asks.append(errand.asker)
-        self.granted[errand.asker] = fenced
+        hold.asks.append(in_flight_request.asker)
+        self.granted[in_flight_request.asker] = fenced
 
-    def withdraw(self, errand: Errand) -> None:
+    def withdraw(self, in_flight_request: InFlightRequest) -> None:
         """Forget an acquire, whether it waits or was granted."""
-        self.acquires.pop(errand.asker, None)
-        fenced = self.granted.pop(errand.asker, None)
+        self.acquires.pop(in_flight_request.asker, None)
+        fenced = self.granted.pop(in_flight_request.asker, None)
         if fenced is None:
             return
         hold = self.holds[fenced]
-        hold.asks.remove(errand.asker)
+        hold.asks.remove(in_flight_request.asker)
         hold.count -= 1
         if hold.count <= 0:
             self.forget(fenced)

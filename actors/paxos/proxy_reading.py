@@ -6,16 +6,16 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send
-from fencelock.actors.lock.consult import Browse, Browsed, Looked, LookUp
+from fencelock.actors.fast_construction import maker
 from fencelock.actors.lock.message import Contender, Inspect, LockStatus, Reason
+from fencelock.actors.lock.queries import Browse, Browsed, Looked, LookUp
 from fencelock.actors.lock.report import HolderSeen, LockReport, WaiterSeen
 from fencelock.actors.lock.session_message import ListedLock, LockList
-from fencelock.actors.making import maker
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 from fencelock.actors.paxos.event import Consult, Consulted
+from fencelock.actors.paxos.proxy_clients import client_of
 from fencelock.actors.paxos.proxy_event import Question
-from fencelock.actors.paxos.proxy_guest import client_of
-from fencelock.actors.paxos.proxy_silence import Silence
+from fencelock.actors.paxos.proxy_quorum_contact import QuorumContact
 from fencelock.actors.paxos.proxy_wording import refuse
 
 _look_up, _consult, _lock_status = maker(LookUp), maker(Consult), maker(LockStatus)
@@ -50,7 +50,7 @@ class Readings:
 
     """
 
-    def __init__(self, node: str, replica: Address, silence: Silence) -> None:
+    def __init__(self, node: str, replica: Address, silence: QuorumContact) -> None:
         self.node = node
         self.replica = replica
         self.silence = silence

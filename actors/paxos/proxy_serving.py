@@ -6,8 +6,8 @@ from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.lock.name import OWNER_BYTES_MAX
 from fencelock.actors.lock.probe_message import Probe, ProbeReply
 from fencelock.actors.message import Address
-from fencelock.actors.paxos.proxy_errand import Errands
-from fencelock.actors.paxos.proxy_guest import Guest
+from fencelock.actors.paxos.proxy_clients import RemoteClient
+from fencelock.actors.paxos.proxy_in_flight import InFlightRequests
 
 
 class Serving:
@@ -15,13 +15,13 @@ class Serving:
 
     Args:
         node: this node.
-        errands: what clients wait for.
+        in_flight_requests: what clients wait for.
 
     """
 
-    def __init__(self, node: str, errands: Errands) -> None:
+    def __init__(self, node: str, in_flight_requests: InFlightRequests) -> None:
         self._node = node
-        self._errands = errands
+        self._errands = in_flight_requests
         self._leader = ""
         self._isolated = False
 
@@ -50,10 +50,10 @@ class Serving:
     def _tell(self, before: bool) -> list[Effect]:
         if before == self._serves():
             return []
-        waiting: dict[Guest, None] = {
-            errand.guest: None
-            for errand in self._errands.by_key.values()
-            if errand.guest is not None
+        waiting: dict[RemoteClient, None] = {
+            in_flight_request.guest: None
+            for in_flight_request in self._errands.by_key.values()
+            if in_flight_request.guest is not None
         }
         return [Send(guest.asker, self._reply(guest.session, 0)) for guest in waiting]
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.lock.backend import Report, Reported
-from fencelock.actors.lock.consult import Browse, Browsed, Looked, LookUp
 from fencelock.actors.lock.description import has_room
 from fencelock.actors.lock.message import Describe, LockStatus, NodeStatus
+from fencelock.actors.lock.queries import Browse, Browsed, Looked, LookUp
 from fencelock.actors.lock.report import LockLine, LockReport
 from fencelock.actors.message import Address, Instant, address_of, ms_between
 from fencelock.actors.paxos.event import Consult, Consulted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencelock.actors.effect import Send
+from fencelock.actors.fast_construction import maker
 from fencelock.actors.lock.command import CloseReason
 from fencelock.actors.lock.message import (
     Acquire,
@@ -28,11 +29,10 @@ from fencelock.actors.lock.outcome import (
     WaitCancelled,
 )
 from fencelock.actors.lock.session_message import Ended, Evict, Evicted, HoldLost, Opened
-from fencelock.actors.making import maker
 from fencelock.actors.message import Address, Instant, Message, ms_between
-from fencelock.actors.paxos.proxy_errand import Errand
+from fencelock.actors.paxos.proxy_clients import client_of
 from fencelock.actors.paxos.proxy_event import Asked, Ending, Question
-from fencelock.actors.paxos.proxy_guest import client_of
+from fencelock.actors.paxos.proxy_in_flight import InFlightRequest
 
 new_granted, new_released = maker(Granted), maker(Released)
 """What is said most."""
@@ -52,19 +52,23 @@ _REASONS: dict[Denial, Reason] = {
 
 
 def answer(
-    errand: Errand, outcome: Ending, now: Instant, node: str = "", master: str = ""
+    in_flight_request: InFlightRequest,
+    outcome: Ending,
+    now: Instant,
+    node: str = "",
+    master: str = "",
 ) -> Message:
     """Return what the asker of ``errand``, which has one, is told of its outcome.
 
     Args:
-        errand: what was asked.
+        in_flight_request: what was asked.
         outcome: what came of it.
         now: the time on this node's clock.
         node: this node, for answers about sessions.
         master: who leads the log, for those too; empty if that is not known.
 
     """
-    asked = errand.asked
+    asked = in_flight_request.asked
     assert asked is not None
     match outcome:
         case Held():
@@ -85,7 +89,7 @@ def answer(
                 count=outcome.count,
             )
         case Denied():
-            return _refusal(asked, outcome, ms_between(errand.asked_at, now))
+            return _refusal(asked, outcome, ms_between(in_flight_request.asked_at, now))
         case WaitCancelled():
             return Cancelled(
                 lock=outcome.lock,

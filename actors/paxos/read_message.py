@@ -6,10 +6,10 @@ from fencelock.actors.message import Message, message
 
 
 @message(0xA0)
-class Barrier(Message):
+class ReadIndex(Message):
     """Replica to the master's: tell before which slot all is that was decided by now.
 
-    Answered by `BarrierPassed` as soon as the master knows that it still is one, or not at
+    Answered by `ReadIndexReached` as soon as the master knows that it still is one, or not at
     all. It may be repeated.
     """
 
@@ -17,8 +17,8 @@ class Barrier(Message):
 
 
 @message(0xA1)
-class BarrierPassed(Message):
-    """All that anybody knew to be decided when that `Barrier` was first sent is before ``slot``."""
+class ReadIndexReached(Message):
+    """Every slot known to be decided when that `ReadIndex` was first sent is before ``slot``."""
 
     number: int
     slot: int

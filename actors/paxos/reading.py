@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.making import maker
+from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, ms_between
-from fencelock.actors.paxos.barrier import Barriers, Read
 from fencelock.actors.paxos.config import monitor_of
 from fencelock.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
 from fencelock.actors.paxos.freshness import Freshness, ms_up
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.read_message import Barrier, BarrierPassed
+from fencelock.actors.paxos.read_index import Read, ReadIndexes
+from fencelock.actors.paxos.read_message import ReadIndex, ReadIndexReached
 from fencelock.actors.paxos.timer import AgeCheck, ReadAgain
 
 READS_MAX = 10_000
@@ -20,7 +20,7 @@ READ_MS_MAX = 15_000
 """A linearizable read that nobody could confirm for so long is dropped (ms)."""
 
 AGAIN_MS = 250
-"""How long a master may take to answer a `Barrier` before it is asked again (ms)."""
+"""How long a master may take to answer a `ReadIndex` before it is asked again (ms)."""
 
 AGE_WAIT_MS = 150
 """How long a local read waits for a newer proof (ms): a heartbeat, its answers, the next."""
@@ -29,7 +29,7 @@ NOTHING_PROVEN = -1
 """The `Consulted.age_ms` of a node that cannot say anything about its age."""
 
 
-ReadHears = Consult | Barrier | BarrierPassed | Fresh | ReadAgain | AgeCheck
+ReadHears = Consult | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck
 """What `Reads` handles."""
 
 
@@ -41,13 +41,13 @@ class Reads:
     asked: as long as the lease holds, or once a majority answered a heartbeat that was sent
     after the question. What the reign itself decided is applied here before anybody hears
     of it. On a follower the master says, after it has made sure of the same, which slots
-    must be applied first. One round, or one `Barrier`, serves all reads that wait for it.
+    must be applied first. One round, or one `ReadIndex`, serves all reads that wait for it.
 
     Args:
         node: where it is.
         machine: what is read.
         replicas: those of all members.
-        first_number: no `Barrier` of an earlier life of this node had a number as near.
+        first_number: no `ReadIndex` of an earlier life of this node had a number as near.
 
     """
 
@@ -65,7 +65,7 @@ class Reads:
         self.confirming: Instant | None = None
         """When a heartbeat was asked for that is not yet answered by a majority."""
         self.freshness = Freshness()
-        self.barriers = Barriers(node, first_number)
+        self.barriers = ReadIndexes(node, first_number)
         self.linear: list[Read] = []
         """Linearizable reads that nothing is known for, in the order of asking."""
         self.local: list[Read] = []
@@ -87,10 +87,10 @@ class Reads:
                 return self._on_again(now)
             case AgeCheck():
                 return self._on_age_check(now)
-            case Barrier() | BarrierPassed():
+            case ReadIndex() | ReadIndexReached():
                 if sender not in self.replicas:
                     return (Observe("paxos.stranger_reads"),)
-                if isinstance(event, Barrier):
+                if isinstance(event, ReadIndex):
                     return self._on_barrier(sender, event, now)
                 return self._on_passed(sender, event, now)
 
@@ -134,16 +134,16 @@ class Reads:
         self.linear.append(read)
         return self._seek(now)
 
-    def _on_barrier(self, replica: Address, barrier: Barrier, now: Instant) -> Effects:
+    def _on_barrier(self, replica: Address, barrier: ReadIndex, now: Instant) -> Effects:
         """Tell another member's replica what it must apply, as soon as that is known."""
         if not self.settled:
             return (Observe("paxos.barrier_elsewhere"),)  # It asks again, perhaps another.
         if self._is_sure(now):
-            return (Send(replica, BarrierPassed(number=barrier.number, slot=self.applied)),)
+            return (Send(replica, ReadIndexReached(number=barrier.number, slot=self.applied)),)
         self.barriers.admit(replica, barrier.number, now)
         return self._seek(now)
 
-    def _on_passed(self, replica: Address, passed: BarrierPassed, now: Instant) -> Effects:
+    def _on_passed(self, replica: Address, passed: ReadIndexReached, now: Instant) -> Effects:
         """Take the master's word on what must be applied."""
         if not self.barriers.take(replica, passed):
             return (Observe("paxos.barrier_ignored"),)

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, node_of
-from fencelock.actors.paxos.bundle import Bundle
 from fencelock.actors.paxos.config import LOG_MAX, Config, acceptor_of, catchup_of, leader_of
 from fencelock.actors.paxos.digest import AGREED_SLOTS
 from fencelock.actors.paxos.event import (
     Applied,
     Decided,
-    Deposed,
-    Follow,
     Gather,
-    Happened,
     Lacking,
+    LeaderChanged,
+    Leadership,
     Learned,
     Leased,
-    Reign,
     Restore,
     Skipped,
+    SlotOutcomes,
+    SteppedDown,
 )
-from fencelock.actors.paxos.handover_event import Yield, Yielded
+from fencelock.actors.paxos.forwarding import Forwarding
+from fencelock.actors.paxos.handover_event import Drain, Drained
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Batch, Decline, Propose
 from fencelock.actors.paxos.ordering import Ordering
-from fencelock.actors.paxos.photography import JOURNAL_BYTES
+from fencelock.actors.paxos.proposal_batch import ProposalBatch
 from fencelock.actors.paxos.reading import ReadHears, Reads
-from fencelock.actors.paxos.reception import Reception
 from fencelock.actors.paxos.replica_event import ReplicaHears
+from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.paxos.state import PastHears, State, everything
-from fencelock.actors.paxos.timer import GapCheck, Linger, Tick
+from fencelock.actors.paxos.timer import BatchDelay, GapCheck, Tick
 from fencelock.actors.role import Host, Role
 
 GAP_MS = 50
@@ -51,10 +51,10 @@ class Replica(Role[ReplicaHears]):
         config: who is a member.
         machine: what commands are applied to.
         recovered: what the journal of this node holds; it is applied again.
-        listener: a role of this node that hears of all outcomes (`Happened`), or None.
+        listener: a role of this node that hears of all outcomes (`SlotOutcomes`), or None.
         opening: commands with which every reign begins.
         log_max: decided slots that are kept for others, 1 or more.
-        journal_bytes: see `Photography`; 0 on a node that keeps no journal.
+        journal_bytes: see `Snapshots`; 0 on a node that keeps no journal.
         first_number: see `Reads`.
         digest_slots: after how many slots members compare their states; the same everywhere.
 
@@ -86,7 +86,7 @@ class Replica(Role[ReplicaHears]):
         )
         self.ledger = self.past.ledger
         self.ordering = Ordering(opening)
-        self.reception = Reception(node, listener)
+        self.reception = Forwarding(node, listener)
         self.reads = Reads(node, machine, config.view.replicas, first_number)
         self.committed = 1
         """All slots before it are decided, as far as is known here."""
@@ -102,13 +102,13 @@ class Replica(Role[ReplicaHears]):
         self._recovered = Recovered()
         self.committed = self.ledger.next
         self.ordering.clock.set(self.ledger.time_ms, now)
-        told = [] if self.listener is None else [Send(self.listener, Follow(master=""))]
+        told = [] if self.listener is None else [Send(self.listener, LeaderChanged(master=""))]
         return [*told, *self._tell_applied(now), *compared] if self.ledger.next > 1 else told
 
     def handle(self, sender: Address, event: ReplicaHears, now: Instant) -> Effects:
         """Order, apply, answer."""
         match event:
-            case Bundle():
+            case ProposalBatch():
                 return self._on_bundle(sender, event, now)
             case Propose():
                 return self._on_propose(sender, event)
@@ -119,17 +119,17 @@ class Replica(Role[ReplicaHears]):
                 return self._on_learned(event, now)
             case Leased():
                 return self._on_leased(event, now)
-            case Reign():
+            case Leadership():
                 return self._on_reign(event, now)
-            case Deposed():
+            case SteppedDown():
                 return self._on_deposed(now)
-            case Follow():
+            case LeaderChanged():
                 return self._follow(event.master, now)
-            case Yield():
+            case Drain():
                 return self._on_yield(event)
             case Restore():
                 return self._on_restore(event, now)
-            case Gather() | Tick() | Linger():
+            case Gather() | Tick() | BatchDelay():
                 return self._on_order(event, now)
             case _:
                 return self._on_other(sender, event, now)
@@ -164,28 +164,30 @@ class Replica(Role[ReplicaHears]):
             return self.ordering.linger()
         return self.ordering.gather(self.address)
 
-    def _on_bundle(self, sender: Address, bundle: Bundle, now: Instant) -> Effects:
+    def _on_bundle(self, sender: Address, proposal_batch: ProposalBatch, now: Instant) -> Effects:
         """Give slots to what this node's door brings: all that came to it in this turn."""
         ordering = self.ordering
-        plain = max(map(len, bundle.commands)) <= COMMAND_BYTES_MAX
+        plain = max(map(len, proposal_batch.commands)) <= COMMAND_BYTES_MAX
         if ordering.reign is None or ordering.yielding or ordering.proposals.is_full() or not plain:
-            return [done for one in bundle.each() for done in self._on_propose(sender, one)]
-        ordering.proposals.add_all(bundle)
+            return [done for one in proposal_batch.each() for done in self._on_propose(sender, one)]
+        ordering.proposals.add_all(proposal_batch)
         if ordering.gathering:
             return ()  # It is given a slot with what other nodes passed on in this turn.
-        if ordering.free == self.ledger.next and all(map(self.machine.is_patient, bundle.commands)):
+        if ordering.free == self.ledger.next and all(
+            map(self.machine.is_patient, proposal_batch.commands)
+        ):
             return ordering.linger()
         return ordering.order(self.ledger.next, now)
 
-    def _on_order(self, event: Gather | Tick | Linger, now: Instant) -> Effects:
+    def _on_order(self, event: Gather | Tick | BatchDelay, now: Instant) -> Effects:
         """Give slots to what has come, or to what falls due."""
-        if isinstance(event, Linger):
+        if isinstance(event, BatchDelay):
             self.ordering.lingering = False
         if not isinstance(event, Tick):
             return self.ordering.order(self.ledger.next, now)
         return self.ordering.tick(event, self.machine.due_ms(), self.ledger.next, now)
 
-    def _on_reign(self, reign: Reign, now: Instant) -> Effects:
+    def _on_reign(self, reign: Leadership, now: Instant) -> Effects:
         if reign.first < self.ledger.next:
             return (Observe("paxos.reign_overtaken"),)  # By a higher ballot, which will end it.
         opening = self.ordering.begin(reign, self.ledger.time_ms, now)
@@ -207,7 +209,7 @@ class Replica(Role[ReplicaHears]):
             return ()  # Of a reign that is over, or as good as over.
         return self.reads.leased(leased, now)
 
-    def _on_yield(self, word: Yield) -> Effects:
+    def _on_yield(self, word: Drain) -> Effects:
         """Take no more commands, trust no lease, and say when nothing is under way any more."""
         reign = self.ordering.reign
         if reign is None or reign.ballot != word.ballot:
@@ -221,13 +223,13 @@ class Replica(Role[ReplicaHears]):
         yielding = self.ordering.yielding and self.ordering.is_drained(self.ledger.next)
         if reign is None or not yielding:
             return []
-        return [Send(leader_of(self.node), Yielded(ballot=reign.ballot))]
+        return [Send(leader_of(self.node), Drained(ballot=reign.ballot))]
 
     def _follow(self, master: str, now: Instant) -> list[Effect]:
         """Note who leads, and send there what waited for that."""
         told: list[Effect] = []
         if self.listener is not None and master != self.reception.master:
-            told.append(Send(self.listener, Follow(master=master)))
+            told.append(Send(self.listener, LeaderChanged(master=master)))
         return [*told, *self.reception.follow(master), *self.reads.follow(master, now)]
 
     def _take(self, slot: int, batch: Batch) -> list[Effect]:
@@ -248,7 +250,7 @@ class Replica(Role[ReplicaHears]):
             happened = everything(outcomes)
             if self.listener is not None and happened:
                 time_ms = self.ledger.time_ms
-                word = Happened(slot=slot, time_ms=time_ms, outcomes=happened)
+                word = SlotOutcomes(slot=slot, time_ms=time_ms, outcomes=happened)
                 effects.append(Send(self.listener, word))
         if self.ledger.next == first:
             return effects

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from fencelock.actors.paxos.bundle import Bundle
 from fencelock.actors.paxos.event import (
     Decided,
-    Deposed,
-    Follow,
     Gather,
+    LeaderChanged,
+    Leadership,
     Learned,
     Leased,
-    Reign,
     Restore,
+    SteppedDown,
 )
-from fencelock.actors.paxos.handover_event import Yield
+from fencelock.actors.paxos.handover_event import Drain
 from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.proposal_batch import ProposalBatch
 from fencelock.actors.paxos.reading import ReadHears
 from fencelock.actors.paxos.state import PastHears
-from fencelock.actors.paxos.timer import GapCheck, Linger, Tick
+from fencelock.actors.paxos.timer import BatchDelay, GapCheck, Tick
 
 ReplicaHears = (
     ReadHears
     | PastHears
-    | Bundle
+    | ProposalBatch
     | Propose
     | Gather
     | Decided
     | Learned
-    | Reign
-    | Deposed
-    | Follow
+    | Leadership
+    | SteppedDown
+    | LeaderChanged
     | Leased
-    | Yield
+    | Drain
     | Restore
     | Tick
-    | Linger
+    | BatchDelay
     | GapCheck
 )
 """What a replica handles."""

@@ -26,14 +26,14 @@ from fencelock.actors.paxos.config import (
     replica_of,
 )
 from fencelock.actors.paxos.digest import AGREED_SLOTS
+from fencelock.actors.paxos.divergence import Quarantined
+from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.memory import MemoryAcceptor, MemoryCatchUp, MemoryLeader
-from fencelock.actors.paxos.monitor import Monitor
-from fencelock.actors.paxos.photography import JOURNAL_BYTES
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.watching import Quarantined
+from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 
 if TYPE_CHECKING:
     from random import Random
@@ -170,7 +170,7 @@ class _Seats:
             Spawn(leader_of(node), leader, {**known, "random": self.random, "votes": votes}),
             Spawn(
                 monitor_of(node),
-                Monitor,
+                FailureDetector,
                 {**seat, **times, "random": self.random, "listener": options.listener},
             ),
             Spawn(catchup_of(node), catchup, seat),

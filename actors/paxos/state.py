@@ -10,16 +10,23 @@ from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.config import acceptor_of, catchup_of
 from fencelock.actors.paxos.digest import Digests
 from fencelock.actors.paxos.digest_message import Compare, Isolate, TableDigest
-from fencelock.actors.paxos.event import Everywhere, Excerpt, Reprint, Restore, Swollen, Trimmed
+from fencelock.actors.paxos.divergence import DivergenceWatch
+from fencelock.actors.paxos.event import (
+    FetchSlots,
+    LogFull,
+    MinApplied,
+    ResendChunk,
+    Restore,
+    Trimmed,
+)
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.ledger import Ledger
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.message import Batch, Slots
-from fencelock.actors.paxos.photography import DEVELOP_MS, Photography, records_of
-from fencelock.actors.paxos.timer import Develop
-from fencelock.actors.paxos.watching import Watching
+from fencelock.actors.paxos.snapshots import DEVELOP_MS, Snapshots, records_of
+from fencelock.actors.paxos.timer import WriteChunk
 
-PastHears = Everywhere | Excerpt | Develop | Swollen | TableDigest | Compare | Isolate
+PastHears = MinApplied | FetchSlots | WriteChunk | LogFull | TableDigest | Compare | Isolate
 """What `State` handles."""
 
 
@@ -34,7 +41,7 @@ class State:
         node: where it is.
         machine: what commands are applied to.
         ledger: decided slots.
-        photography: when to photograph.
+        snapshots: when to photograph.
         watching: compares the state with that of others.
 
     """
@@ -44,13 +51,13 @@ class State:
         node: str,
         machine: Machine,
         ledger: Ledger,
-        photography: Photography,
-        watching: Watching,
+        snapshots: Snapshots,
+        watching: DivergenceWatch,
     ) -> None:
         self.node = node
         self.machine = machine
         self.ledger = ledger
-        self.photography = photography
+        self.snapshots = snapshots
         self.watching = watching
         self.digests = watching.digests
 
@@ -66,10 +73,10 @@ class State:
         digest_slots: int,
     ) -> State:
         """Return the state of a replica that has applied nothing; see `Replica` for arguments."""
-        photography = Photography(journal_bytes, members.index(node), len(members))
+        snapshots = Snapshots(journal_bytes, members.index(node), len(members))
         digests = Digests(node, members, digest_slots)
-        watching = Watching(digests, listener, journal=journal_bytes > 0)
-        return cls(node, machine, Ledger(log_max), photography, watching)
+        watching = DivergenceWatch(digests, listener, journal=journal_bytes > 0)
+        return cls(node, machine, Ledger(log_max), snapshots, watching)
 
     @property
     def next(self) -> int:
@@ -79,14 +86,14 @@ class State:
     def handle(self, sender: Address, event: PastHears) -> Effects:
         """Give, photograph, forget, compare."""
         match event:
-            case Everywhere():
+            case MinApplied():
                 self.ledger.trim(event.slot)
                 return ()
-            case Excerpt():
+            case FetchSlots():
                 return self._on_excerpt(event)
-            case Develop():
+            case WriteChunk():
                 return self._on_develop()
-            case Swollen():
+            case LogFull():
                 return self._photograph()
             case TableDigest() | Compare() | Isolate():
                 return self.watching.handle(sender, event, self.next)
@@ -100,7 +107,7 @@ class State:
             if base.chunks:  # Without any the machine begins there, empty.
                 self.machine.restore(base.chunks)
             self.ledger.jump(base.slot, base.time_ms)
-            self.photography.replace(base.slot, base.chunks)
+            self.snapshots.replace(base.slot, base.chunks)
         for slot, batch in enumerate(recovered.decided, start=self.next):
             self.ledger.take(slot, batch)
             for _ in self.apply():
@@ -118,7 +125,7 @@ class State:
         """
         step = self.digests.step
         for slot, batch in self.ledger.drain():
-            self.photography.note(batch)
+            self.snapshots.note(batch)
             time_ms = self.ledger.time_ms
             if not batch.commands:
                 outcomes = [self.machine.advance(time_ms)]
@@ -131,7 +138,7 @@ class State:
     def trim(self, *, reigning: bool) -> list[Effect]:
         """Compare the state if it is time to, and photograph it if the journal should be cut."""
         compared = self.watching.flush() if self.digests.due else []
-        if not self.photography.is_due(reigning=reigning):
+        if not self.snapshots.is_due(reigning=reigning):
             return compared
         return [*compared, *self._photograph()]
 
@@ -147,30 +154,30 @@ class State:
         except ValueError:
             return None
         self.ledger.jump(restore.slot, restore.time_ms)
-        self.photography.replace(restore.slot, restore.chunks)
+        self.snapshots.replace(restore.slot, restore.chunks)
         self.digests.begin(None)
         return self._keep(records_of(restore.slot, restore.time_ms, restore.chunks))
 
     def _photograph(self) -> list[Effect]:
         """Begin to photograph, unless one is under way or there is nothing to be seen."""
-        if self.photography.is_under_way() or self.next == 1:
+        if self.snapshots.is_under_way() or self.next == 1:
             return []
         self.digests.want()
-        begun = self.photography.begin(self.machine, self.next, self.ledger.time_ms)
+        begun = self.snapshots.begin(self.machine, self.next, self.ledger.time_ms)
         return [*begun, Observe("paxos.photographed")]
 
     def _on_develop(self) -> Effects:
         """Go on with the photograph; when it is complete, let it stand for what led to it."""
-        if not self.photography.is_under_way():
+        if not self.snapshots.is_under_way():
             return ()
-        if not self.photography.develop():
-            return (Wake(DEVELOP_MS, Develop()),)
-        photographed, records = self.photography.finish()
+        if not self.snapshots.develop():
+            return (Wake(DEVELOP_MS, WriteChunk()),)
+        photographed, records = self.snapshots.finish()
         return [Send(catchup_of(self.node), photographed), *self._keep(records)]
 
     def _keep(self, records: tuple[Message, ...]) -> list[Effect]:
         """Write down all that was applied, and only then let others forget it (P16)."""
-        if not self.photography.journal_bytes or self.watching.why:
+        if not self.snapshots.journal_bytes or self.watching.why:
             return []  # What says that this node has diverged must not be forgotten.
         trimmed = Trimmed(slot=self.next)
         return [
@@ -180,15 +187,15 @@ class State:
             Observe("paxos.trimmed"),
         ]
 
-    def _on_excerpt(self, excerpt: Excerpt) -> Effects:
+    def _on_excerpt(self, excerpt: FetchSlots) -> Effects:
         """Give decided slots, or the last photograph, or a new one when it is there."""
         batches = self.ledger.page(excerpt.first)
         if batches is not None:
             return (Send(excerpt.asker, Slots(first=excerpt.first, batches=batches)),)
         if excerpt.slot > excerpt.first and self.ledger.reaches_back_to(excerpt.slot):
-            return (Send(catchup_of(self.node), Reprint(asker=excerpt.asker)),)
+            return (Send(catchup_of(self.node), ResendChunk(asker=excerpt.asker)),)
         begun = self._photograph()
-        self.photography.askers[excerpt.asker] = None
+        self.snapshots.askers[excerpt.asker] = None
         return begun
 
 

@@ -44,7 +44,7 @@ class Tick(Timer):
 
 
 @timer
-class Linger(Timer):
+class BatchDelay(Timer):
     """Patient commands have waited for others to share a slot with for long enough."""
 
 
@@ -63,12 +63,12 @@ class FetchRetry(Timer):
 
 
 @timer
-class Develop(Timer):
+class WriteChunk(Timer):
     """Write down the next part of the photograph of the state that is under way."""
 
 
 @timer
-class Fade(Timer):
+class ExpireSnapshot(Timer):
     """Let the last photograph go, unless a part of it was asked for since ``use``."""
 
     use: int

@@ -11,13 +11,13 @@ from fencelock.actors.lock.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.lock.session_message import ListedLock
 from fencelock.cluster import operation
 from fencelock.cluster.aio.lock import Lock
-from fencelock.cluster.aio.loop import LoopHerald, drive
+from fencelock.cluster.aio.loop import LoopExecutor, drive
+from fencelock.cluster.base_client import BaseClient
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.face import Face
 from fencelock.cluster.settings import Read, Settings
 
 
-class Client(Face):
+class Client(BaseClient):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A thread of its own keeps the session alive, however busy the loop is. It leaves nothing
@@ -45,7 +45,7 @@ class Client(Face):
         terms = self._connection.terms(
             name, timeout, reentrant, limit, owner, label, duration, grace
         )
-        return Lock(self._connection.line, self._connection.grips, terms)
+        return Lock(self._connection.line, self._connection.hold_registry, terms)
 
     async def status(
         self, name: str, read: Read = "linearizable", max_age: float = 1.0
@@ -126,7 +126,7 @@ class Connecting:
         await self._client.close()
 
     async def _connect(self) -> Client:
-        connection = Connection(self._settings, LoopHerald())
+        connection = Connection(self._settings, LoopExecutor())
         try:
             await drive(connection.greeting())
             return Client(connection)

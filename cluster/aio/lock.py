@@ -8,11 +8,11 @@ from typing import Self
 from fencelock.actors.lock.message import LockStatus
 from fencelock.cluster.aio.loop import drive
 from fencelock.cluster.aio.owner import owner_of_task
-from fencelock.cluster.handle import Handle
+from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.settings import Read, age_ms_of
 
 
-class Lock(Handle):
+class Lock(BaseLock):
     """One named lock of the cluster, from `fencelock.aio.Client.lock`.
 
     Each task is an owner of its own, unless `Client.lock` was given an ``owner``: what one

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from fencelock.cluster.herald import call_guarded
+from fencelock.cluster.callback_executor import call_guarded
 from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.operation import Operation, Wait
 
@@ -118,7 +118,7 @@ def _bell_of(loop: asyncio.AbstractEventLoop) -> Bell:
     return bell
 
 
-class LoopHerald:
+class LoopExecutor:
     """Calls callbacks on the loop of the client: as all code there, they must not block."""
 
     def __init__(self) -> None:

@@ -22,17 +22,17 @@ from fencelock.actors.lock.command import AcquireLock, CancelWait, Command, Open
 from fencelock.actors.lock.outcome import Held, SessionOpened, WaitCancelled
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, local, timer
 from fencelock.actors.paxos.config import replica_of
-from fencelock.actors.paxos.event import Follow, Happened, Skipped
+from fencelock.actors.paxos.event import LeaderChanged, Skipped, SlotOutcomes
 from fencelock.actors.paxos.message import Declined, Propose, Proposed
 from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.ports import free_ports
-from fencelock.cluster.recipe import Cast
 from fencelock.cluster.storage.identity import STREAM, claim
 from fencelock.cluster.storage.journal import Journal
-from fencelock.transport.bridge import Bridge
+from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import decode, encode
 
 MEMBERS = ("n1", "n2", "n3")
@@ -64,7 +64,7 @@ class Again(Timer):
     """Propose again what has no outcome yet."""
 
 
-class Loader(Role[Load | Happened | Follow | Skipped | Proposed | Declined | Again]):
+class Loader(Role[Load | SlotOutcomes | LeaderChanged | Skipped | Proposed | Declined | Again]):
     """Has owners take locks and give them back, each as fast as it hears of it.
 
     Args:
@@ -87,7 +87,7 @@ class Loader(Role[Load | Happened | Follow | Skipped | Proposed | Declined | Aga
     def handle(
         self,
         sender: Address,
-        event: Load | Happened | Follow | Skipped | Proposed | Declined | Again,
+        event: Load | SlotOutcomes | LeaderChanged | Skipped | Proposed | Declined | Again,
         now: Instant,
     ) -> Effects:
         """Begin, or go on."""
@@ -97,13 +97,13 @@ class Loader(Role[Load | Happened | Follow | Skipped | Proposed | Declined | Aga
                 opening = OpenSession(session=f"load-{now}", ttl_ms=TTL_MS)
                 self.waiting[0] = opening
                 return [self._propose(0, opening), Wake(AGAIN_MS, Again())]
-            case Happened():
+            case SlotOutcomes():
                 self.slot = event.slot
                 return [effect for told in event.outcomes for effect in self._on_outcome(told)]
             case Again():
                 again = [self._propose(request, one) for request, one in self.waiting.items()]
                 return [*again, Wake(AGAIN_MS, Again())] if again else []
-            case Follow() | Skipped() | Proposed() | Declined():
+            case LeaderChanged() | Skipped() | Proposed() | Declined():
                 return ()
 
     def _on_outcome(self, outcome: Any) -> list[Effect]:
@@ -176,8 +176,8 @@ class Member:
             options=LogOptions(listener=loader, journal_bytes=journal_bytes),
         )
         clock = Spawn(address_of(node, "clock"), Clock, {"start": 0})
-        cast = Cast(roles=(clock, *log, Spawn(loader, Loader, {"kept": kept})))
-        bridge = Bridge(
+        cast = RoleSet(roles=(clock, *log, Spawn(loader, Loader, {"kept": kept})))
+        hub = SocketHub(
             node=node,
             boot=boot,
             cluster="growth",
@@ -186,7 +186,7 @@ class Member:
             count=lambda _name, _times: None,
         )
         others = frozenset(MEMBERS) - {node}
-        self.dispatcher = Dispatcher(node, bridge, members=others, journal=self.journal)
+        self.dispatcher = Dispatcher(node, hub, members=others, journal=self.journal)
         self.dispatcher.start(cast)
         self.start_s = time.perf_counter() - began
         self.loader = self.dispatcher.ref(loader)

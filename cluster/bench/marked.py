@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fencelock.cluster.bench.job import Job
 from fencelock.cluster.bench.load import CONNECT_S, WARM_PAIRS
+from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.client import Client
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.herald import ThreadHerald
-from fencelock.cluster.host.marks import Marks, now_ns
+from fencelock.cluster.host.profile_marks import ProfileMarks, now_ns
 from fencelock.cluster.operation import drive
 from fencelock.cluster.settings import Settings
 
@@ -33,9 +33,9 @@ def marked_pairs(job: Job, begin: Callable[[], None]) -> dict[str, int]:
         begin: says that all is ready, and returns when it is time.
 
     """
-    marks = Marks()
+    marks = ProfileMarks()
     settings = Settings(job.address, job.cluster, timeout=CONNECT_S, ttl=TTL_S, label=None)
-    connection = Connection(settings, ThreadHerald(), marks)
+    connection = Connection(settings, ThreadExecutor(), marks)
     pairs: list[tuple[int, int, int]] = []
     with Client(connection) as client:
         drive(connection.greeting())

@@ -21,7 +21,7 @@ from fencelock.cluster.bench.steps import Step, steps_of
 from fencelock.cluster.bench.timeline import CLIENT, Log
 from fencelock.cluster.bench.workers import started, together
 from fencelock.cluster.client import connect
-from fencelock.cluster.host.marks import Mark, read_marks
+from fencelock.cluster.host.profile_marks import Mark, read_marks
 
 CONNECT_S = 30.0
 

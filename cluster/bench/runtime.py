@@ -18,8 +18,8 @@ from fencelock.actors.message import Address, Instant, Local, address_of, local
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.bench.report import Figure, below, higher_is_better, lower_is_better
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.recipe import Cast
-from fencelock.transport.bridge import Bridge
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.transport.hub import SocketHub
 
 NODE = "bench"
 CROWD = 100
@@ -163,7 +163,7 @@ def _bounce_roles(balls: int, bounces: int) -> float:
         Spawn(b, Bouncer, {"other": a, "referee": referee}),
         Spawn(referee, Referee, {"over": over, "balls": balls}),
     )
-    dispatcher.start(Cast(roles))
+    dispatcher.start(RoleSet(roles))
     ref = dispatcher.ref(a)
     began = time.perf_counter()
     for _ in range(balls):
@@ -190,9 +190,9 @@ def _bounce_threads(balls: int, bounces: int) -> float:
     return balls * (bounces + 1) / took
 
 
-def _bridge() -> Bridge:
+def _bridge() -> SocketHub:
     """Return sockets as a node has them, so that what is measured is a node."""
-    return Bridge(
+    return SocketHub(
         node=NODE,
         boot=1,
         cluster=NODE,
@@ -237,7 +237,7 @@ def _crowd(rounds: int, say: Callable[[str], None]) -> list[Figure]:
 def _echo_role() -> Generator[pykka.ActorRef[Any], None, None]:
     dispatcher = Dispatcher(NODE, _bridge())
     echo = address_of(NODE, "echo")
-    dispatcher.start(Cast((Spawn(echo, Echo),)))
+    dispatcher.start(RoleSet((Spawn(echo, Echo),)))
     yield dispatcher.ref(echo)
     dispatcher.stop()
 
@@ -277,7 +277,9 @@ def _many_roles() -> list[Figure]:
     before = _resident_bytes()
     began = time.perf_counter()
     dispatcher = Dispatcher(NODE, _bridge())
-    dispatcher.start(Cast(tuple(Spawn(address_of(NODE, f"echo-{n}"), Echo) for n in range(ROLES))))
+    dispatcher.start(
+        RoleSet(tuple(Spawn(address_of(NODE, f"echo-{n}"), Echo) for n in range(ROLES)))
+    )
     for n in range(ROLES):
         dispatcher.ref(address_of(NODE, f"echo-{n}")).ask(Ball(left=n))
     took = time.perf_counter() - began

@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from fencelock.cluster.host.marks import Mark
+from fencelock.cluster.host.profile_marks import Mark
 
 CLIENT = "client"
 """Where the way begins and ends."""

@@ -22,7 +22,7 @@ from fencelock.cluster.guarantee import PROMISES
 
 if TYPE_CHECKING:
     from fencelock.cluster.config import Config
-    from fencelock.cluster.host.marks import Marks
+    from fencelock.cluster.host.profile_marks import ProfileMarks
     from fencelock.cluster.node import Node
 
 EXIT_BUG = 70
@@ -102,13 +102,13 @@ def serve(
     typer.echo(f"{node_id} stopped")
 
 
-def _marks() -> Marks:
-    from fencelock.cluster.host.marks import Marks  # noqa: PLC0415 (not for --help)
+def _marks() -> ProfileMarks:
+    from fencelock.cluster.host.profile_marks import ProfileMarks  # noqa: PLC0415 (not for --help)
 
-    return Marks()
+    return ProfileMarks()
 
 
-def _start(config: Config, node_id: str, marks: Marks | None, *, spins: bool) -> Node:
+def _start(config: Config, node_id: str, marks: ProfileMarks | None, *, spins: bool) -> Node:
     import pykka  # noqa: PLC0415 (as the next)
     import zmq  # noqa: PLC0415 (sockets: not for --help)
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.init import PROTOCOLS
-from fencelock.cluster.recipe import Settings
+from fencelock.cluster.topology import Settings
 
 if TYPE_CHECKING:
     from fencelock.cluster.simulation.paxos_run import LogReport

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pykka
 from loguru import logger
@@ -18,18 +18,20 @@ from fencelock.actors.error import OverloadedError
 from fencelock.actors.lock.message import Abandon, Cancel, Release
 from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.role import Role
-from fencelock.cluster.host.arrivals import Arrivals
-from fencelock.cluster.host.cell import Cell
+from fencelock.cluster.host.cross_thread_queue import CrossThreadQueue
 from fencelock.cluster.host.gateway import Gateway
 from fencelock.cluster.host.links import Links
 from fencelock.cluster.host.pace import CLIENTS_NS, Pace
 from fencelock.cluster.host.ref import RoleRef
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.host.stage import INBOX_MAX, RoleFailedError, Stage
-from fencelock.cluster.recipe import Cast
-from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.host.role_slot import RoleSlot
+from fencelock.cluster.host.scheduler import INBOX_MAX, RoleFailedError, Scheduler
 from fencelock.cluster.storage.record import Entry
 from fencelock.transport.wire import encode
+
+if TYPE_CHECKING:
+    from fencelock.cluster.storage.journal import Journal
 
 ARRIVALS_MAX = 100_000
 """Questions and tells from other threads that may wait for the dispatcher."""
@@ -51,7 +53,7 @@ class Dispatcher:
 
     Args:
         node: the id of this node (or of this client).
-        bridge: the sockets.
+        hub: the sockets.
         members: the nodes whose frames move the logical clock.
         journal: where records go; a node without one must not persist.
         counters: where roles and host count; shared with the bridge, read on this thread.
@@ -64,7 +66,7 @@ class Dispatcher:
     def __init__(
         self,
         node: str,
-        bridge: Links,
+        hub: Links,
         *,
         members: frozenset[str] = frozenset(),
         journal: Journal | None = None,
@@ -75,17 +77,17 @@ class Dispatcher:
         self.stopped = threading.Event()
         self.ended = Reply()
         """Answered once `stopped` is set, for who cannot block."""
-        self._stage = Stage(node, self._welcome, Counter() if counters is None else counters)
-        self._bridge = bridge
-        self._gateway = Gateway(self._stage, bridge, members)
+        self._stage = Scheduler(node, self._welcome, Counter() if counters is None else counters)
+        self._bridge = hub
+        self._gateway = Gateway(self._stage, hub, members)
         self._journal = journal
-        self._arrivals = Arrivals(self._stage.asks, bridge.ring)
+        self._arrivals = CrossThreadQueue(self._stage.asks, hub.ring)
         self._pace = Pace()
         self._stopping = False
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"fencelock-{node}", daemon=True)
 
-    def start(self, cast: Cast) -> None:
+    def start(self, cast: RoleSet) -> None:
         """Put the roles of ``cast`` on stage and begin to run them."""
         self._stage.open(cast)
         self._thread.start()
@@ -97,10 +99,10 @@ class Dispatcher:
             pykka.ActorDeadError: no such role is on stage, or the node has failed already.
 
         """
-        cell = self._stage.cells.get(address)
-        if cell is None:
+        role_slot = self._stage.cells.get(address)
+        if role_slot is None:
             raise pykka.ActorDeadError(f"{address} is not on stage") from self.failure
-        ref = cell.role.actor_ref
+        ref = role_slot.role.actor_ref
         assert isinstance(ref, RoleRef)
         return ref
 
@@ -152,21 +154,21 @@ class Dispatcher:
         elif self._enter(enter):
             entered.wait()
 
-    def _welcome(self, cell: Cell) -> None:
-        role: Any = cell.role
-        submit = partial(self._submit, cell)
+    def _welcome(self, role_slot: RoleSlot) -> None:
+        role: Any = role_slot.role
+        submit = partial(self._submit, role_slot)
         role.actor_inbox.forward = submit
         role._actor_ref = RoleRef(role, submit, self.abandon)  # Pykka's own.
 
-    def _submit(self, cell: Cell, message: Any, reply: Reply | None) -> None:
+    def _submit(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
         """Take what any thread says to a role."""
-        arrivals, arrival = self._arrivals, partial(self._take, cell, message, reply)
+        arrivals, arrival = self._arrivals, partial(self._take, role_slot, message, reply)
         if len(arrivals.queue) >= ARRIVALS_MAX:
             self._turn_away(reply, OverloadedError(f"{ARRIVALS_MAX} events wait for {self.node}"))
             return
         arrivals.put(arrival)
         if self._closed and arrivals.take_back(arrival):  # See `_enter`.
-            self._turn_away(reply, pykka.ActorDeadError(f"{cell.address} has stopped"))
+            self._turn_away(reply, pykka.ActorDeadError(f"{role_slot.address} has stopped"))
 
     def _turn_away(self, reply: Reply | None, error: Exception) -> None:
         if reply is None:
@@ -180,28 +182,30 @@ class Dispatcher:
         # after takes itself back, unless it was run all the same.
         return not (self._closed and self._arrivals.take_back(arrival))
 
-    def _take(self, cell: Cell, message: Any, reply: Reply | None) -> None:
-        stage = self._stage
-        if cell.dead:
+    def _take(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
+        scheduler = self._stage
+        if role_slot.dead:
             if reply is not None:
-                reply.fail(pykka.ActorDeadError(f"{cell.address} has stopped"))
+                reply.fail(pykka.ActorDeadError(f"{role_slot.address} has stopped"))
         elif not isinstance(message, Event):
-            self._take_from_pykka(cell, message, reply)
-        elif len(stage.ready) >= INBOX_MAX and not isinstance(message, Release | Cancel):
-            stage.counters["host.inbox_full"] += 1
+            self._take_from_pykka(role_slot, message, reply)
+        elif len(scheduler.ready) >= INBOX_MAX and not isinstance(message, Release | Cancel):
+            scheduler.counters["host.inbox_full"] += 1
             if reply is not None:
                 reply.fail(OverloadedError(f"{INBOX_MAX} events wait on node {self.node}"))
         else:
-            asker = stage.here if reply is None else stage.asks.open(reply, cell.address)
-            stage.ready.append((cell, asker, message))
+            asker = (
+                scheduler.here if reply is None else scheduler.asks.open(reply, role_slot.address)
+            )
+            scheduler.ready.append((role_slot, asker, message))
 
-    def _take_from_pykka(self, cell: Cell, message: Any, reply: Reply | None) -> None:
+    def _take_from_pykka(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
         """Serve Pykka's own messages: stop, and a proxy's look at attributes."""
-        role: Any = cell.role
+        role: Any = role_slot.role
         answer = None
         try:
             if isinstance(message, _ActorStop):
-                self._stage.retire(cell)
+                self._stage.retire(role_slot)
             else:
                 answer = role._handle_receive(message)
         except Exception as error:  # noqa: BLE001  # It is the caller's, as Pykka has it.
@@ -217,9 +221,9 @@ class Dispatcher:
         self._stage.asks.abandon(reply)
         if reply.address is None or reply.role is None:
             return  # It was turned away.
-        cell = self._stage.cells.get(reply.role)
-        if cell is not None and Abandon in cell.accepts:
-            self._stage.post(cell, reply.address, Abandon())
+        role_slot = self._stage.cells.get(reply.role)
+        if role_slot is not None and Abandon in role_slot.accepts:
+            self._stage.post(role_slot, reply.address, Abandon())
 
     def _run(self) -> None:
         """Turn until told to stop, or until a role or the disk fails."""
@@ -294,5 +298,5 @@ class Dispatcher:
             while self._arrivals.queue:  # Every question gets its address, to be failed below.
                 with contextlib.suppress(RoleFailedError, IndexError):  # Logged; taken back.
                     self._arrivals.run_one()
-            for cell in list(self._stage.cells.values()):
-                self._stage.retire(cell)
+            for role_slot in list(self._stage.cells.values()):
+                self._stage.retire(role_slot)

@@ -9,11 +9,11 @@ from loguru import logger
 from fencelock.actors.clock import Arrived, Clock, Departing
 from fencelock.actors.link import LinkRefused
 from fencelock.actors.message import address_of
-from fencelock.transport.frame import Frame, FrameTooLargeError, Parcel
+from fencelock.transport.frame import EnvelopeItems, Frame, FrameTooLargeError
 
 if TYPE_CHECKING:
     from fencelock.cluster.host.links import Links
-    from fencelock.cluster.host.stage import Stage
+    from fencelock.cluster.host.scheduler import Scheduler
 
 FRAME_ENVELOPES_MAX = 256
 """Messages in one frame: what a receiver takes in at once, and far below a frame's bytes."""
@@ -28,18 +28,18 @@ class Gateway:
     """Stamps and sends what the roles left for other nodes, and lets in what arrived.
 
     Args:
-        stage: the roles of this node.
-        bridge: the sockets.
+        scheduler: the roles of this node.
+        hub: the sockets.
         members: the nodes whose stamps move the clock; a client's stamp does not, or
             any stranger could push logical time to its end.
 
     """
 
-    def __init__(self, stage: Stage, bridge: Links, members: frozenset[str]) -> None:
-        self._stage = stage
-        self._bridge = bridge
+    def __init__(self, scheduler: Scheduler, hub: Links, members: frozenset[str]) -> None:
+        self._stage = scheduler
+        self._bridge = hub
         self._members = members
-        self._clock = address_of(stage.node, "clock")
+        self._clock = address_of(scheduler.node, "clock")
 
     def take(self, most: int) -> None:
         """Deliver up to ``most`` frames of members, and all news of links."""
@@ -72,7 +72,7 @@ class Gateway:
             for start in range(0, len(envelopes), FRAME_ENVELOPES_MAX):
                 self._send(link, envelopes[start : start + FRAME_ENVELOPES_MAX])
 
-    def _send(self, link: str, envelopes: list[Parcel]) -> None:
+    def _send(self, link: str, envelopes: list[EnvelopeItems]) -> None:
         stamp = self._clock_after(_DEPARTING)
         try:
             self._bridge.send(link, Frame(self._bridge.cluster, VIEW, stamp, tuple(envelopes)))
@@ -86,13 +86,13 @@ class Gateway:
 
     def _clock_after(self, event: Departing | Arrived) -> int:
         """Let the clock handle ``event``, and return its time then; 0 on a node without one."""
-        stage = self._stage
-        cell = stage.cells.get(self._clock)
-        if cell is None:
+        scheduler = self._stage
+        role_slot = scheduler.cells.get(self._clock)
+        if role_slot is None:
             return 0
-        clock = cell.role
+        clock = role_slot.role
         assert isinstance(clock, Clock)
-        effects = clock.handle(stage.here, event, stage.now())
+        effects = clock.handle(scheduler.here, event, scheduler.now())
         if effects:
-            stage.perform(self._clock, effects)
+            scheduler.perform(self._clock, effects)
         return clock.time

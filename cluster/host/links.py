@@ -6,12 +6,12 @@ from collections.abc import Collection
 from typing import Protocol
 
 from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
-from fencelock.transport.bridge import Arrival
 from fencelock.transport.frame import Frame
+from fencelock.transport.hub import Arrival
 
 
 class Links(Protocol):
-    """What a `Bridge` is to a dispatcher."""
+    """What a `SocketHub` is to a dispatcher."""
 
     cluster: str
     waiting: Collection[str]

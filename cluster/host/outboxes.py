@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fencelock.actors.message import Address, Message, node_of
-from fencelock.transport.frame import Parcel
+from fencelock.transport.frame import EnvelopeItems
 from fencelock.transport.name import NAMES_KEPT
 
 
@@ -33,7 +33,7 @@ class Outboxes:
             self.nodes.clear()
         self.nodes[to] = node
 
-    def take(self) -> Mapping[str, list[Parcel]]:
+    def take(self) -> Mapping[str, list[EnvelopeItems]]:
         """Return what waits, and begin anew; not amid `Stage.work`, which puts into these boxes."""
         boxes, self.boxes = self.boxes, defaultdict(list)
         return boxes

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fencelock.actors.bakery.config import door_of, election_of, leader_of
 from fencelock.actors.effect import Effects
-from fencelock.cluster.recipe import Settings
 from fencelock.cluster.simulation.bakery_judge_drops import DropsJudge
 from fencelock.cluster.simulation.bakery_judge_election import ElectionJudge
 from fencelock.cluster.simulation.bakery_judge_leases import LeasesJudge
 from fencelock.cluster.simulation.bakery_judge_votes import VotesJudge
-from fencelock.cluster.simulation.blame import Blame
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import Settings
 
 INVARIANTS = {
     "B1": "an epoch has one seating",
@@ -44,12 +44,12 @@ class BakeryJudge:
 
     def __init__(self, world: World, judged: frozenset[str] | None = None) -> None:
         self.world = world
-        blame = Blame(INVARIANTS, judged)
+        violation_report = ViolationReport(INVARIANTS, judged)
         true = promise_of("bakery", Settings()).clocks_true(world.misfortune)
-        self.election = ElectionJudge(world, blame)
-        self.votes = VotesJudge(world, blame, self.election, clocks_true=true)
-        self.drops = DropsJudge(world, blame)
-        self.leases = LeasesJudge(world, blame, clocks_true=true)
+        self.election = ElectionJudge(world, violation_report)
+        self.votes = VotesJudge(world, violation_report, self.election, clocks_true=true)
+        self.drops = DropsJudge(world, violation_report)
+        self.leases = LeasesJudge(world, violation_report, clocks_true=true)
         world.disk_watchers.append(self.disk_replaced)
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:

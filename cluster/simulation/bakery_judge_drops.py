@@ -9,8 +9,8 @@ from fencelock.actors.bakery.message import Lead, Merged
 from fencelock.actors.bakery.step_message import DropTicket
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effects, Send
-from fencelock.cluster.simulation.blame import Blame
 from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
 
 
@@ -19,13 +19,13 @@ class DropsJudge:
 
     Args:
         world: with the roles.
-        blame: is told what is wrong.
+        violation_report: is told what is wrong.
 
     """
 
-    def __init__(self, world: World, blame: Blame) -> None:
+    def __init__(self, world: World, violation_report: ViolationReport) -> None:
         self.world = world
-        self.blame = blame
+        self.violation_report = violation_report
         self.dropped: dict[tuple[str, Who], dict[int, dict[str, int]]] = {}
         """By owner and epoch: up to which request each leader dropped what a client gave back."""
         self.gone: dict[tuple[str, Who], dict[int, int]] = {}
@@ -35,7 +35,7 @@ class DropsJudge:
         """Judge what a leader heard and wants."""
         role: Any = self.world.role_at(delivered.to)
         event = delivered.event
-        if isinstance(event, DropTicket) and role.office.epoch == event.epoch:
+        if isinstance(event, DropTicket) and role.epoch_state.epoch == event.epoch:
             self._note(delivered.node, role, event)
         if isinstance(event, Lead) and event.empty:  # Two were lost, and all that they knew.
             self.dropped.clear()
@@ -54,7 +54,7 @@ class DropsJudge:
         owner = (word.lock, word.who)
         known = self.dropped.setdefault(owner, {}).setdefault(word.epoch, {})
         known[node] = role.tickets.past.of(*owner).dropped
-        enough = quorum(len(role.office.leaders))
+        enough = quorum(len(role.epoch_state.leaders))
         if len(known) >= enough:
             agreed = sorted(known.values(), reverse=True)[enough - 1]
             gone = self.gone.setdefault(owner, {})
@@ -71,4 +71,6 @@ class DropsJudge:
             gone = self.gone.get((ticket.lock, ticket.who), {})
             if any(ticket.request <= gone[epoch] for epoch in gone if epoch < ready_for):
                 told = f"request {ticket.request} of {ticket.who} at {ticket.lock!r}"
-                self.blame("B10", f"{node} is ready to lead with {told}, which a quorum dropped")
+                self.violation_report(
+                    "B10", f"{node} is ready to lead with {told}, which a quorum dropped"
+                )

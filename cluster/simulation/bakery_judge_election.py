@@ -9,8 +9,8 @@ from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.message import Beat, Chosen, Export, Install, Promised, Seating, Table
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, node_of
-from fencelock.cluster.simulation.blame import Blame
 from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
 
 
@@ -19,13 +19,13 @@ class ElectionJudge:
 
     Args:
         world: with the roles and the disks.
-        blame: is told what is wrong.
+        violation_report: is told what is wrong.
 
     """
 
-    def __init__(self, world: World, blame: Blame) -> None:
+    def __init__(self, world: World, violation_report: ViolationReport) -> None:
         self.world = world
-        self.blame = blame
+        self.violation_report = violation_report
         self.seatings: dict[int, tuple[Chosen, ...]] = {}
         """Who leads in an epoch, as far as anybody said that it is installed."""
         self.given: dict[tuple[str, int, int], tuple[Chosen, ...]] = {}
@@ -97,17 +97,19 @@ class ElectionJudge:
         node, epoch = delivered.node, promised.epoch
         self.voted.setdefault(node, self.world.nodes[node].disk.journal_id)
         if self._is_another(node):
-            self.blame("B1", f"{node} promises epoch {epoch}, and has lost its journal")
+            self.violation_report("B1", f"{node} promises epoch {epoch}, and has lost its journal")
         role: Any = self.world.role_at(delivered.to)
-        leaders = role.pledges.leaders if role.pledges.promised == epoch else ()
+        leaders = role.durable_promises.leaders if role.durable_promises.promised == epoch else ()
         before, chosen = self.kept.get(node, (0, ()))
         if epoch < before:
-            self.blame("B1", f"{node} promises epoch {epoch}, and had promised {before}")
+            self.violation_report("B1", f"{node} promises epoch {epoch}, and had promised {before}")
         # What is installed was promised by a majority: to promise it, too, decides nothing.
-        installed = role.pledges.seating
+        installed = role.durable_promises.seating
         decided = (installed.epoch, installed.leaders) == (epoch, leaders)
         if epoch == before and leaders != chosen and not decided:
-            self.blame("B1", f"{node} promises {leaders} in {epoch}, and had promised {chosen}")
+            self.violation_report(
+                "B1", f"{node} promises {leaders} in {epoch}, and had promised {chosen}"
+            )
         self.given[node, boot, epoch] = leaders
         for lower in range(epoch - 1, -1, -1):
             if (node, lower) in self.left_at:
@@ -123,21 +125,23 @@ class ElectionJudge:
     def _seated(self, epoch: int, leaders: tuple[Chosen, ...]) -> None:
         known = self.seatings.setdefault(epoch, leaders)
         if known != leaders:
-            self.blame("B1", f"epoch {epoch} is led by {leaders}, and by {known}")
+            self.violation_report("B1", f"epoch {epoch} is led by {leaders}, and by {known}")
 
     def _serves(self, node: str, serve: Serve) -> None:
         self._seated(serve.epoch, serve.leaders)
         know = [name for name in self.world.members if self._knows(name, serve)]
         if len(know) < majority(len(self.world.members)):
             told = f"leases of {serve.bound_ms} ms in epoch {serve.epoch}"
-            self.blame("B2", f"{node} is let serve, with {told}, and only {know} know, durably")
+            self.violation_report(
+                "B2", f"{node} is let serve, with {told}, and only {know} know, durably"
+            )
 
     def _is_the_chosen_one(self, node: str, serve: Serve) -> None:
         """Demand that who serves has lived since it was chosen: it would have no table else."""
         role: Any = self.world.role_at(leader_of(node))
         lives = [chosen.life for chosen in serve.leaders if chosen.node == node]
-        if role.office.serving and lives != [self.world.nodes[node].boot]:
-            self.blame("B3", f"{node} serves in epoch {serve.epoch}, and lives anew")
+        if role.epoch_state.serving and lives != [self.world.nodes[node].boot]:
+            self.violation_report("B3", f"{node} serves in epoch {serve.epoch}, and lives anew")
 
     def _knows(self, member: str, serve: Serve) -> bool:
         wanted = (serve.epoch, serve.bound_ms)
@@ -156,7 +160,9 @@ class ElectionJudge:
         boot = self.world.nodes[node].boot
         barred = self.exported.get((node, boot), 0)
         if epoch < barred:
-            self.blame("B4", f"{node} says {what} in epoch {epoch}, its table went to {barred}")
+            self.violation_report(
+                "B4", f"{node} says {what} in epoch {epoch}, its table went to {barred}"
+            )
 
     def may_be_trusted(self, epoch: int, trust_ms: int) -> bool:
         """Return whether a majority had promised nothing above ``epoch`` so long ago."""

@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fencelock.actors.bakery.door_message import (
+from fencelock.actors.bakery.entry import Key, Phase
+from fencelock.actors.bakery.message import Merged
+from fencelock.actors.bakery.proxy_message import (
+    HoldRenewed,
     Lock,
     Locked,
-    Prolong,
-    Prolonged,
+    RenewHold,
     Unlock,
     UnlockAll,
 )
-from fencelock.actors.bakery.entry import Key, Phase
-from fencelock.actors.bakery.message import Merged
 from fencelock.actors.bakery.step_message import DropTicket
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.client.message import HoldsLost, Leased
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.lock.message import Granted, Release
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
-from fencelock.cluster.simulation.blame import Blame
 from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
 
 PER_MILLE = 998
@@ -55,14 +55,16 @@ class LeasesJudge:
 
     Args:
         world: with roles and clocks.
-        blame: is told what is wrong.
+        violation_report: is told what is wrong.
         clocks_true: whether clocks keep to what is declared of them.
 
     """
 
-    def __init__(self, world: World, blame: Blame, *, clocks_true: bool) -> None:
+    def __init__(
+        self, world: World, violation_report: ViolationReport, *, clocks_true: bool
+    ) -> None:
         self.world = world
-        self.blame = blame
+        self.violation_report = violation_report
         self.clocks_true = clocks_true
         self.heard: dict[tuple[str, Key], int] = {}
         """True time at which a request was said to a leader first (ns)."""
@@ -101,7 +103,9 @@ class LeasesJudge:
             key = (delivered.node, boot, session, said.owner, said.lock, said.request)
             before = self.answers.get(key, 0)
             if said.fence < before:
-                self.blame("B11", f"{delivered.to} says {said}, and fence {before} was said before")
+                self.violation_report(
+                    "B11", f"{delivered.to} says {said}, and fence {before} was said before"
+                )
             self.answers[key] = said.fence
 
     def at_leader(self, delivered: Delivered, effects: Effects) -> None:
@@ -111,7 +115,7 @@ class LeasesJudge:
             case Lock():
                 key = (event.lock, Key(event.who, event.request))
                 self.heard.setdefault(key, self.world.time)
-            case Prolong():
+            case RenewHold():
                 renewal = (delivered.sender, event.number)
                 self.renewals.setdefault(renewal, (event.lock, self.world.time))
             case Unlock() if not event.waiting:
@@ -125,7 +129,7 @@ class LeasesJudge:
         for effect in effects:
             if type(effect) is Send and type(effect.message) is Locked:
                 self._granted(delivered, effect.message)
-            elif type(effect) is Send and type(effect.message) is Prolonged:
+            elif type(effect) is Send and type(effect.message) is HoldRenewed:
                 self._prolonged(effect.to, effect.message)
             elif type(effect) is Send and type(effect.message) is Merged:
                 self._merged(delivered, effect.message)
@@ -167,15 +171,15 @@ class LeasesJudge:
         for fence, other in leases.items():
             if self.clocks_true and other.believed is not None and self._lives(other):
                 told = f"{other.client} believes in fence {fence}"
-                self.blame("B9", f"{delivered.node} grants {locked}, and {told}")
+                self.violation_report("B9", f"{delivered.node} grants {locked}, and {told}")
         key = Key(locked.who, locked.request)
         since = self.heard.get((locked.lock, key), self.world.time)
         lease_ns = (locked.hold_ms + locked.grace_ms) * NS_PER_MS
         role: Any = self.world.role_at(delivered.to)
         until = since + lease_ns * PER_MILLE // 1_000
-        leases[locked.fence] = Lease(key, until, role.office.epoch)
+        leases[locked.fence] = Lease(key, until, role.epoch_state.epoch)
 
-    def _prolonged(self, door: Address, said: Prolonged) -> None:
+    def _prolonged(self, door: Address, said: HoldRenewed) -> None:
         """Let a lease be over later; who believes in it says so, if it is a client at all."""
         lock, since = self.renewals.get((door, said.number), ("", 0))
         lease = self.leases.get(lock, {}).get(said.fence)
@@ -198,7 +202,9 @@ class LeasesJudge:
                 entry = role.tickets.get(lock, lease.key)
                 if entry is None or entry.phase is not Phase.HOLDING:
                     told = f"fence {fence} of {lease.key} at {lock!r}"
-                    self.blame("B3", f"{delivered.node} is ready for {merged}, without {told}")
+                    self.violation_report(
+                        "B3", f"{delivered.node} is ready for {merged}, without {told}"
+                    )
 
 
 def is_door(delivered: Delivered) -> bool:

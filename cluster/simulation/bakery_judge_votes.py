@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fencelock.actors.bakery.config import TRUST_MS, later, leader_of, quorum
-from fencelock.actors.bakery.door_message import Locked, Unlock, UnlockAll
 from fencelock.actors.bakery.entry import Key, Phase
+from fencelock.actors.bakery.proxy_message import Locked, Unlock, UnlockAll
 from fencelock.actors.bakery.step_message import (
     AddTicket,
     Collected,
@@ -22,8 +22,8 @@ from fencelock.actors.bakery.ticket import Turn, Who
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Instant, Message, node_of
 from fencelock.cluster.simulation.bakery_judge_election import ElectionJudge
-from fencelock.cluster.simulation.blame import Blame
 from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
 
 SLACK_MS = 5
@@ -66,17 +66,22 @@ class VotesJudge:
 
     Args:
         world: with the roles.
-        blame: is told what is wrong.
+        violation_report: is told what is wrong.
         election: knows who promised what when.
         clocks_true: whether clocks keep to what is declared of them.
 
     """
 
     def __init__(
-        self, world: World, blame: Blame, election: ElectionJudge, *, clocks_true: bool
+        self,
+        world: World,
+        violation_report: ViolationReport,
+        election: ElectionJudge,
+        *,
+        clocks_true: bool,
     ) -> None:
         self.world = world
-        self.blame = blame
+        self.violation_report = violation_report
         self.election = election
         self.clocks_true = clocks_true
         self.lives: dict[tuple[str, int], Life] = {}
@@ -100,9 +105,9 @@ class VotesJudge:
 
     def _take_epoch(self, life: Life, role: Any) -> None:
         """Count anew in a new epoch; only what stands in the table goes on."""
-        if role.office.epoch == life.epoch:
+        if role.epoch_state.epoch == life.epoch:
             return
-        life.epoch = role.office.epoch
+        life.epoch = role.epoch_state.epoch
         life.entered, life.votes, life.standing = {}, {}, {}
         for entry in role.tickets.entries():
             if entry.phase is Phase.HOLDING:
@@ -124,11 +129,11 @@ class VotesJudge:
                 self._give_back(life, role, event, sender)
             case DropTicket() if event.mine:
                 self._give_back(life, role, event, sender)
-            case UnlockAll() if role.office.serving:
+            case UnlockAll() if role.epoch_state.serving:
                 self._drop_all(life, event.session)
             case DropTicket():
                 self._drop(life, event)
-            case Unlock() if role.office.serving and not event.waiting:
+            case Unlock() if role.epoch_state.serving and not event.waiting:
                 self._drop(life, event)
             case _:
                 pass
@@ -136,7 +141,7 @@ class VotesJudge:
     def _give_back(self, life: Life, role: Any, word: Yield | DropTicket, owner: str) -> None:
         """Forget a vote as its owner says, or as one says who came after its owner."""
         key, stands = Key(word.who, word.request), life.standing.get(word.lock, {})
-        others = {leader.node for leader in role.office.leaders} - {owner}
+        others = {leader.node for leader in role.epoch_state.leaders} - {owner}
         if key not in stands or stands[key].owner in others:
             return
         entry = role.tickets.get(word.lock, key)
@@ -200,7 +205,7 @@ class VotesJudge:
 
     def _takes_up(self, node: str, life: Life, lock: str, key: Key) -> None:
         if life.dropped.get((lock, key.who), 0) >= key.request:
-            self.blame("B10", f"{node} takes {key} for {lock!r} up, which it dropped")
+            self.violation_report("B10", f"{node} takes {key} for {lock!r} up, which it dropped")
 
     def _asks(self, node: str, life: Life, role: Any, add: AddTicket, now: Instant) -> None:
         """Judge a ticket's number, and the vote of its owner."""
@@ -210,13 +215,19 @@ class VotesJudge:
         if (ticket.lock, ticket.turn) not in self.turns:
             self.turns.add((ticket.lock, ticket.turn))
             known = life.entered.get((ticket.lock, key), {})
-            if ticket.turn.leader == node and 1 + len(known) < quorum(len(role.office.leaders)):
-                self.blame("B6", f"{node} draws {ticket.turn}, and only {list(known)} answered")
+            if ticket.turn.leader == node and 1 + len(known) < quorum(
+                len(role.epoch_state.leaders)
+            ):
+                self.violation_report(
+                    "B6", f"{node} draws {ticket.turn}, and only {list(known)} answered"
+                )
         before = life.standing.get(ticket.lock, {}).pop(key, None)
-        others = {leader.node for leader in role.office.leaders} - {node}
+        others = {leader.node for leader in role.epoch_state.leaders} - {node}
         if before is not None and before.fence != add.fence and before.until > now:
             if before.owner in others:
-                self.blame("B5", f"{node} takes {before} of {key} at {ticket.lock!r} back")
+                self.violation_report(
+                    "B5", f"{node} takes {before} of {key} at {ticket.lock!r} back"
+                )
         elif before is not None:
             life.standing[ticket.lock][key] = before
         if add.fence:
@@ -228,7 +239,7 @@ class VotesJudge:
         before = stands.get(key)
         for other, vote in stands.items():
             if other != key and vote.until > now and not add.taken:
-                self.blame(
+                self.violation_report(
                     "B5", f"{node} votes for {key} at {lock!r}, and {vote} of {other} stands"
                 )
         until = later(now, add.ticket.lease_ms)
@@ -247,36 +258,42 @@ class VotesJudge:
         stands[Key(ticket.who, ticket.request)] = Standing(owner, word.fence, until)
 
     def _grants(self, node: str, life: Life, role: Any, locked: Locked) -> None:
-        lock, key, office = locked.lock, Key(locked.who, locked.request), role.office
-        self.election.heeds(node, office.epoch, "Locked")
+        lock, key, epoch_state = locked.lock, Key(locked.who, locked.request), role.epoch_state
+        self.election.heeds(node, epoch_state.epoch, "Locked")
         if (lock, key, locked.fence) in life.locked:
             return
         life.locked[lock, key, locked.fence] = None
         self._takes_up(node, life, lock, key)
         entry = role.tickets.get(lock, key)
-        course = role.courses.agenda.find(lock, locked.who, locked.request)
+        attempt = role.attempts.agenda.find(lock, locked.who, locked.request)
         if entry is None or entry.phase is not Phase.HOLDING:
-            self.blame("B7", f"{node} grants {locked}, and votes for it no more itself")
+            self.violation_report("B7", f"{node} grants {locked}, and votes for it no more itself")
             return
         votes = life.votes.get((lock, key, entry.round), {})
-        counted = [name for name in course.votes if name != node and name not in votes]
+        counted = [name for name in attempt.votes if name != node and name not in votes]
         if counted:
-            self.blame("B6", f"{node} grants {locked} with votes of {counted}, who gave none")
-        if 1 + len(votes) < quorum(len(office.leaders)):
-            self.blame("B7", f"{node} grants {locked} with the votes of {list(votes)} only")
+            self.violation_report(
+                "B6", f"{node} grants {locked} with votes of {counted}, who gave none"
+            )
+        if 1 + len(votes) < quorum(len(epoch_state.leaders)):
+            self.violation_report(
+                "B7", f"{node} grants {locked} with the votes of {list(votes)} only"
+            )
         trust_ms = TRUST_MS + SLACK_MS
-        if self.clocks_true and not self.election.may_be_trusted(office.epoch, trust_ms):
-            self.blame("B7", f"{node} grants {locked} in epoch {office.epoch}, which is over")
+        if self.clocks_true and not self.election.may_be_trusted(epoch_state.epoch, trust_ms):
+            self.violation_report(
+                "B7", f"{node} grants {locked} in epoch {epoch_state.epoch}, which is over"
+            )
         self._judge_fence(node, locked, key)
 
     def _judge_fence(self, node: str, locked: Locked, key: Key) -> None:
         known = self.fences.setdefault(locked.lock, {})
         before = known.setdefault(locked.fence, key)
         if before != key:
-            self.blame("B8", f"{node} grants {locked}, a fence that {before} had")
+            self.violation_report("B8", f"{node} grants {locked}, a fence that {before} had")
         highest = self.highest.get(locked.lock, 0)
         if locked.fence < highest and len(known) > 1 and before is key:
-            self.blame("B8", f"{node} grants {locked} after fence {highest}")
+            self.violation_report("B8", f"{node} grants {locked} after fence {highest}")
         self.highest[locked.lock] = max(highest, locked.fence)
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from fencelock.actors.bakery.config import leader_of
-from fencelock.actors.bakery.door_message import Locked
+from fencelock.actors.bakery.proxy_message import Locked
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS
 from fencelock.cluster.simulation.network import Cut
@@ -96,7 +96,7 @@ class LeaderNemesis:
         for name in self.world.members:
             if self.world.nodes[name].up:
                 role: Any = self.world.role_at(leader_of(name))
-                if role.office.serving:
+                if role.epoch_state.serving:
                     found.append(name)
         return found
 

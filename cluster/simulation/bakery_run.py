@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from random import Random
 
-from fencelock.actors.client.tenure import DRIFT_PPM
+from fencelock.actors.client.session_lease import DRIFT_PPM
 from fencelock.actors.effect import Spawn
-from fencelock.cluster.recipe import Settings, bakery
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
-from fencelock.cluster.simulation.ground import Judge
-from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.environment import Judge
+from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.plan import Plan
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.sweep import Outcome, outcome_of, outcomes
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import Settings, bakery
 
 Change = Callable[[Spawn], Spawn]
 """Seats another role in the place of a role of a member."""
@@ -42,7 +42,7 @@ def draw_bakery_plan(seed: int) -> Plan:
         deaths_ms=tuple(
             random.randrange(chaos_ms) for _ in range(random.choice((0, 0, 1, clients)))
         ),
-        misfortune=Misfortune(
+        misfortune=Faults(
             loss_per_mille=random.choice((0, 0, 10, 100)),
             repeat_per_mille=random.choice((0, 0, 10, 300)),
             delay_us=random.choice((200, 2_000, 10_000)),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from fencelock.actors.bakery.config import HOLD_MS
-from fencelock.cluster.recipe import Settings
+from fencelock.cluster.topology import Settings
 
 TERMS_MS = ((200, 100), (800, 400), (3_000, 1_000))
 """Durations and graces to draw from (ms). With the shortest most holds end by their deadline."""

@@ -23,7 +23,7 @@ from fencelock.cluster.simulation.machine import (
     Picture,
     StepJudge,
 )
-from fencelock.cluster.simulation.situation import Kind, Moves, Situation, Step, without
+from fencelock.cluster.simulation.model_state import Kind, ModelState, Moves, Step, without
 
 Judge = Callable[[Picture], str]
 """Returns what is wrong with a situation, or the empty string."""
@@ -126,10 +126,10 @@ class Explorer:
         found.complete = not frontier and found.violation is None
         return found
 
-    def path_to(self, situation: Situation) -> tuple[str, ...]:
+    def path_to(self, model_state: ModelState) -> tuple[str, ...]:
         """Return the steps of a shortest way to a visited situation, in words."""
         steps: list[str] = []
-        index = self._index[situation]
+        index = self._index[model_state]
         while index:
             index, kind, letter = self._came[index]
             steps.append(self._in_words(kind, letter))
@@ -151,26 +151,26 @@ class Explorer:
         """
         continuation = Continuation(self.moves, served, fair)
         looked: set[tuple[Any, ...]] = set()
-        for situation in self._index:
-            key = (situation.roles, situation.timers, situation.queues)
+        for model_state in self._index:
+            key = (model_state.roles, model_state.timers, model_state.queues)
             if key in looked:
                 continue
             looked.add(key)
-            wrong = continuation.fault(situation) if len(looked) % every == 0 else ""
+            wrong = continuation.fault(model_state) if len(looked) % every == 0 else ""
             if wrong:
-                return Violation(wrong, self.path_to(situation))
+                return Violation(wrong, self.path_to(model_state))
         return None
 
-    def _level(self, frontier: list[Situation], states_max: int) -> list[Situation]:
+    def _level(self, frontier: list[ModelState], states_max: int) -> list[ModelState]:
         """Return the situations one step beyond ``frontier`` that were never seen."""
-        following: list[Situation] = []
-        for situation in frontier:
-            if not self._goes_on[situation.roles]:
+        following: list[ModelState] = []
+        for model_state in frontier:
+            if not self._goes_on[model_state.roles]:
                 continue
-            here = self._index[situation]
-            for step in self.moves.steps(situation):
+            here = self._index[model_state]
+            for step in self.moves.steps(model_state):
                 self.found.steps += 1
-                after = self._taken(situation, step)
+                after = self._taken(model_state, step)
                 if after in self._index:
                     continue
                 self._came.append((here, step.kind, step.letter))
@@ -182,28 +182,28 @@ class Explorer:
         self.found.depth += bool(following)
         return following
 
-    def _taken(self, situation: Situation, step: Step) -> Situation:
+    def _taken(self, model_state: ModelState, step: Step) -> ModelState:
         try:
             after, _ = self.moves.taken(step)
         except BrokenStepError as error:
             last = self._in_words(step.kind, step.letter)
-            self.found.violation = Violation(str(error), (*self.path_to(situation), last))
+            self.found.violation = Violation(str(error), (*self.path_to(model_state), last))
             raise _Found from error
         return after
 
-    def _judge(self, situation: Situation) -> None:
-        if situation.roles in self._goes_on:
+    def _judge(self, model_state: ModelState) -> None:
+        if model_state.roles in self._goes_on:
             return  # Judges see roles only.
-        picture = self.moves.picture(situation.roles)
+        picture = self.moves.picture(model_state.roles)
         for judge in self._judges:
             wrong = judge(picture)
             if wrong:
-                self.found.violation = Violation(wrong, self.path_to(situation))
+                self.found.violation = Violation(wrong, self.path_to(model_state))
                 raise _Found
         for goal, is_reached in self._goals.items():
             if goal not in self.found.reached and is_reached(picture):
-                self.found.reached[goal] = len(self.path_to(situation))
-        self._goes_on[situation.roles] = self._within(picture)
+                self.found.reached[goal] = len(self.path_to(model_state))
+        self._goes_on[model_state.roles] = self._within(picture)
 
     def _in_words(self, kind: Kind, letter: int) -> str:
         sender, to, event = self.machine.letters[letter]
@@ -219,60 +219,60 @@ class Continuation:
         self.fair = fair
         self._good: set[tuple[tuple[int, ...], int]] = set()
 
-    def fault(self, situation: Situation) -> str:
+    def fault(self, model_state: ModelState) -> str:
         """Return why not everybody is served in the end, or the empty string."""
         try:
-            served = self._serves(situation)
+            served = self._serves(model_state)
         except BrokenStepError as error:
             return f"after the misfortunes end, {error}"
         return "" if served else "misfortunes end, and yet somebody is never served"
 
-    def _serves(self, situation: Situation) -> bool:
+    def _serves(self, model_state: ModelState) -> bool:
         passed: set[tuple[tuple[int, ...], int]] = set()
-        situation = self._settled(situation, ())
+        model_state = self._settled(model_state, ())
         for _ in range(ROUNDS_MAX):
-            here = (situation.roles, situation.timers)
-            if here in self._good or self.served(self.moves.picture(situation.roles)):
+            here = (model_state.roles, model_state.timers)
+            if here in self._good or self.served(self.moves.picture(model_state.roles)):
                 self._good |= passed
                 return True
             if here in passed:
                 return False  # It goes round in circles.
             passed.add(here)
-            situation = self._next(situation)
+            model_state = self._next(model_state)
         return False
 
-    def _next(self, situation: Situation) -> Situation:
+    def _next(self, model_state: ModelState) -> ModelState:
         """Let users act if they want to; else let all timers fire, once."""
         addresses = self.moves.machine.addresses
-        for position, state in enumerate(situation.roles):
+        for position, state in enumerate(model_state.roles):
             address = addresses[state]
             choose = self.fair.get(address)
             for event in choose(self.moves.machine.states[state]) if choose else ():
                 letter = self.moves.machine.letter(address, address, event)
-                return self._settled(*self.moves.taken(_user(letter, position, situation)))
-        for letter in self.moves.bits_of(situation.timers):
-            if situation.timers >> letter & 1:  # Else its role was retired meanwhile.
-                rest = without(situation, letter)
+                return self._settled(*self.moves.taken(_user(letter, position, model_state)))
+        for letter in self.moves.bits_of(model_state.timers):
+            if model_state.timers >> letter & 1:  # Else its role was retired meanwhile.
+                rest = without(model_state, letter)
                 at = self.moves.positions(rest)
                 step = Step(Kind.TIMER, letter, at[self.moves.machine.letters[letter].to], rest)
-                situation = self._settled(*self.moves.taken(step))
-        return situation
+                model_state = self._settled(*self.moves.taken(step))
+        return model_state
 
-    def _settled(self, situation: Situation, sent: tuple[int, ...]) -> Situation:
+    def _settled(self, model_state: ModelState, sent: tuple[int, ...]) -> ModelState:
         """Deliver all that is said, within nodes first, until nobody says anything."""
         on_their_way = list(sent)
         while True:
-            step = next(self.moves.within_nodes(situation), None)
+            step = next(self.moves.within_nodes(model_state), None)
             if step is None and not on_their_way:
-                return situation
+                return model_state
             if step is None:
                 letter = on_their_way.pop(0)
-                at = self.moves.positions(situation)
+                at = self.moves.positions(model_state)
                 to = self.moves.machine.letters[letter].to
-                step = Step(Kind.NETWORK, letter, at.get(to, -1), situation)
-            situation, more = self.moves.taken(step)
+                step = Step(Kind.NETWORK, letter, at.get(to, -1), model_state)
+            model_state, more = self.moves.taken(step)
             on_their_way += more
 
 
-def _user(letter: int, position: int, situation: Situation) -> Step:
-    return Step(Kind.USER, letter, position, situation)
+def _user(letter: int, position: int, model_state: ModelState) -> Step:
+    return Step(Kind.USER, letter, position, model_state)

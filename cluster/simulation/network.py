@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from fencelock.actors.message import NS_PER_MS
-from fencelock.cluster.simulation.misfortune import Misfortune
+from fencelock.cluster.simulation.faults import Faults
 
 NS_PER_US = 1_000
 
@@ -31,7 +31,7 @@ class Network:
 
     """
 
-    def __init__(self, misfortune: Misfortune, random: Random, faults: Counter[str]) -> None:
+    def __init__(self, misfortune: Faults, random: Random, faults: Counter[str]) -> None:
         self.misfortune = misfortune
         self.faults = faults
         self.calm = False

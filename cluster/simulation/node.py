@@ -6,11 +6,11 @@ from typing import Any
 
 from fencelock.actors.clock import Arrived, Clock, Departing
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Local, address_of
-from fencelock.cluster.recipe import Recipe, Seat, Settings
 from fencelock.cluster.simulation.disk import Disk
 from fencelock.cluster.simulation.drift import DriftingClock
-from fencelock.cluster.simulation.ground import Ground
-from fencelock.cluster.simulation.stage import Stage
+from fencelock.cluster.simulation.environment import Environment
+from fencelock.cluster.simulation.scheduler import Stage
+from fencelock.cluster.topology import NodeContext, Recipe, Settings
 from fencelock.transport.frame import Frame, decode_frame, encode_frame
 
 CLUSTER = "simulated"
@@ -34,7 +34,7 @@ class SimulatedNode:
     """
 
     def __init__(
-        self, world: Ground, name: str, recipe: Recipe, *, member: bool, settings: Settings
+        self, world: Environment, name: str, recipe: Recipe, *, member: bool, settings: Settings
     ) -> None:
         self.world = world
         self.name = name
@@ -50,7 +50,7 @@ class SimulatedNode:
         self.up = False
         self.paused = False
         self.syncing = False
-        self.stage = Stage(self)
+        self.scheduler = Stage(self)
         self._clock_role = address_of(name, "clock")
         self._waiting: list[tuple[str, int, bytes]] = []
         self._alarm = 0
@@ -67,9 +67,9 @@ class SimulatedNode:
         self.up, self.lives, self.boot = True, self.lives + 1, nodes.getrandbits(63)
         self.clock.restart(nodes.randrange(10**12), self.world.time)
         self.world.mishap(self.name, f"begins life {self.lives}")
-        self.stage = Stage(self)
+        self.scheduler = Stage(self)
         self.disk.open(self.world.streams.fork(f"journal/{self.name}/{self.lives}"))
-        seat = Seat(
+        seat = NodeContext(
             node=self.name,
             nodes=self.world.members,
             boot=self.boot,
@@ -79,7 +79,7 @@ class SimulatedNode:
             journal=self.disk.records(),
             journal_id=self.disk.journal_id,
         )
-        self.stage.open(self.recipe(seat))
+        self.scheduler.open(self.recipe(seat))
         self._turn()
 
     def crash(self, *, loses_tail: bool) -> None:
@@ -87,7 +87,7 @@ class SimulatedNode:
         assert self.up
         lost = self.disk.crash(self.world.streams.disk, loses_tail=loses_tail)
         self.up = self.paused = self.syncing = False
-        self.stage = Stage(self)
+        self.scheduler = Stage(self)
         self._waiting = []
         self._set_alarm()
         self.world.faults["records lost"] += lost
@@ -120,12 +120,12 @@ class SimulatedNode:
 
     def tell(self, to: Address, event: Event) -> None:
         """Say ``event`` to a role of this node, as the node itself."""
-        self.stage.put(address_of(self.name, "node"), to, event, self.boot)
+        self.scheduler.put(address_of(self.name, "node"), to, event, self.boot)
         self._turn()
 
     def tell_all(self, event: Local) -> None:
         """Say ``event`` to every role of this node that accepts its kind."""
-        self.stage.tell_all(event)
+        self.scheduler.tell_all(event)
         self._turn()
 
     def arrive(self, link: str, boot: int, frame: bytes) -> None:
@@ -142,33 +142,33 @@ class SimulatedNode:
         arrived, self._waiting = self._waiting, []
         for link, boot, data in arrived:
             self._unpack(link, boot, decode_frame(data))
-        self.stage.ring()
-        self.stage.run()
+        self.scheduler.ring()
+        self.scheduler.run()
         self._depart()
         self._set_alarm()
         if self.disk.tail:
             self._begin_sync()
 
     def _unpack(self, link: str, boot: int, frame: Frame) -> None:
-        if link in self.world.members and self._clock_role in self.stage.roles:
+        if link in self.world.members and self._clock_role in self.scheduler.roles:
             sender = address_of(self.name, "node")
-            self.stage.put(sender, self._clock_role, Arrived(stamp=frame.stamp), self.boot)
+            self.scheduler.put(sender, self._clock_role, Arrived(stamp=frame.stamp), self.boot)
         for to, sender, message in frame.envelopes:
-            self.stage.put(sender, to, message, boot)
+            self.scheduler.put(sender, to, message, boot)
 
     def _depart(self) -> None:
         """Send one frame to each peer for which something was said."""
-        outbox, self.stage.outbox = self.stage.outbox, {}
+        outbox, self.scheduler.outbox = self.scheduler.outbox, {}
         for peer, envelopes in outbox.items():
             frame = Frame(CLUSTER, 0, self._stamp(), tuple(envelopes))
             self.world.carry(self.name, self.boot, peer, encode_frame(frame))
 
     def _stamp(self) -> int:
-        clock: Any = self.stage.roles.get(self._clock_role)
+        clock: Any = self.scheduler.roles.get(self._clock_role)
         if not isinstance(clock, Clock):
             return 0
-        self.stage.put(address_of(self.name, "node"), self._clock_role, Departing(), self.boot)
-        self.stage.run()
+        self.scheduler.put(address_of(self.name, "node"), self._clock_role, Departing(), self.boot)
+        self.scheduler.run()
         return clock.time
 
     def _begin_sync(self) -> None:
@@ -181,12 +181,12 @@ class SimulatedNode:
             return  # It crashed before its disk was done.
         self.disk.sync()
         self.syncing = False
-        self.stage.release()
+        self.scheduler.release()
         self._turn()
 
     def _set_alarm(self, *, moved: bool = False) -> None:
         """Ask the world to be woken for the next timer; ``moved`` is when the clock changed."""
-        due = self.stage.next_timer() if self.up else None
+        due = self.scheduler.next_timer() if self.up else None
         if due == self._alarm_at and not moved:
             return
         self._alarm += 1

@@ -19,11 +19,11 @@ from fencelock.actors.paxos.config import leader_of, replica_of
 from fencelock.actors.paxos.event import (
     Consult,
     Consulted,
-    Follow,
-    Happened,
+    LeaderChanged,
     Resign,
     Resigned,
     Skipped,
+    SlotOutcomes,
 )
 from fencelock.actors.paxos.message import Declined, Propose, Proposed
 from fencelock.actors.role import Host, Role
@@ -192,7 +192,7 @@ class Curious(Timer):
     """Read something."""
 
 
-Heeded = Propose | Finish | Happened | Follow | Skipped | Consulted | Resigned | Curious
+Heeded = Propose | Finish | SlotOutcomes | LeaderChanged | Skipped | Consulted | Resigned | Curious
 
 
 class Reader(Role[Heeded]):
@@ -237,7 +237,7 @@ class Reader(Role[Heeded]):
             case Finish():
                 self.finishing = True
                 return ()
-            case Happened() | Follow() | Skipped() | Resigned():
+            case SlotOutcomes() | LeaderChanged() | Skipped() | Resigned():
                 return ()
 
     def _resign(self) -> Effects:

@@ -16,7 +16,7 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from fencelock.cluster.simulation.blame import Blame
+from fencelock.cluster.simulation.violation_report import ViolationReport
 
 
 class Image:
@@ -68,14 +68,14 @@ class Choices:
 
     Args:
         members: who votes.
-        blame: is told what is wrong.
+        violation_report: is told what is wrong.
 
     """
 
-    def __init__(self, members: tuple[str, ...], blame: Blame) -> None:
+    def __init__(self, members: tuple[str, ...], violation_report: ViolationReport) -> None:
         self.members = members
         self.majority = len(members) // 2 + 1
-        self.blame = blame
+        self.violation_report = violation_report
         self.votes: dict[int, dict[Ballot, tuple[Batch, dict[str, None]]]] = {}
         """For each slot and ballot the batch, and who accepted it."""
         self.chosen: dict[int, Batch] = {}
@@ -88,7 +88,7 @@ class Choices:
             vote.ballot, (vote.batch, {})
         )
         if batch != vote.batch:
-            self.blame("P3", f"{vote} at {node}, but {batch} at {list(nodes)}")
+            self.violation_report("P3", f"{vote} at {node}, but {batch} at {list(nodes)}")
         nodes[node] = None
         if len(nodes) == self.majority:
             self._choose(vote.slot, batch, vote.ballot)
@@ -96,10 +96,10 @@ class Choices:
     def _choose(self, slot: int, batch: Batch, ballot: Ballot) -> None:
         before = self.chosen.setdefault(slot, batch)
         if before != batch:
-            self.blame("P1", f"slot {slot} has {before}, and at {ballot} {batch}")
+            self.violation_report("P1", f"slot {slot} has {before}, and at {ballot} {batch}")
         strange = [command for command in batch.commands if command not in self.commands]
         if strange:
-            self.blame("P2", f"slot {slot} has {strange}")
+            self.violation_report("P2", f"slot {slot} has {strange}")
 
     def accepted(self, node: str, slot: int, ballot: Ballot) -> bool:
         """Return whether that vote was durable at any time."""

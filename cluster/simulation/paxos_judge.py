@@ -14,13 +14,12 @@ from fencelock.actors.paxos.event import (
     Consult,
     Consulted,
     Decided,
-    Deposed,
-    Happened,
     Learned,
     Leased,
+    SlotOutcomes,
+    SteppedDown,
 )
 from fencelock.actors.paxos.message import Promise, Propose
-from fencelock.cluster.simulation.blame import Blame
 from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.paxos_image import Choices
 from fencelock.cluster.simulation.paxos_judge_divergence import DivergenceJudge
@@ -30,6 +29,7 @@ from fencelock.cluster.simulation.paxos_machine import OPENING, Appended, Peeked
 from fencelock.cluster.simulation.paxos_plan import LogPlan
 from fencelock.cluster.simulation.paxos_world import Letter
 from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation_report import ViolationReport
 
 INVARIANTS = {
     "P1": "one batch is chosen for a slot",
@@ -85,13 +85,13 @@ class LogJudge:
         judged: frozenset[str] | None = None,
         wrong: frozenset[str] = frozenset(),
     ) -> None:
-        self.blame = Blame(INVARIANTS, judged)
-        self.choices = Choices(members, self.blame)
+        self.violation_report = ViolationReport(INVARIANTS, judged)
+        self.choices = Choices(members, self.violation_report)
         self.choices.commands.add(OPENING)
-        self.votes = VotesJudge(self.choices, self.blame)
-        self.state = StateJudge(self.choices, self.blame, plan.drift_ppm, plan.ttl_ms)
+        self.votes = VotesJudge(self.choices, self.violation_report)
+        self.state = StateJudge(self.choices, self.violation_report, plan.drift_ppm, plan.ttl_ms)
         self.state.wrong = wrong
-        self.divergence = DivergenceJudge(self.state, self.blame)
+        self.divergence = DivergenceJudge(self.state, self.violation_report)
         self.nodes: dict[str, SimulatedNode] = {}
         """The members, once they are there."""
         self.beliefs: dict[str, Belief] = {}
@@ -140,7 +140,7 @@ class LogJudge:
                 self._judge_lease(delivered, event)
             case Isolate():
                 self.divergence.isolates(node)
-            case Deposed():
+            case SteppedDown():
                 self.beliefs.pop(node, None)
             case Consulted(answer=Peeked() as peeked):
                 self.state.has_read(peeked, delivered.time)
@@ -160,7 +160,7 @@ class LogJudge:
             match effect.message:
                 case Applied():
                     applied = effect.message.slot
-                case Happened():
+                case SlotOutcomes():
                     self.state.tells(delivered.node, effect.message.outcomes, delivered.time)
                 case Appended():
                     self.state.tells(delivered.node, (effect.message,), delivered.time)
@@ -185,4 +185,6 @@ class LogJudge:
             other = self.nodes[name]
             left = belief.until - other.now()
             if other is not node and other.boot == belief.boot and left > 0:
-                self.blame("P15", f"{leased} at {node.name}, and {name} believes for {left} ns")
+                self.violation_report(
+                    "P15", f"{leased} at {node.name}, and {name} believes for {left} ns"
+                )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.message import Address
-from fencelock.cluster.simulation.blame import Blame
 from fencelock.cluster.simulation.paxos_judge_state import StateJudge
+from fencelock.cluster.simulation.violation_report import ViolationReport
 
 
 class DivergenceJudge:
@@ -15,13 +15,13 @@ class DivergenceJudge:
 
     Args:
         state: knows what the state of every member should be.
-        blame: is told what is wrong.
+        violation_report: is told what is wrong.
 
     """
 
-    def __init__(self, state: StateJudge, blame: Blame) -> None:
+    def __init__(self, state: StateJudge, violation_report: ViolationReport) -> None:
         self.state = state
-        self.blame = blame
+        self.violation_report = violation_report
         self.quarantined: set[str] = set()
         """Members that found out that they differ."""
         self.ending: dict[str, int] = {}
@@ -32,10 +32,12 @@ class DivergenceJudge:
         unlike = self.state.unlike | self.state.wrong
         if mark == "paxos.diverged":
             if node not in unlike:
-                self.blame("P20", f"{node} quarantines itself, its state is what it should be")
+                self.violation_report(
+                    "P20", f"{node} quarantines itself, its state is what it should be"
+                )
             self.quarantined.add(node)
         elif mark in ("paxos.other_diverged", "paxos.divergence_undecided") and not unlike:
-            self.blame("P20", f"{node} says that states differ, none does ({mark})")
+            self.violation_report("P20", f"{node} says that states differ, none does ({mark})")
 
     def isolates(self, node: str) -> None:
         """Take note that ``node`` ends its roles; what they sent in this turn still leaves.
@@ -54,4 +56,4 @@ class DivergenceJudge:
             return
         self.ending[node] -= 1
         if self.ending[node] < 0:
-            self.blame("P20", f"{node} is quarantined, and {senders[0]} still sends")
+            self.violation_report("P20", f"{node} is quarantined, and {senders[0]} still sends")

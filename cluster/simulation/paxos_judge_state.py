@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from fencelock.actors.message import NS_PER_MS, Address, Message, node_of
 from fencelock.actors.paxos.event import Consult, Consulted
 from fencelock.actors.paxos.message import Propose
-from fencelock.cluster.simulation.blame import Blame
 from fencelock.cluster.simulation.drift import PPM
 from fencelock.cluster.simulation.paxos_image import Choices
 from fencelock.cluster.simulation.paxos_machine import (
@@ -18,6 +17,7 @@ from fencelock.cluster.simulation.paxos_machine import (
     Register,
     request_in,
 )
+from fencelock.cluster.simulation.violation_report import ViolationReport
 
 ROUNDING_NS = 2 * NS_PER_MS
 """Log time counts whole milliseconds: a stamp and an end are rounded."""
@@ -32,15 +32,17 @@ class StateJudge:
 
     Args:
         choices: what is chosen.
-        blame: is told what is wrong.
+        violation_report: is told what is wrong.
         drift_ppm: how far clocks may be from true.
         ttl_ms: for how long a session lives without a word from its client.
 
     """
 
-    def __init__(self, choices: Choices, blame: Blame, drift_ppm: int, ttl_ms: int) -> None:
+    def __init__(
+        self, choices: Choices, violation_report: ViolationReport, drift_ppm: int, ttl_ms: int
+    ) -> None:
         self.choices = choices
-        self.blame = blame
+        self.violation_report = violation_report
         self.drift_ppm = drift_ppm
         self.belief_ns = ttl_ms * NS_PER_MS * PPM // (PPM + drift_ppm)
         self.twin = Register()
@@ -84,7 +86,9 @@ class StateJudge:
         while len(self.digests) <= slot:
             batch = self.choices.chosen.get(len(self.digests) - 1)
             if batch is None:
-                self.blame("P12", f"{node} applied all before {slot}, not all are chosen")
+                self.violation_report(
+                    "P12", f"{node} applied all before {slot}, not all are chosen"
+                )
                 return
             if batch.commands:
                 for command in batch.commands:
@@ -93,13 +97,15 @@ class StateJudge:
                 self.twin.advance(batch.time_ms)
             self.digests.append(self.twin.digest())
         if slot < self.applied[node]:
-            self.blame("P12", f"{node} goes back from {self.applied[node]} to {slot}")
+            self.violation_report("P12", f"{node} goes back from {self.applied[node]} to {slot}")
         self.applied[node] = slot
         if self.machines[node].digest() == self.digests[slot]:
             return
         self.unlike.add(node)
         if node not in self.wrong:
-            self.blame("P12", f"{node} is unlike the others after all slots before {slot}")
+            self.violation_report(
+                "P12", f"{node} is unlike the others after all slots before {slot}"
+            )
 
     def _append(self, time_ms: int, command: bytes) -> None:
         self.twin.do(time_ms, command)
@@ -126,13 +132,13 @@ class StateJudge:
     def _judge_answer(self, node: str, told: Appended) -> None:
         key = (told.client, told.number)
         if key not in self.asked_at:
-            self.blame("P2", f"{node} says {told}, nobody asked")
+            self.violation_report("P2", f"{node} says {told}, nobody asked")
         before = self.answers.setdefault(key, told)
         if before != told:
-            self.blame("P13", f"{node} says {told}, said was {before}")
+            self.violation_report("P13", f"{node} says {told}, said was {before}")
         maker = self.entries.setdefault(told.position, key)
         if maker != key:
-            self.blame("P13", f"{node} says {told}, the entry is of {maker}")
+            self.violation_report("P13", f"{node} says {told}, the entry is of {maker}")
 
     def _judge_end(self, node: str, expired: Expired, time: int) -> None:
         beliefs = self.beliefs.get(expired.client, [])
@@ -140,7 +146,7 @@ class StateJudge:
         until = beliefs[before - 1][1] if before else 0
         if time < until - ROUNDING_NS:
             early = (until - time) // NS_PER_MS
-            self.blame("S1", f"{node} says {expired}, {early} ms before it may")
+            self.violation_report("S1", f"{node} says {expired}, {early} ms before it may")
 
     def answered(self, told: Appended, time: int) -> None:
         """Take note that a client heard its outcome: it may believe, and others must see."""
@@ -168,9 +174,11 @@ class StateJudge:
             age = consulted.age_ms * NS_PER_MS * PPM // (PPM - self.drift_ppm)
             least = self._heard_at(time - age - ROUNDING_NS)
         if peeked.position < least:
-            self.blame("P14", f"{reader} reads {peeked.position}, acknowledged was {least}")
+            self.violation_report(
+                "P14", f"{reader} reads {peeked.position}, acknowledged was {least}"
+            )
         if self.chains[peeked.position : peeked.position + 1] not in ([peeked.chain], []):
-            self.blame("P12", f"{reader} reads {peeked}, which never was")
+            self.violation_report("P12", f"{reader} reads {peeked}, which never was")
 
     def has_read(self, peeked: Peeked, time: int) -> None:
         """Take note that a reader heard an answer: what it saw, others must see from now on."""

@@ -20,8 +20,8 @@ from fencelock.actors.paxos.message import (
     Promise,
     Vote,
 )
-from fencelock.cluster.simulation.blame import Blame
 from fencelock.cluster.simulation.paxos_image import Choices, Image, image_of
+from fencelock.cluster.simulation.violation_report import ViolationReport
 
 NEVER = Ballot(NUMBER_MAX, Address(""))
 """Above all ballots: who promised it accepts nothing."""
@@ -48,13 +48,13 @@ class VotesJudge:
 
     Args:
         choices: what was accepted by whom.
-        blame: is told what is wrong.
+        violation_report: is told what is wrong.
 
     """
 
-    def __init__(self, choices: Choices, blame: Blame) -> None:
+    def __init__(self, choices: Choices, violation_report: ViolationReport) -> None:
         self.choices = choices
-        self.blame = blame
+        self.violation_report = violation_report
         self.images = {member: Image() for member in choices.members}
         self.led: dict[Ballot, tuple[str, int]] = {}
         """In which life of which node a ballot is led."""
@@ -87,7 +87,9 @@ class VotesJudge:
             if isinstance(record, Accept):
                 kept = node not in self.silenced
                 if record.ballot < image.promised and kept and not alone:
-                    self.blame("P6", f"{node} promised {image.promised} and wrote {record}")
+                    self.violation_report(
+                        "P6", f"{node} promised {image.promised} and wrote {record}"
+                    )
                 if kept:  # Else it takes note, and casts no vote.
                     self.choices.accept(node, Vote(record.slot, record.ballot, record.batch))
             image.take(record)
@@ -98,11 +100,13 @@ class VotesJudge:
         if role == "acceptor":
             gone = [slot for slot in image.votes if slot not in left.votes]
             if any(slot >= image.covered for slot in gone):
-                self.blame("P16", f"{node} trims {gone}, what is durable ends at {image.covered}")
+                self.violation_report(
+                    "P16", f"{node} trims {gone}, what is durable ends at {image.covered}"
+                )
             if left.promised < image.promised and node not in self.silenced:
-                self.blame("P5", f"{node} promised {image.promised}, and trims that")
+                self.violation_report("P5", f"{node} promised {image.promised}, and trims that")
         if role == "leader" and left.led < image.led:
-            self.blame("P4", f"{node} led round {image.led}, and trims that")
+            self.violation_report("P4", f"{node} led round {image.led}, and trims that")
 
     def leaves(self, node: str, boot: int, letters: Iterable[tuple[Address, Message]]) -> None:
         """Judge what leaves ``node`` as a turn ends."""
@@ -113,7 +117,7 @@ class VotesJudge:
     def says(self, node: str, boot: int, sender: Address, message: Message) -> None:
         """Judge what a role of ``node`` says, to another node or to a role of its own."""
         if node in self.silenced and isinstance(message, Led | Followed):
-            self.blame("I3", f"{node} lost its journal, and says {message}")
+            self.violation_report("I3", f"{node} lost its journal, and says {message}")
         elif isinstance(message, Led):
             self._judge_led(node, boot, message)
         elif isinstance(message, Followed) and role_of(sender) == "acceptor":
@@ -123,9 +127,11 @@ class VotesJudge:
         ballot = message.ballot
         life = self.led.setdefault(ballot, (node, boot))
         if life != (node, boot) or node_of(ballot.leader) != node:
-            self.blame("P4", f"{ballot} is led by life {boot:x} of {node} and by {life}")
+            self.violation_report("P4", f"{ballot} is led by life {boot:x} of {node} and by {life}")
         if self.images[node].led < ballot.round:
-            self.blame("P9", f"{node} leads {ballot}, on its disk is {self.images[node].led}")
+            self.violation_report(
+                "P9", f"{node} leads {ballot}, on its disk is {self.images[node].led}"
+            )
         if isinstance(message, Accept) and (message.slot, ballot) not in self.proposed:
             self.proposed.add((message.slot, ballot))
             self._judge_proposal(message)
@@ -134,24 +140,28 @@ class VotesJudge:
         """Judge the first proposal for a slot under a ballot."""
         told = [one for one in self.reports.get(accept.ballot, {}).values() if one.complete]
         if len(told) < self.choices.majority:
-            self.blame("P10", f"{len(told)} members promised {accept.ballot}, yet {accept}")
+            self.violation_report(
+                "P10", f"{len(told)} members promised {accept.ballot}, yet {accept}"
+            )
         self._judge_choice(accept, told)
         for batch in self.choices.may_win(accept.slot, accept.ballot, self._promised):
             if batch != accept.batch:
-                self.blame("P1", f"{batch} may still be chosen, yet {accept}")
+                self.violation_report("P1", f"{batch} may still be chosen, yet {accept}")
 
     def _judge_choice(self, accept: Accept, told: list[Reported]) -> None:
         """Demand a majority whose highest vote is what is proposed, or who have none."""
         if any(one.floor > accept.slot for one in told):
             if self.choices.chosen.get(accept.slot) != accept.batch:
-                self.blame("P8", f"slot {accept.slot} was reported as decided, yet {accept}")
+                self.violation_report(
+                    "P8", f"slot {accept.slot} was reported as decided, yet {accept}"
+                )
             return
         votes = [one.votes.get(accept.slot) for one in told]
         same = [vote.ballot for vote in votes if vote is not None and vote.batch == accept.batch]
         highest = max(same, default=NO_BALLOT)
         backing = sum(vote is None or vote.ballot <= highest for vote in votes)
         if backing < self.choices.majority:
-            self.blame("P8", f"of {votes} {accept} was made")
+            self.violation_report("P8", f"of {votes} {accept} was made")
 
     def _promised(self, node: str) -> Ballot:
         return NEVER if node in self.silenced else self.images[node].promised
@@ -159,14 +169,16 @@ class VotesJudge:
     def _judge_followed(self, node: str, message: Followed) -> None:
         ballot = message.ballot
         if ballot < self.said[node]:
-            self.blame("P5", f"{node} spoke of {self.said[node]}, and now says {message}")
+            self.violation_report(
+                "P5", f"{node} spoke of {self.said[node]}, and now says {message}"
+            )
         self.fresh[node] = max(self.fresh[node], ballot)
         image = self.images[node]
         if image.promised < ballot:
-            self.blame("P9", f"{node} says {message}, on its disk is {image.promised}")
+            self.violation_report("P9", f"{node} says {message}, on its disk is {image.promised}")
         match message:
             case Accepted() if not self.choices.accepted(node, message.slot, ballot):
-                self.blame("P9", f"{node} says {message}, which is not on its disk")
+                self.violation_report("P9", f"{node} says {message}, which is not on its disk")
             case Promise():
                 self._judge_report(node, message)
             case _:
@@ -178,10 +190,10 @@ class VotesJudge:
         for slot, vote in self.images[node].votes.items():
             inside = promise.first <= slot and (promise.more is None or slot < promise.more)
             if inside and vote.ballot < promise.ballot and told.get(slot) != vote:
-                self.blame("P7", f"{node} has {vote}, and says {promise}")
+                self.violation_report("P7", f"{node} has {vote}, and says {promise}")
         skipped = range(promise.asked, promise.first)
         if any(slot not in self.choices.chosen for slot in skipped):
-            self.blame("P7", f"{node} leaves out {skipped} of {promise}")
+            self.violation_report("P7", f"{node} leaves out {skipped} of {promise}")
 
     def reported(self, acceptor: Address, promise: Promise) -> None:
         """Take note that a promise reached its scout."""
@@ -197,4 +209,6 @@ class VotesJudge:
             chosen = self.choices.chosen.get(slot)
             if chosen != batch:
                 number = "P10" if counted and chosen is None else "P11"
-                self.blame(number, f"{node} takes slot {slot} as {batch}, chosen is {chosen}")
+                self.violation_report(
+                    number, f"{node} takes slot {slot} as {batch}, chosen is {chosen}"
+                )

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from fencelock.cluster.simulation.misfortune import (
+from fencelock.cluster.simulation.faults import (
     CALM,
     OFF_SHARE,
+    Faults,
     Kind,
-    Misfortune,
     draw_misfortune,
     with_disk_faults,
 )
@@ -81,7 +81,7 @@ class LogPlan:
     """How often all others crash then, and come back while it still believes that it leads."""
     crash_at_ballot_per_mille: int = 0
     """How often a node dies while it makes a ballot, a promise or a snapshot durable."""
-    misfortune: Misfortune = CALM
+    misfortune: Faults = CALM
 
 
 def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:

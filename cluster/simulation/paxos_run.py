@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
 from fencelock.actors.paxos.seating import LogOptions, seat_log
-from fencelock.cluster.recipe import US_PER_MS, Cast, Recipe, Seat
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.paxos_client import Finish, Proposer, Reader, reader_of
 from fencelock.cluster.simulation.paxos_judge import LogJudge
@@ -19,6 +19,7 @@ from fencelock.cluster.simulation.planting import Change, changed
 from fencelock.cluster.simulation.sweep import Outcome, outcomes
 from fencelock.cluster.simulation.trace import Trace
 from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.topology import US_PER_MS, NodeContext, Recipe
 
 GREET_MS = 300
 """How long members greet (ms): links of the simulator are there at once."""
@@ -118,7 +119,7 @@ class _Run:
         self.nemesis = Nemesis(self.world, members)
         self.world.may_die_in_sync = frozenset(members)
 
-    def _member(self, seat: Seat) -> Cast:
+    def _member(self, seat: NodeContext) -> RoleSet:
         subject = self.subject
         machine = subject.planted() if seat.node in subject.wrong else subject.machine()
         self.judge.begins(seat.node, machine)
@@ -148,7 +149,7 @@ class _Run:
         )
         arguments = {"random": self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")}
         reads = Spawn(reader, Reader, arguments)
-        return Cast((changed(bootstrap, self.subject.change), reads))
+        return RoleSet((changed(bootstrap, self.subject.change), reads))
 
     def _add_client(self, name: str, nodes: tuple[str, ...]) -> None:
         addresses = [address_of(name, f"p{i + 1}") for i in range(self.plan.proposers)]
@@ -156,14 +157,14 @@ class _Run:
         self.world.add(name, self._client(addresses, nodes), member=False)
 
     def _client(self, addresses: list[Address], nodes: tuple[str, ...]) -> Recipe:
-        def recipe(seat: Seat) -> Cast:
+        def recipe(seat: NodeContext) -> RoleSet:
             arguments = {
                 "nodes": nodes,
                 "ttl_ms": self.plan.ttl_ms,
                 "rest_ms": self.plan.rest_ms,
                 "random": seat.random,
             }
-            return Cast(tuple(Spawn(address, Proposer, arguments) for address in addresses))
+            return RoleSet(tuple(Spawn(address, Proposer, arguments) for address in addresses))
 
         return recipe
 
@@ -203,7 +204,7 @@ class _Run:
         while left():
             if self.world.time >= end:
                 told = f"{most_ms} ms after all misfortune ended, {what}: {left()}"
-                self.judge.blame("P19", told)
+                self.judge.violation_report("P19", told)
                 return
             self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))
 

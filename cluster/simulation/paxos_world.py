@@ -7,14 +7,14 @@ from typing import Protocol
 
 from fencelock.actors.message import NS_PER_MS, Address, Message
 from fencelock.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
-from fencelock.cluster.recipe import Recipe, Settings
 from fencelock.cluster.simulation.disk import Copy, Disk
 from fencelock.cluster.simulation.drift import PPM
-from fencelock.cluster.simulation.ground import Ground
+from fencelock.cluster.simulation.environment import Environment
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.paxos_plan import LogPlan
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import Recipe, Settings
 
 CRASH_NS_MAX = 40 * NS_PER_MS
 """How soon a leader crashes whose proposals reached only some."""
@@ -100,7 +100,7 @@ class WatchedNode(SimulatedNode):
 
     def __init__(
         self,
-        world: Ground,
+        world: Environment,
         name: str,
         recipe: Recipe,
         *,
@@ -178,7 +178,7 @@ class LogWorld(World):
     def _on_departure(self, node: SimulatedNode) -> None:
         letters = [
             (envelope.sender, envelope.to, envelope.message)
-            for envelopes in node.stage.outbox.values()
+            for envelopes in node.scheduler.outbox.values()
             for envelope in envelopes
         ]
         self.watcher.leaves(node.name, node.boot, letters)

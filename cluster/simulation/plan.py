@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from fencelock.cluster.simulation.misfortune import (
+from fencelock.cluster.simulation.faults import (
     CALM,
-    Misfortune,
+    Faults,
     draw_misfortune,
     with_disk_faults,
 )
@@ -49,7 +49,7 @@ class Plan:
     """Mean interval at which a client that holds a lock is cut off or paused (ms), 0 for never."""
     hunts_every_ms: int = 0
     """Mean interval at which leaders of `bakery` are struck in particular (ms), 0 for never."""
-    misfortune: Misfortune = CALM
+    misfortune: Faults = CALM
     audit: bool = True
     """Whether gates are asked to describe themselves when all is over."""
 

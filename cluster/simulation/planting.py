@@ -11,7 +11,8 @@ from fencelock.actors.effect import Spawn
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.leader import Leader
-from fencelock.cluster.recipe import Cast, Recipe, Seat
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.topology import NodeContext, Recipe
 
 Change = Callable[[Spawn], Spawn]
 """Returns what is seated in the place of a role."""
@@ -35,7 +36,7 @@ def changed(spawn: Spawn, change: Change) -> Spawn:
 def planted(recipe: Recipe, change: Change) -> Recipe:
     """Return ``recipe`` with ``change`` applied to every role of every node."""
 
-    def broken(seat: Seat) -> Cast:
+    def broken(seat: NodeContext) -> RoleSet:
         cast = recipe(seat)
         return replace(cast, roles=tuple(changed(spawn, change) for spawn in cast.roles))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fencelock.actors.client.tenure import DRIFT_PPM
+from fencelock.actors.client.session_lease import DRIFT_PPM
 from fencelock.actors.error import ConfigError
-from fencelock.cluster.recipe import Settings
 from fencelock.cluster.simulation.drift import PPM
-from fencelock.cluster.simulation.misfortune import DISKS, Kind, Misfortune
+from fencelock.cluster.simulation.faults import DISKS, Faults, Kind
+from fencelock.cluster.topology import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Promise:
         """Whether every gate can list the locks that are held anywhere."""
         return self.sessions and not self.leases
 
-    def clocks_true(self, misfortune: Misfortune) -> bool:
+    def clocks_true(self, misfortune: Faults) -> bool:
         """Return whether clocks keep to what the protocol declares of them."""
         drifts = misfortune.drift_every_ms > 0 and misfortune.drift_ppm > self.drift_ppm
         return not self.sessions or not (drifts or misfortune.jump_every_ms > 0)

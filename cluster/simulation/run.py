@@ -10,12 +10,12 @@ from typing import Any
 from fencelock.actors.client.message import Close
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
-from fencelock.cluster.recipe import Cast, Recipe, Seat, Settings
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.adversary import Adversary
 from fencelock.cluster.simulation.audit import Auditor
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.cluster.simulation.bakery_terms import with_terms
-from fencelock.cluster.simulation.ground import Judge
+from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.judge import (
     LockJudge,
     judge_drain,
@@ -37,6 +37,7 @@ from fencelock.cluster.simulation.workload import (
     session_door,
 )
 from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import NodeContext, Recipe, Settings
 
 STEP_MS = 50
 """How often a run looks whether everybody is done."""
@@ -110,7 +111,7 @@ def run_seed(
 def _recipe(protocol: str | Recipe) -> Recipe:
     if not isinstance(protocol, str):
         return protocol
-    from fencelock.cluster.recipe import recipe_of  # noqa: PLC0415
+    from fencelock.cluster.topology import recipe_of  # noqa: PLC0415
 
     return recipe_of(protocol)
 
@@ -247,10 +248,10 @@ class _Run:
     def _audit(self) -> None:
         address = address_of("auditor", "auditor")
 
-        def cast(seat: Seat) -> Cast:
+        def cast(seat: NodeContext) -> RoleSet:
             del seat
             arguments = {"gates": self.gates, "table": self.promise.table}
-            return Cast((Spawn(address, Auditor, arguments),))
+            return RoleSet((Spawn(address, Auditor, arguments),))
 
         node = self.world.add("auditor", cast, member=False)
         self.world.power_on(node.name)

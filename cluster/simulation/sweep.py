@@ -10,8 +10,8 @@ from functools import partial
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from fencelock.cluster.recipe import Settings
 from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.topology import Settings
 
 CHUNK = 8
 """Seeds handed to a process at a time."""

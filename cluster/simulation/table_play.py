@@ -89,7 +89,7 @@ class Writer:
 
 def queue_of(hold: Hold) -> Queue:
     """Return who waits for the end of ``hold``."""
-    who = ((wait.claimant, wait.ticket) for wait in hold.waits)
+    who = ((wait.owner_state, wait.ticket) for wait in hold.waits)
     return {(c.session.id, c.owner, c.request): ticket for c, ticket in who}
 
 
@@ -133,8 +133,8 @@ class Judge:
         assert max(self.grants, default=0) <= table.fence
         claims = 0
         for name, hold in table.locks.items():  # L7: whatever is in the table is held.
-            holder = hold.claimant
-            members = [holder, *(wait.claimant for wait in hold.waits)]
+            holder = hold.owner_state
+            members = [holder, *(wait.owner_state for wait in hold.waits)]
             assert all(one.session.id in table.sessions.by_id for one in members)  # L4
             assert self.grants[hold.fence] == (holder.session.id, holder.owner, name)
             assert hold.count >= 1

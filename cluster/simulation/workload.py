@@ -30,7 +30,8 @@ from fencelock.actors.message import (
     timer,
 )
 from fencelock.actors.role import Host, Role
-from fencelock.cluster.recipe import Cast, Recipe, Seat
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.topology import NodeContext, Recipe
 
 HOLD_MS_MAX = 150
 REST_MS_MAX = 250
@@ -231,7 +232,7 @@ class Herald(Role[Trusted | Leased | Unlocking | Suspected | HoldsLost]):
                 ]
 
 
-Door = Callable[[Seat, tuple[Address, ...]], Spawn]
+Door = Callable[[NodeContext, tuple[Address, ...]], Spawn]
 """How a client's role ``session`` is made, from its seat and the gates it may use."""
 
 
@@ -254,9 +255,9 @@ class Client(NamedTuple):
         died is not the one that is started next.
         """
         lives = count(1)
-        return lambda seat: self._cast(seat) if next(lives) == 1 else Cast(())
+        return lambda seat: self._cast(seat) if next(lives) == 1 else RoleSet(())
 
-    def _cast(self, seat: Seat) -> Cast:
+    def _cast(self, seat: NodeContext) -> RoleSet:
         session = self.door(seat, self.gates)
         contenders = tuple(
             Spawn(
@@ -274,17 +275,17 @@ class Client(NamedTuple):
             for owner in self.owners
         )
         if not self.ttl_ms:
-            return Cast((session, *contenders))
-        herald = Spawn(address_of(seat.node, WATCHER), Herald)
-        arguments = {**session.arguments, "watcher": herald.address, "ttl_ms": self.ttl_ms}
-        return Cast((herald, replace(session, arguments=arguments), *contenders))
+            return RoleSet((session, *contenders))
+        executor = Spawn(address_of(seat.node, WATCHER), Herald)
+        arguments = {**session.arguments, "watcher": executor.address, "ttl_ms": self.ttl_ms}
+        return RoleSet((executor, replace(session, arguments=arguments), *contenders))
 
 
 WATCHER = "watcher"
 """The role of a client's node that hears of its session's life."""
 
 
-def session_door(seat: Seat, gates: tuple[Address, ...]) -> Spawn:
+def session_door(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
     """Return the product's own session of a client: `ClientSession`."""
     from fencelock.actors.client.session import ClientSession  # noqa: PLC0415
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from fencelock.actors.message import NS_PER_MS, Address, node_of
-from fencelock.cluster.recipe import Recipe, Settings
-from fencelock.cluster.simulation.ground import Judge
+from fencelock.cluster.simulation.environment import Judge
+from fencelock.cluster.simulation.faults import CALM, Faults
 from fencelock.cluster.simulation.links import Links
-from fencelock.cluster.simulation.misfortune import CALM, Misfortune
 from fencelock.cluster.simulation.network import NS_PER_US, Network
 from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.streams import Streams
 from fencelock.cluster.simulation.trace import Delivered, Mishap, Trace
 from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.topology import Recipe, Settings
 
 DELIVERIES_MAX = 5_000_000
 """Deliveries in one run; beyond it something floods the world."""
@@ -38,7 +38,7 @@ class World:
 
     """
 
-    def __init__(self, seed: int, misfortune: Misfortune = CALM) -> None:
+    def __init__(self, seed: int, misfortune: Faults = CALM) -> None:
         self.time = 0
         """True time since the run began (ns)."""
         self.streams = Streams(seed)
@@ -87,7 +87,7 @@ class World:
 
     def role_at(self, address: Address) -> Any:
         """Return the living role at ``address``, to be looked at."""
-        return self.nodes[node_of(address)].stage.roles[address]
+        return self.nodes[node_of(address)].scheduler.roles[address]
 
     def crash(self, name: str) -> None:
         """Let a node die, unless it is dead."""

@@ -51,7 +51,7 @@ from fencelock.actors.lock.message import (
 from fencelock.actors.lock.self_report import Counted, Elected, MemberSeen
 from fencelock.actors.lock.session_message import ListedLock
 from fencelock.cluster.client import Client, connect
-from fencelock.cluster.hold import HoldState, Notice
+from fencelock.cluster.local_hold import HoldState, Notice
 from fencelock.cluster.lock import Lock
 from fencelock.cluster.log import silence
 

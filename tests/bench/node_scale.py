@@ -36,9 +36,9 @@ from fencelock.actors.lock.message import Acquire, Granted, Release, Released
 from fencelock.actors.lock.session_message import Open, Opened
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.cluster.cli.serve import GC_THRESHOLDS
-from fencelock.cluster.host.stage import Stage
-from fencelock.cluster.recipe import Seat, paxos
-from fencelock.transport.frame import Parcel
+from fencelock.cluster.host.scheduler import Scheduler
+from fencelock.cluster.topology import NodeContext, paxos
+from fencelock.transport.frame import EnvelopeItems
 from fencelock.transport.wire import encode
 
 SLOWER_MAX = 1.5
@@ -64,11 +64,11 @@ class Door:
     """A node without sockets and disk, and the clients that ask it."""
 
     def __init__(self) -> None:
-        self.stage = Stage("n1", lambda _cell: None, Counter())
+        self.scheduler = Scheduler("n1", lambda _cell: None, Counter())
         self.proxy = address_of("n1", "proxy")
         self.numbers = count(1)
         self.sessions: list[str] = []
-        self.stage.open(paxos(Seat(node="n1", nodes=("n1",), boot=1, random=Random(1))))
+        self.scheduler.open(paxos(NodeContext(node="n1", nodes=("n1",), boot=1, random=Random(1))))
 
     def open(self, sessions: int) -> None:
         """Open sessions, each of a client of its own."""
@@ -107,25 +107,25 @@ class Door:
                 if isinstance(answer, kind):
                     return answer
             assert time.monotonic() < ends, f"no {kind.__name__} to {message}"
-            if idle_ms := self.stage.idle_ms():
+            if idle_ms := self.scheduler.idle_ms():
                 time.sleep(idle_ms / 1000)
 
     def say(self, client: str, message: Message) -> None:
         """Let a message of a client's come in."""
         sender: Address = address_of(client, "session")
-        self.stage.arrive(((self.proxy, sender, message),))
+        self.scheduler.arrive(((self.proxy, sender, message),))
 
-    def turn(self) -> Mapping[str, list[Parcel]]:
+    def turn(self) -> Mapping[str, list[EnvelopeItems]]:
         """Do what the dispatcher does in a turn; return what leaves, by client."""
-        stage = self.stage
-        stage.ring_alarms()
-        while stage.ready or stage.records:
-            stage.work(4_096)
-            for _, record in stage.records:
+        scheduler = self.scheduler
+        scheduler.ring_alarms()
+        while scheduler.ready or scheduler.records:
+            scheduler.work(4_096)
+            for _, record in scheduler.records:
                 if record is not None:
                     encode(record)
-            stage.release_held()
-        return stage.outboxes.take()
+            scheduler.release_held()
+        return scheduler.outboxes.take()
 
 
 def names(size: int) -> Run:

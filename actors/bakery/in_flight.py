@@ -1,0 +1,306 @@
+"""What a door has under way with the leaders, and to which of them it is said. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from fencelock.actors.bakery.config import exports_needed, later, leader_of
+from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.bakery.proxy_message import Lock, Query, RenewHold, Unlock, UnlockAll
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.message import Acquire, Cancel, Inspect, Release
+from fencelock.actors.lock.session_message import End, Renew
+from fencelock.actors.message import Address, Instant, ms_between
+
+if TYPE_CHECKING:
+    from random import Random
+
+ERRANDS_MAX = 100_000
+"""Requests of one door that are unanswered; beyond it one is refused, memory does not grow."""
+
+REPEAT_MS = 200
+"""The first pause before a leader is asked again (ms); it doubles from there."""
+
+REPEAT_MS_MAX = 1_000
+"""The longest: by it a leader knows that somebody waits (ms)."""
+
+Asked = Acquire | Release | Cancel | Inspect | End | Renew
+Word = Lock | Unlock | UnlockAll | RenewHold | Query
+
+
+class Kind(Enum):
+    """What is wanted of the leaders."""
+
+    LOCK = "lock"
+    UNLOCK = "unlock"
+    UNLOCK_ALL = "unlock all"
+    PROLONG = "prolong"
+    PEEK = "peek"
+
+
+class Name(NamedTuple):
+    """What an errand is known by: the same request, said again, is the same errand."""
+
+    kind: Kind
+    lock: str
+    who: Who
+    request: int
+
+
+@dataclass(slots=True, eq=False)
+class InFlightRequest:
+    """One request on its way.
+
+    Attributes:
+        asker: who is answered, None if nobody waits for the answer any more.
+        asked: what it said.
+        fence: which hold is meant, 0 for none.
+        until: when the door ends it by itself, None for never.
+        leader: to whom it was said last, empty if to nobody.
+        said: how often it was said.
+        note: what is added where its time is over.
+
+    """
+
+    name: Name
+    number: int
+    asker: Address | None
+    asked: Asked
+    since: Instant
+    fence: int
+    until: Instant | None
+    leader: str = ""
+    note: str = ""
+    said: int = 0
+    pause_ms: int = REPEAT_MS
+    due: Instant | None = None
+    turned: bool = False
+    """Whether another leader was asked at once, since one said that it has the request."""
+    answered: dict[str, None] = field(default_factory=dict[str, None])
+    """Who answered one that goes to all leaders, or said that it does not hold what is renewed."""
+
+
+class InFlightRequests:
+    """All of a door's, by name and by number.
+
+    Args:
+        node: this node: if it leads, it is asked first.
+        random: where the round robin begins.
+
+    """
+
+    def __init__(self, node: str, random: Random) -> None:
+        self.node = node
+        self.readiness = Readiness(
+            epoch=0, leaders=(), reachable=(), ready=False, detail="starting", members=()
+        )
+        self.by_name: dict[Name, InFlightRequest] = {}
+        self.by_number: dict[int, InFlightRequest] = {}
+        self.of: dict[tuple[str, Who], dict[int, None]] = {}
+        """The numbers of an owner's errands about a lock."""
+        self.count = 0
+        self._random = random
+        self._turn = 0
+        self._due: list[tuple[Instant, int]] = []
+
+    def full(self) -> bool:
+        """Return whether no more is taken."""
+        return len(self.by_number) >= ERRANDS_MAX
+
+    def add(
+        self,
+        name: Name,
+        asker: Address | None,
+        asked: Asked,
+        now: Instant,
+        *,
+        fence: int = 0,
+        until: Instant | None = None,
+        leader: str = "",
+        note: str = "",
+    ) -> list[Effect]:
+        """Begin an errand, and say it if anybody leads: to ``leader`` first, if that does."""
+        self.count += 1
+        in_flight_request = InFlightRequest(
+            name, self.count, asker, asked, now, fence, until, leader, note
+        )
+        self.by_name[name] = in_flight_request
+        self.by_number[in_flight_request.number] = in_flight_request
+        self.of.setdefault((name.lock, name.who), {})[in_flight_request.number] = None
+        return self.say(in_flight_request, now)
+
+    def end(self, in_flight_request: InFlightRequest) -> None:
+        """Forget an errand: it was answered."""
+        del self.by_name[in_flight_request.name]
+        del self.by_number[in_flight_request.number]
+        owner = (in_flight_request.name.lock, in_flight_request.name.who)
+        numbers = self.of[owner]
+        del numbers[in_flight_request.number]
+        if not numbers:
+            del self.of[owner]
+        in_flight_request.due = None
+
+    def about(self, lock: str, who: Who) -> list[InFlightRequest]:
+        """Return what is under way for an owner about a lock."""
+        return [self.by_number[number] for number in self.of.get((lock, who), ())]
+
+    def leaders(self) -> list[str]:
+        """Return the leaders that can be reached, in order of rank.
+
+        A node that restarted is none, although its name is among them. It is chosen anew at
+        once if it votes; if it does not, it would be asked for ever.
+        """
+        reachable = self.readiness.reachable
+        lives = {member.node: member.life for member in self.readiness.members}
+        return [
+            node
+            for node, life in self.readiness.leaders
+            if node in reachable and lives.get(node, life) == life
+        ]
+
+    def say(self, in_flight_request: InFlightRequest, now: Instant) -> list[Effect]:
+        """Say an errand to its leader, or to the next one if that is gone."""
+        self._later(in_flight_request, now)
+        leaders = self.leaders()
+        if not leaders:
+            return []
+        if in_flight_request.leader not in leaders:
+            in_flight_request.leader = self._next(leaders)
+        in_flight_request.said += 1
+        word = _word(in_flight_request, now)
+        if in_flight_request.name.kind is Kind.UNLOCK_ALL:
+            left = [name for name in leaders if name not in in_flight_request.answered]
+            return [Send(leader_of(name), word) for name in left]
+        return [
+            Send(leader_of(in_flight_request.leader), word),
+            Observe(f"bakery.{in_flight_request.name.kind.name}".lower()),
+        ]
+
+    def turn_to(self, in_flight_request: InFlightRequest, owner: str, now: Instant) -> list[Effect]:
+        """Say an errand to the leader that has the request, as another one says."""
+        if (
+            in_flight_request.turned
+            or owner == in_flight_request.leader
+            or owner not in self.leaders()
+        ):
+            return []
+        in_flight_request.leader, in_flight_request.turned = owner, True
+        return self.say(in_flight_request, now)
+
+    def pass_on(
+        self, in_flight_request: InFlightRequest, leader: str, now: Instant
+    ) -> list[Effect] | None:
+        """Say a renewal to the next leader, since ``leader`` does not hold what it names.
+
+        One of three may have missed the vote, or a renewal, while the others hold it.
+
+        Returns:
+            None once no quorum can hold it: all that can be reached said that they do not, and
+            the others are too few.
+
+        """
+        led = [one.node for one in self.readiness.leaders]
+        if leader not in led or (
+            leader in in_flight_request.answered and leader != in_flight_request.leader
+        ):
+            return []
+        in_flight_request.answered[leader] = None
+        left = [name for name in self.leaders() if name not in in_flight_request.answered]
+        if left:
+            in_flight_request.leader = left[0]
+            return self.say(in_flight_request, now)
+        return None if len(in_flight_request.answered) >= exports_needed(len(led)) else []
+
+    def lead(self, readiness: Readiness, now: Instant) -> list[Effect]:
+        """Take in who leads; say again at once what was said to one who does no more."""
+        before = self.readiness
+        self.readiness = readiness
+        leaders = self.leaders()
+        began = readiness.epoch != before.epoch or (readiness.ready and not before.ready)
+        if began and readiness.leaders:
+            self._turn = self._random.randrange(len(readiness.leaders))
+        effects: list[Effect] = []
+        for in_flight_request in list(self.by_number.values()):
+            if began and in_flight_request.name.kind is Kind.PROLONG:
+                in_flight_request.answered.clear()  # Who leads now may have learned of it.
+            if began or in_flight_request.leader not in leaders:
+                in_flight_request.pause_ms = REPEAT_MS
+                effects += self.say(in_flight_request, now)
+        return effects
+
+    def due(self, now: Instant) -> list[InFlightRequest]:
+        """Return what is to be looked at now."""
+        found: list[InFlightRequest] = []
+        while self._due and self._due[0][0] <= now:
+            at, number = heapq.heappop(self._due)
+            in_flight_request = self.by_number.get(number)
+            if in_flight_request is not None and in_flight_request.due == at:
+                in_flight_request.due, in_flight_request.turned = None, False
+                found.append(in_flight_request)
+        return found
+
+    def _later(self, in_flight_request: InFlightRequest, now: Instant) -> None:
+        pause_ms = in_flight_request.pause_ms
+        in_flight_request.pause_ms = min(2 * pause_ms, REPEAT_MS_MAX)
+        at = later(now, pause_ms)
+        in_flight_request.due = (
+            at
+            if in_flight_request.until is None
+            else max(later(now, 1), min(at, in_flight_request.until))
+        )
+        heapq.heappush(self._due, (in_flight_request.due, in_flight_request.number))
+
+    def _next(self, leaders: list[str]) -> str:
+        """Return this node, if it leads; else go round."""
+        if self.node in leaders:
+            return self.node
+        self._turn += 1
+        return leaders[self._turn % len(leaders)]
+
+
+def _word(in_flight_request: InFlightRequest, now: Instant) -> Word:
+    """Return an errand as it is said to a leader now."""
+    name, asked = in_flight_request.name, in_flight_request.asked
+    match name.kind:
+        case Kind.LOCK:
+            assert isinstance(asked, Acquire)
+            wait_ms = asked.wait_ms
+            if wait_ms:
+                wait_ms = max(1, wait_ms - ms_between(in_flight_request.since, now))
+            return Lock(
+                lock=name.lock,
+                who=name.who,
+                request=name.request,
+                wait_ms=wait_ms,
+                hold_ms=asked.hold_ms,
+                grace_ms=asked.grace_ms,
+                label=asked.label,
+            )
+        case Kind.UNLOCK:
+            request = 0 if in_flight_request.fence else name.request
+            return Unlock(
+                lock=name.lock,
+                who=name.who,
+                request=request,
+                fence=in_flight_request.fence,
+                number=in_flight_request.number,
+                waiting=isinstance(asked, Acquire) and bool(asked.session),
+            )
+        case Kind.UNLOCK_ALL:
+            return UnlockAll(session=name.who.session, number=in_flight_request.number)
+        case Kind.PROLONG:
+            assert isinstance(asked, Renew)
+            return RenewHold(
+                lock=name.lock,
+                who=name.who,
+                fence=in_flight_request.fence,
+                hold_ms=asked.hold_ms,
+                number=in_flight_request.number,
+                missed=tuple(in_flight_request.answered),
+            )
+        case Kind.PEEK:
+            return Query(lock=name.lock, number=in_flight_request.number)

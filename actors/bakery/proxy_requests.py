@@ -1,0 +1,203 @@
+"""What clients ask of a door, made errands to the leaders. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fencelock.actors.bakery import proxy_wording as words
+from fencelock.actors.bakery.config import Terms, later
+from fencelock.actors.bakery.in_flight import Asked, InFlightRequest, InFlightRequests, Kind, Name
+from fencelock.actors.bakery.proxy_message import Locked
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.message import Acquire, Alive, Cancel, Inspect, Release
+from fencelock.actors.lock.session_message import End, Renew
+from fencelock.actors.message import Address, Instant
+
+TRY_MS = 1_000
+"""How long a request that will not wait may take to learn that it must (ms)."""
+
+LATE_MS = 150
+"""So much later the door ends a wait itself: the leader that has the ticket says more (ms)."""
+
+ANSWER_MS = 15_000
+"""A question that no leader answers is given up after this (ms)."""
+
+
+class ProxyRequests:
+    """Begins errands.
+
+    Args:
+        node: this node.
+        in_flight_requests: what waits for an answer.
+        terms: the durations of requests that say none.
+        own: of callers inside this process: who holds a lock under a fence.
+
+    """
+
+    def __init__(
+        self,
+        node: str,
+        in_flight_requests: InFlightRequests,
+        terms: Terms,
+        own: dict[tuple[str, int], Who],
+    ) -> None:
+        self.node = node
+        self.in_flight_requests = in_flight_requests
+        self.terms = terms
+        self.own = own
+
+    def begin(
+        self,
+        name: Name,
+        asker: Address | None,
+        asked: Asked,
+        now: Instant,
+        *,
+        fence: int = 0,
+        until: Instant | None = None,
+        leader: str = "",
+    ) -> list[Effect]:
+        """Begin an errand, unless it is under way; then its answer goes to who asked last."""
+        in_flight_request = self.in_flight_requests.by_name.get(name)
+        if in_flight_request is not None:
+            in_flight_request.asker, in_flight_request.asked = asker, asked
+            return self._still(asker, asked.session)
+        return self.in_flight_requests.add(
+            name, asker, asked, now, fence=fence, until=until, leader=leader
+        )
+
+    def acquire(self, asker: Address, asked: Acquire, now: Instant) -> list[Effect]:
+        """Have a lock asked for; the same request, said again, is the same errand."""
+        who = Who(asked.session or asker, asked.owner)
+        name = Name(Kind.LOCK, asked.lock, who, asked.request or 1)
+        effects: list[Effect] = []
+        for in_flight_request in self.in_flight_requests.about(asked.lock, who):
+            if (
+                in_flight_request.name.kind is Kind.LOCK
+                and in_flight_request.name.request > name.request
+            ):
+                return [Observe("proxy.late_request_dropped")]
+            if (
+                in_flight_request.name.kind is Kind.LOCK
+                and in_flight_request.name.request < name.request
+            ):
+                self.in_flight_requests.end(
+                    in_flight_request
+                )  # An owner is sequential: it gave the old wait up.
+                if in_flight_request.asker is not None:
+                    effects.append(words.given_up(in_flight_request))
+        if name in self.in_flight_requests.by_name:
+            self.in_flight_requests.by_name[name].asker = asker
+            return [*effects, *self._still(asker, asked.session)]
+        return [*effects, *self._begin_wait(name, asker, asked, now)]
+
+    def _begin_wait(self, name: Name, asker: Address, asked: Acquire, now: Instant) -> list[Effect]:
+        terms, until, note = self.terms, None, ""
+        if asked.wait_ms is None and terms.wait_ms is not None:
+            note = words.no_timeout_was_said(terms.wait_ms)
+        asked = replace(
+            asked,
+            wait_ms=terms.wait_ms if asked.wait_ms is None else asked.wait_ms,
+            hold_ms=asked.hold_ms or terms.hold_ms,
+            grace_ms=asked.grace_ms or terms.grace_ms,
+        )
+        if asked.wait_ms is not None:
+            until = later(now, (asked.wait_ms or TRY_MS) + LATE_MS)
+        return self.in_flight_requests.add(name, asker, asked, now, until=until, note=note)
+
+    def _still(self, asker: Address | None, session: str) -> list[Effect]:
+        """Say that a request is under way that was said again: this door is not silent.
+
+        It names no leader. Two doors that see different leaders would send a client to and fro,
+        which asks at each door again, as fast as words travel.
+        """
+        if asker is None or not session:
+            return []
+        return [Send(asker, Alive(session=session, node=self.node))]
+
+    def release(self, asker: Address, asked: Release, now: Instant) -> list[Effect]:
+        """Have a hold dropped."""
+        who = Who(asked.session, asked.owner) if asked.session else None
+        who = who or self.own.get((asked.lock, asked.fence))
+        if who is None or asked.fence <= 0:
+            return [words.not_held(asker, asked, self.node)]
+        name = Name(Kind.UNLOCK, asked.lock, who, asked.request)
+        return self.begin(name, asker, asked, now, fence=asked.fence)
+
+    def renew(self, asker: Address, asked: Renew, now: Instant) -> list[Effect]:
+        """Have a hold's duration begin anew."""
+        who = Who(asked.session, asked.owner) if asked.session else None
+        who = who or self.own.get((asked.lock, asked.fence))
+        if who is None or asked.fence <= 0:
+            return [words.not_held(asker, asked, self.node)]
+        name = Name(Kind.PROLONG, asked.lock, who, asked.request)
+        until = later(now, ANSWER_MS)
+        return self.begin(name, asker, asked, now, fence=asked.fence, until=until)
+
+    def cancel(self, asker: Address, asked: Cancel, now: Instant) -> list[Effect]:
+        """Have a request dropped, whatever became of it; repeatable."""
+        who = Who(asked.session, asked.owner)
+        leader = self._give_up_waits(asked.lock, who, asked.request)
+        name = Name(Kind.UNLOCK, asked.lock, who, asked.request)
+        return self.begin(name, asker, asked, now, leader=leader)
+
+    def _give_up_waits(self, lock: str, who: Who, request: int) -> str:
+        """End what waits; return the leader that has it, empty if none was told."""
+        leader = ""
+        for in_flight_request in self.in_flight_requests.about(lock, who):
+            if (
+                in_flight_request.name.kind is Kind.LOCK
+                and in_flight_request.name.request <= request
+            ):
+                leader = in_flight_request.leader
+                self.in_flight_requests.end(in_flight_request)
+        return leader
+
+    def end(self, asker: Address, asked: End, now: Instant) -> list[Effect]:
+        """Have everything of a session dropped."""
+        self.drop_waits(asked.session)
+        name = Name(Kind.UNLOCK_ALL, "", Who(asked.session, ""), 0)
+        return self.begin(name, asker, asked, now, until=later(now, ANSWER_MS))
+
+    def drop_waits(self, session: str) -> int:
+        """Forget what a session waits for; return how much."""
+        waits = [
+            in_flight_request
+            for in_flight_request in self.in_flight_requests.by_number.values()
+            if in_flight_request.name.kind is Kind.LOCK
+            and in_flight_request.name.who.session == session
+        ]
+        for in_flight_request in waits:
+            self.in_flight_requests.end(in_flight_request)
+        return len(waits)
+
+    def inspect(self, asker: Address, asked: Inspect, now: Instant) -> list[Effect]:
+        """Have a leader asked what it knows of a lock."""
+        name = Name(Kind.PEEK, asked.lock, Who(asker, ""), asked.request)
+        return self.begin(name, asker, asked, now, until=later(now, ANSWER_MS))
+
+    def undo(self, in_flight_request: InFlightRequest, now: Instant) -> list[Effect]:
+        """Have a wait dropped that was said to a leader, though nobody waits for the answer."""
+        if not in_flight_request.said:
+            return []
+        name = in_flight_request.name._replace(kind=Kind.UNLOCK)
+        return self.begin(name, None, in_flight_request.asked, now, leader=in_flight_request.leader)
+
+    def return_stray(self, event: Locked, now: Instant) -> list[Effect]:
+        """See to a grant that nobody here waits for any more.
+
+        Nobody else can have been let in for a caller inside this process, so what it waited
+        for is given back. A client may hold the lock through another door: it is told, and
+        gives back what it does not hold.
+        """
+        who = event.who
+        if self.own.get((event.lock, event.fence)) == who:
+            return [Observe("bakery.late_answer")]
+        if not who.session.startswith(f"{self.node}/"):  # It named a session.
+            return [Observe("bakery.stray_grant")]
+        name = Name(Kind.UNLOCK, event.lock, who, event.request)
+        if name in self.in_flight_requests.by_name:
+            return [Observe("bakery.late_answer")]
+        asked = Acquire(lock=event.lock, owner=who.owner, request=event.request)
+        return [*self.begin(name, None, asked, now), Observe("bakery.stray_grant")]

@@ -1,0 +1,318 @@
+"""The steps of the tickets that one leader owns, from a door's word to its answer. Pure."""
+
+from __future__ import annotations
+
+from fencelock.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, election_of, later
+from fencelock.actors.bakery.entry import Entry, Phase
+from fencelock.actors.bakery.epoch_state import EpochState
+from fencelock.actors.bakery.event import Raise
+from fencelock.actors.bakery.proxy_message import Error, Lock
+from fencelock.actors.bakery.step_message import (
+    AddTicket,
+    Collected,
+    DropTicket,
+    Entering,
+    MaxTicket,
+    Yield,
+)
+from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.ticket import (
+    COUNTER_MAX,
+    Ticket,
+    Turn,
+    counter_of,
+    epoch_of,
+    pack_fence,
+)
+from fencelock.actors.bakery.timer_queue import (
+    Step,
+    TicketAttempt,
+    TimerQueue,
+    failed,
+    locked,
+    warn_at,
+)
+from fencelock.actors.bakery.wording import ended_before, in_the_way
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import Address, Instant, ms_between
+
+
+class TicketAttempts:
+    """All of them. Invariants: B6, B7; see the README of this folder.
+
+    Args:
+        epoch_state: this leader's place.
+        table: of this leader.
+
+    """
+
+    def __init__(self, epoch_state: EpochState, table: Table) -> None:
+        self.epoch_state = epoch_state
+        self.table = table
+        self.agenda = TimerQueue()
+        self.serial = 0
+
+    def open(self, door: Address, asked: Lock, now: Instant) -> list[Effect]:
+        """Begin with a request that nobody here knows."""
+        self.serial += 1
+        turn = Turn(0, self.epoch_state.node, self.serial)
+        ticket = Ticket(
+            asked.lock,
+            asked.who,
+            asked.request,
+            turn,
+            door,
+            asked.hold_ms,
+            asked.grace_ms,
+            asked.label,
+        )
+        entry = self.table.put(ticket, self.epoch_state.node, now, None)
+        if entry is None:
+            return [failed(ticket, Error.FAILED, ended_before(asked.lock))]
+        wait_until = None if asked.wait_ms is None else later(now, asked.wait_ms)
+        attempt = TicketAttempt(entry, wait_until, asked.wait_ms == 0, now)
+        if attempt.eager:
+            attempt.wait_until = later(now, REFRESH_MS)
+        self.agenda.add(attempt)
+        if entry.phase is Phase.HOLDING:
+            return self._take_over(attempt, entry.fence, now)
+        return self.enter(attempt, now)
+
+    def adopt(self, entry: Entry, now: Instant) -> list[Effect]:
+        """Take the steps of a ticket whose owner leads no more."""
+        entry.owner = self.epoch_state.node
+        attempt = TicketAttempt(entry, None, eager=False, heard_at=now)
+        self.agenda.add(attempt)
+        if entry.phase is Phase.HOLDING:
+            return self._take_over(attempt, entry.fence, now)
+        self.table.set_until(entry, None)
+        return self.enter(attempt, now)  # It may hold already: a quorum knows.
+
+    def resume(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        """Go on in a new epoch, with whoever leads there."""
+        match attempt.step:
+            case Step.ENTERING:
+                return self.enter(attempt, now)
+            case Step.HELD:
+                self.agenda.look_again(attempt, now, now)
+                return []
+            case _:
+                return self.ask(attempt, now) if attempt.held else self.enter(attempt, now)
+
+    def enter(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        """Say that the ticket is about to draw a number."""
+        entry, epoch_state = attempt.entry, self.epoch_state
+        attempt.step, attempt.answered = Step.ENTERING, {}
+        attempt.highest = self.table.counters_of(entry.ticket.lock).highest
+        if epoch_state.quorum == 1:
+            return self._draw(attempt, now)
+        self.agenda.look_again(attempt, now, later(now, RESEND_MS))
+        return [*self.say_entering(attempt)]
+
+    def say_entering(self, attempt: TicketAttempt) -> list[Send | Observe]:
+        """Say to whom has not answered that the ticket enters; it keeps a number that it has."""
+        ticket = attempt.entry.ticket
+        entering = ticket._replace(turn=ticket.turn._replace(number=0))
+        word = Entering(epoch=self.epoch_state.epoch, ticket=entering)
+        return self.epoch_state.tell(word, frozenset(attempt.answered))
+
+    def on_max(self, leader: str, said: MaxTicket, now: Instant) -> list[Effect]:
+        """Count who knows that the ticket enters."""
+        attempt = self.agenda.find(said.lock, said.who, said.request)
+        if attempt is None or attempt.step is not Step.ENTERING or epoch_of(said.held) > said.epoch:
+            return []
+        attempt.answered[leader] = None
+        attempt.highest = max(attempt.highest, said.highest)
+        attempt.entry.round = max(attempt.entry.round, said.known)
+        attempt.held = max(attempt.held, said.held)
+        if 1 + len(attempt.answered) < self.epoch_state.quorum:
+            return []
+        return self._draw(attempt, now)
+
+    def _draw(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        """Draw a number above all that a quorum knows, unless it has one."""
+        entry = attempt.entry
+        number = entry.ticket.turn.number or attempt.highest + 1
+        if number >= COUNTER_MAX:
+            text = f"lock {entry.ticket.lock!r}: ticket numbers reached their limit {COUNTER_MAX}"
+            return self.fail(attempt, Error.OVERFLOW, text, now)
+        turn = entry.ticket.turn._replace(number=number)
+        ticket = entry.ticket._replace(turn=turn)
+        if self.table.put(ticket, self.epoch_state.node, now, None, attempt.held) is None:
+            return self.fail(attempt, Error.FAILED, ended_before(ticket.lock), now)
+        asked = (
+            self._take_over(attempt, attempt.held, now) if attempt.held else self.ask(attempt, now)
+        )
+        # It enters no more: that may have been all that kept another of this leader's waiting.
+        return [*asked, *self.advance(entry.ticket.lock, now)]
+
+    def _take_over(self, attempt: TicketAttempt, fence: int, now: Instant) -> list[Effect]:
+        attempt.held = fence
+        return self.ask(attempt, now)
+
+    def ask(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        """Begin a round: say the ticket, and ask for votes if nothing is in its way here."""
+        entry, epoch_state, table = attempt.entry, self.epoch_state, self.table
+        if table.get(entry.ticket.lock, entry.key) is not entry:
+            text = f"lock {entry.ticket.lock!r}: no quorum within a lease, or dropped elsewhere"
+            return self.fail(attempt, Error.FAILED, text, now)
+        entry.owner = epoch_state.node  # Another may have had it; of one round only one is heeded.
+        entry.round = max(entry.round, attempt.known) + 1
+        attempt.answered, attempt.votes = {}, {}
+        if entry.phase is Phase.HOLDING and not attempt.held:
+            if epoch_of(entry.fence) < epoch_state.epoch:
+                attempt.held = entry.fence  # Perhaps it was granted.
+            else:
+                table.unvote(entry, None)
+        # What may be held already is never in anybody's line: it is only said again.
+        ahead = None if attempt.held else table.ahead(entry, now)
+        if ahead is None and not attempt.held and entry.ticket.lease_ms > epoch_state.bound_ms:
+            attempt.step = Step.WAITING  # Since an earlier epoch, which knew of longer leases.
+            self.agenda.look_again(attempt, now, later(now, RESEND_MS))
+            return [Send(election_of(epoch_state.node), Raise(bound_ms=entry.ticket.lease_ms))]
+        if ahead is not None:
+            attempt.step = Step.WAITING
+            if attempt.eager:
+                return self.give_up(attempt, ahead, now)
+            fence, pause_ms = 0, REFRESH_MS
+        else:
+            fence, pause_ms = attempt.held or self._next_fence(entry), RESEND_MS
+            if counter_of(fence) >= COUNTER_MAX or epoch_of(fence) > epoch_state.epoch:
+                text = f"lock {entry.ticket.lock!r}: its fences reached their limit in this epoch"
+                return self.fail(attempt, Error.OVERFLOW, text, now)
+            if entry.phase is not Phase.HOLDING:
+                table.vote(entry, fence, now)
+            attempt.step, attempt.votes = Step.ASKING, {epoch_state.node: None}
+        self.agenda.look_again(attempt, now, later(now, pause_ms))
+        add = AddTicket(
+            epoch=epoch_state.epoch,
+            ticket=entry.ticket,
+            round=entry.round,
+            fence=fence,
+            taken=bool(attempt.held),
+        )
+        return [*epoch_state.tell(add), *self.win(attempt, now)]
+
+    def _next_fence(self, entry: Entry) -> int:
+        """Return a fence above all that were given for the lock, as far as is known here (B8)."""
+        last = self.table.counters_of(entry.ticket.lock).fence
+        mine = pack_fence(self.epoch_state.epoch, entry.ticket.turn.number)
+        return max(mine, last + 1)
+
+    def on_collected(self, leader: str, said: Collected, now: Instant) -> list[Effect]:
+        """Count a vote, or a refusal, of the round under way."""
+        attempt = self.agenda.find(said.lock, said.who, said.request)
+        if attempt is None or said.round != attempt.entry.round:
+            return [Observe("bakery.late_answer")]
+        highest = min(said.highest, COUNTER_MAX)
+        self.table.note(said.lock, highest)
+        if said.known > said.round:  # Another owner's round: the next one is above it.
+            attempt.known = max(attempt.known, said.known)
+        if attempt.step is not Step.ASKING:
+            return []
+        if said.voted:
+            attempt.votes[leader] = None
+            return self.win(attempt, now)
+        attempt.answered[leader] = None
+        if said.ahead is None and said.known <= said.round and not attempt.held:
+            self.table.note(
+                said.lock, 0, pack_fence(self.epoch_state.epoch, highest)
+            )  # Given there.
+        if self.epoch_state.can_win(len(attempt.answered)):
+            return []
+        return self.lose(attempt, now)
+
+    def win(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        """Let the client in, if a quorum voted in this round and this leader is trusted (B7)."""
+        entry = attempt.entry
+        if attempt.step is not Step.ASKING or len(attempt.votes) < self.epoch_state.quorum:
+            return []
+        voted = entry.phase is Phase.HOLDING
+        if not voted or self.table.get(entry.ticket.lock, entry.key) is not entry:
+            return []  # Its own vote ended with its lease; it is told when it is due.
+        if entry.is_over(now):
+            return self.lose(attempt, now)
+        if attempt.held and self.table.is_outdone(entry.ticket.lock, attempt.held):
+            return [Observe("bakery.takeover_refused")]
+        if not self.epoch_state.trusted(now):
+            return [Observe("bakery.untrusted")]
+        attempt.step = Step.HELD
+        self.agenda.look_again(attempt, now, warn_at(attempt.entry))
+        return [locked(attempt.entry), Observe("bakery.granted")]
+
+    def lose(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        """Give the votes of the round back: somebody else is ahead."""
+        entry, epoch_state = attempt.entry, self.epoch_state
+        self.agenda.look_again(attempt, now, later(now, RESEND_MS))
+        if attempt.held:
+            return [Observe("bakery.takeover_refused")]
+        entry.round += 1
+        if entry.phase is Phase.HOLDING:
+            self.table.unvote(entry, None)
+        attempt.step, attempt.votes, attempt.answered = Step.WAITING, {}, {}
+        who, request = entry.ticket.who, entry.ticket.request
+        lock = entry.ticket.lock
+        back = Yield(
+            epoch=epoch_state.epoch, lock=lock, who=who, request=request, round=entry.round
+        )
+        effects: list[Effect] = [*epoch_state.tell(back), Observe("bakery.round_lost")]
+        if attempt.eager:
+            effects += self.give_up(attempt, None, now)
+        return effects
+
+    def cede(self, attempt: TicketAttempt, leader: str, now: Instant) -> list[Effect]:
+        """Leave a request to another leader, to which its door went, too."""
+        entry = attempt.entry
+        effects: list[Effect] = []
+        if attempt.step is Step.ASKING and not attempt.held:
+            attempt.eager = False
+            effects += self.lose(attempt, now)
+        self.agenda.forget(entry)
+        entry.owner = leader
+        if entry.phase is not Phase.HOLDING:
+            self.table.set_until(entry, later(now, COPY_MS))
+        return [*effects, Observe("bakery.ceded")]
+
+    def advance(self, lock: str, now: Instant) -> list[Effect]:
+        """Something of ``lock`` ended: ask for votes for the first, if that is this leader's."""
+        first = self.table.first(lock)
+        if first is None or not self.epoch_state.serving:
+            return []
+        attempt = self.agenda.of(first)
+        if attempt is None or attempt.step is not Step.WAITING:
+            return []
+        if self.table.ahead(first, now) is not None:
+            return []
+        return self.ask(attempt, now)
+
+    def give_up(self, attempt: TicketAttempt, ahead: Turn | None, now: Instant) -> list[Effect]:
+        """End a wait: its time is over, or it will not wait."""
+        entry = attempt.entry
+        waited_ms = ms_between(entry.since, now)
+        text = in_the_way(self.table, entry, ahead, waited_ms, now)
+        return self.fail(attempt, Error.TIMED_OUT, text, now)
+
+    def fail(self, attempt: TicketAttempt, error: Error, detail: str, now: Instant) -> list[Effect]:
+        """Drop the ticket and say why."""
+        dropped = self.drop(attempt, now)
+        return [*dropped, failed(attempt.entry.ticket, error, detail)]
+
+    def drop(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        """Forget the ticket, here and at the others, but no vote that another may have won with."""
+        entry, epoch_state = attempt.entry, self.epoch_state
+        lock, who, request = entry.ticket.lock, entry.ticket.who, entry.ticket.request
+        self.agenda.forget(entry)
+        if attempt.held and entry.phase is Phase.HOLDING:
+            return self.advance(lock, now)  # Perhaps it was granted: its lease ends by itself.
+        if self.table.get(lock, entry.key) is entry:
+            self.table.remove(entry)
+        word = DropTicket(
+            epoch=epoch_state.epoch,
+            lock=lock,
+            who=who,
+            request=request,
+            fence=0,
+            number=0,
+            mine=True,
+        )
+        return [*epoch_state.tell(word), *self.advance(lock, now)]

@@ -1,0 +1,70 @@
+"""What a session undoes: its user changed its mind, or is there no more."""
+
+from __future__ import annotations
+
+from fencelock.actors.client.pending import ANY_GATE, Claim
+from fencelock.actors.client.rejection import Rejection
+from fencelock.actors.client.session_state import SessionState
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.lock.message import Cancel, Cancelled, Reason, Release
+from fencelock.actors.message import Address, Instant, ms_between
+
+LOST_MS = 500
+"""A cancel that is unanswered for so long (ms) may have been lost: its gate was silent."""
+
+CANCELS_MAX = 100
+"""Cancels that one sign of life sets off; the rest wait for the next."""
+
+
+def cancel_again(ledger: SessionState, gate: Address, now: Instant) -> list[Effect]:
+    """Repeat, now that ``gate`` is heard, the cancels that may have been lost before.
+
+    Somebody may be waiting behind a wait that is to be cancelled. So a cancel does not keep
+    its pause, which grows while nobody answers, once a gate gives a sign of life.
+    """
+    outstanding = ledger.outstanding
+    effects: list[Effect] = []
+    for debt, withdrawal in outstanding.withdrawals.items():
+        last = withdrawal.last_said_at or withdrawal.said_at
+        if debt.gate in (ANY_GATE, gate) and ms_between(last, now) >= LOST_MS:
+            effects.append(outstanding.cancel(debt, withdrawal, now))
+            if len(effects) >= CANCELS_MAX:
+                break
+    return effects
+
+
+def on_cancel(ledger: SessionState, user: Address, cancel: Cancel, now: Instant) -> list[Effect]:
+    """Undo an acquire, whether it waits or was granted; say so at once."""
+    claim = Claim(cancel.lock, cancel.owner)
+    effects: list[Effect] = []
+    number = ledger.outstanding.waits.get(claim)
+    waiting = None if number is None else ledger.outstanding.pending[number]
+    if waiting is not None and waiting.asked.request == cancel.request:
+        text = f"lock {claim.lock!r}: the wait was cancelled"
+        effects += ledger.refuse(waiting, Rejection(Reason.CANCELLED, text), now)
+    elif (hold := ledger.holds.get(claim)) is not None:
+        for level in [level for level in hold.levels if level.token == cancel.request][:1]:
+            effects += ledger.give_back(claim, level, now)
+    cancelled = Cancelled(
+        lock=cancel.lock,
+        session=ledger.session_lease.name,
+        owner=cancel.owner,
+        request=cancel.request,
+    )
+    return [*effects, Send(user, cancelled)]
+
+
+def on_abandon(ledger: SessionState, user: Address, now: Instant) -> list[Effect]:
+    """Undo what ``user`` waited for, or was just granted: nobody is there any more."""
+    effects: list[Effect] = []
+    for pending in list(ledger.outstanding.pending.values()):
+        if pending.user != user:
+            continue
+        if isinstance(pending.asked, Release):
+            pending.user, pending.ends_at = None, None
+        else:
+            effects += ledger.outstanding.withdraw(pending, now)
+    for claim, hold in list(ledger.holds.items()):
+        for level in [level for level in hold.levels if level.user == user]:
+            effects += ledger.give_back(claim, level, now)
+    return effects

@@ -1,0 +1,46 @@
+"""What a session does so that its user learns how the cluster is, unasked."""
+
+from __future__ import annotations
+
+from fencelock.actors.client.cluster_poll import state_of
+from fencelock.actors.client.endpoint_selection import hear
+from fencelock.actors.client.keep_alive import open_session
+from fencelock.actors.client.session_state import SessionState
+from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.message import Address, Instant
+
+
+def watch(ledger: SessionState, now: Instant) -> list[Effect]:
+    """Begin to watch: from now on the session is kept, and kept alive."""
+    ledger.cluster_poll.wanted = True
+    return [*keep_watching(ledger, now), *open_session(ledger, now)]
+
+
+def keep_watching(ledger: SessionState, now: Instant) -> list[Effect]:
+    """Ask the gate in use, if it is time to; say so if nobody knows how the cluster is."""
+    cluster_poll, gates, session_lease = ledger.cluster_poll, ledger.gates, ledger.session_lease
+    if not cluster_poll.wanted:
+        return []
+    session_lease.need(now)
+    effects: list[Effect] = []
+    gate = gates.table[gates.current]
+    if not session_lease.ready or not gate.usable:
+        cluster_poll.forget(now)
+    elif (word := cluster_poll.ask(gate.address, session_lease.assigned, now)) is not None:
+        owes = not cluster_poll.known  # A change may come much later.
+        effects.append(ledger.outstanding.say(gate.address, word, now, owes=owes))
+    return [*effects, *cluster_poll.tell_unknown(ledger.watcher, gates, now)]
+
+
+def on_news(
+    ledger: SessionState, sender: Address, word: ClusterUp | ClusterDown, now: Instant
+) -> list[Effect]:
+    """Pass on how the cluster is, and ask for what comes next."""
+    if word.session != ledger.session_lease.assigned or not ledger.cluster_poll.hear(
+        sender, word, now
+    ):
+        return [Observe("client.late_answer_dropped")]
+    effects = hear(ledger, sender, now)
+    effects += ledger.cluster_poll.tell(ledger.watcher, state_of(word))
+    return [*effects, *keep_watching(ledger, now)]

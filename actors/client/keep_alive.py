@@ -1,0 +1,105 @@
+"""What a session says of itself: that it begins, that it lives, that it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fencelock.actors.client.backoff import RETRY_MS, RETRY_MS_MAX, later, paused
+from fencelock.actors.client.session_lease import OPEN_MS_MAX, PROBE_MS, Stage
+from fencelock.actors.client.session_state import SessionState
+from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.lock.message import KeepAlive
+from fencelock.actors.lock.session_message import End, Open
+from fencelock.actors.message import Address, Instant
+
+
+def greet(ledger: SessionState, gates: Iterable[Address], now: Instant) -> list[Effect]:
+    """Tell ``gates`` that the client, or its session, is there. Each number is said once."""
+    ledger.greetings += 1
+    order, session_lease = list(ledger.gates.table), ledger.session_lease
+    effects: list[Effect] = []
+    for gate in gates:
+        number = ledger.greetings * len(order) + order.index(gate)
+        if session_lease.kept:
+            session_lease.note_sent(number, now)
+        alive = KeepAlive(session=session_lease.spoken, request=number)
+        effects.append(ledger.outstanding.say(gate, alive, now))
+    return effects
+
+
+def open_session(ledger: SessionState, now: Instant) -> list[Effect]:
+    """Ask for a session, if one is wanted and it is time to ask (again).
+
+    Each attempt has a number of its own, which tells when it was made: how long the
+    session lives counts from there.
+    """
+    session_lease, outstanding = ledger.session_lease, ledger.outstanding
+    if session_lease.scheduler is not Stage.OPENING or session_lease.due_at > now:
+        return []
+    if not ledger.session_used(now):
+        session_lease.drop()  # Whoever wanted it has given up.
+        return []
+    session_lease.due_at = paused(outstanding.random, session_lease.step_ms, now)
+    session_lease.step_ms = min(2 * session_lease.step_ms, OPEN_MS_MAX)
+    outstanding.number += 1
+    session_lease.note_sent(outstanding.number, now)
+    said = Open(
+        session=session_lease.wanted,
+        ttl_ms=session_lease.ttl_ms,
+        label=session_lease.label,
+        request=outstanding.number,
+    )
+    return [outstanding.say(gate, said, now) for gate in _targets(ledger)]
+
+
+def keep_session(ledger: SessionState, now: Instant) -> list[Effect]:
+    """Say that the session lives, if anything needs it and it is time to."""
+    session_lease = ledger.session_lease
+    if not session_lease.kept or session_lease.due_at > now or not ledger.session_used(now):
+        return []
+    lost = (
+        not ledger.gates.any_usable() or session_lease.suspected or ledger.outstanding.withdrawals
+    )
+    session_lease.due_at = later(
+        now, min(session_lease.keep_ms, PROBE_MS) if lost else session_lease.keep_ms
+    )
+    return greet(ledger, _targets(ledger), now)
+
+
+def probe(ledger: SessionState, now: Instant) -> None:
+    """Have a sign of life asked for soon: a question had to be repeated."""
+    session_lease = ledger.session_lease
+    if session_lease.kept:
+        soon = later(session_lease.last_sent_at, min(PROBE_MS, session_lease.keep_ms))
+        session_lease.due_at = min(session_lease.due_at, max(soon, now))
+
+
+def end_sessions(ledger: SessionState, now: Instant) -> list[Effect]:
+    """Say of sessions that were given up that they are over, again and for a while."""
+    effects: list[Effect] = []
+    for session, ending in list(ledger.endings.items()):
+        if ending.gives_up_at <= now:
+            del ledger.endings[session]  # It expires by itself.
+            effects.append(Observe("client.end_unconfirmed"))
+        elif ending.resend_at <= now:
+            ending.resend_at = paused(ledger.outstanding.random, ending.step_ms, now)
+            ending.step_ms = min(2 * ending.step_ms, RETRY_MS_MAX)
+            gate = ledger.gates.choose().address
+            ledger.outstanding.number += 1
+            end = End(session=session, request=ledger.outstanding.number)
+            effects.append(ledger.outstanding.say(gate, end, now, owes=False))
+    return effects
+
+
+def hasten(ledger: SessionState, now: Instant) -> list[Effect]:
+    """Open the session or keep it alive at once: the gate in use is another one."""
+    ledger.session_lease.due_at = now
+    ledger.session_lease.step_ms = RETRY_MS
+    return [*open_session(ledger, now), *keep_session(ledger, now)]
+
+
+def _targets(ledger: SessionState) -> list[Address]:
+    """Return the gate in use, or all, if none answers."""
+    if ledger.gates.any_usable():
+        return [ledger.gates.choose().address]
+    return list(ledger.gates.table)

@@ -1,0 +1,82 @@
+"""What a session hears of its holds unasked: they were taken away, or soon will be."""
+
+from __future__ import annotations
+
+from fencelock.actors.client import lease
+from fencelock.actors.client.endpoint_selection import hear
+from fencelock.actors.client.pending import Claim
+from fencelock.actors.client.session_loss import lose
+from fencelock.actors.client.session_state import SessionState
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.session_message import (
+    ConfirmHold,
+    DisownHold,
+    Ended,
+    HoldLost,
+    Unlocking,
+)
+from fencelock.actors.message import Address, Instant
+
+
+def on_ended(ledger: SessionState, sender: Address, ended: Ended, now: Instant) -> list[Effect]:
+    """Cross off a session that was given up; or learn that the one in force is no more."""
+    if ledger.endings.pop(ended.session, None) is not None:
+        return hear(ledger, sender, now)
+    if not ledger.session_lease.kept or ended.session != ledger.session_lease.assigned:
+        return [Observe("client.late_answer_dropped")]
+    effects = hear(ledger, sender, now)
+    return effects + lose(ledger, f"the session ended: {ended.detail}", now, ended=True)
+
+
+def on_hold_lost(
+    ledger: SessionState, sender: Address, word: HoldLost, now: Instant
+) -> list[Effect]:
+    """Learn that one hold was taken away, perhaps before it was known to be granted."""
+    if not ledger.session_lease.ready or word.session != ledger.session_lease.assigned:
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = hear(ledger, sender, now)
+    claim = Claim(word.lock, word.owner)
+    hold = ledger.holds.get(claim)
+    if hold is not None and hold.fence == word.fence:
+        if hold.lease is not None and now < hold.lease.until:
+            # One leader's clock says so; the others hold it, and nobody gets it any earlier.
+            return [*effects, Observe("client.early_loss_dropped")]
+        return effects + ledger.lose_hold(claim, word.detail)
+    if hold is None and claim in ledger.outstanding.waits:
+        ledger.memory.add(claim, word.fence, 1, word.detail)
+    return effects
+
+
+def on_confirm_hold(
+    ledger: SessionState, sender: Address, word: ConfirmHold, now: Instant
+) -> list[Effect]:
+    """Tell a gate that forgot its holds whether one of them is really not ours.
+
+    Whoever disowns a hold must never take a late grant of it. So whatever waits for the lock
+    asks under a new number: a grant is taken only under the number that was asked last.
+    """
+    session_lease, outstanding = ledger.session_lease, ledger.outstanding
+    known = (
+        word.session in (session_lease.name, session_lease.assigned)
+        and sender in ledger.gates.table
+    )
+    if session_lease.kept or not known:
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = hear(ledger, sender, now)
+    if any(claim.lock == word.lock and h.fence == word.fence for claim, h in ledger.holds.items()):
+        return effects
+    for number in [n for claim, n in outstanding.waits.items() if claim.lock == word.lock]:
+        waiting = outstanding.pending[number]
+        if waiting.said_at is not None:
+            effects += outstanding.again(waiting, waiting.gate, now)
+    disown = DisownHold(lock=word.lock, fence=word.fence, session=word.session)
+    return [*effects, Send(sender, disown), Observe("client.hold_disowned")]
+
+
+def on_unlocking(
+    ledger: SessionState, sender: Address, word: Unlocking, now: Instant
+) -> list[Effect]:
+    """Pass on that a duration is over: whoever holds decides."""
+    if not ledger.session_lease.kept or word.session != ledger.session_lease.assigned:
+        return [Observe("client.answer_of_another_session_dropped")]
+    return [*hear(ledger, sender, now), *lease.on_unlocking(ledger, word, now)]

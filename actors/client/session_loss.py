@@ -1,0 +1,116 @@
+"""What follows when a session is no more, or can no longer be believed in."""
+
+from __future__ import annotations
+
+from fencelock.actors.client import lease
+from fencelock.actors.client.backoff import later
+from fencelock.actors.client.holding import Hold
+from fencelock.actors.client.keep_alive import end_sessions, open_session
+from fencelock.actors.client.message import Loss
+from fencelock.actors.client.pending import Claim, Pending
+from fencelock.actors.client.rejection import lost
+from fencelock.actors.client.session_lease import Ending
+from fencelock.actors.client.session_state import SessionState
+from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.lock.message import Acquire, Reason, Refused, Release
+from fencelock.actors.lock.session_message import Renew
+from fencelock.actors.message import Instant, ms_between
+
+END_TTLS = 2
+"""For so many TTLs a session that was given up is ended, if it may live; then it does not."""
+
+ENDINGS_MAX = 16
+"""Sessions given up at a time; the oldest of more expires by itself."""
+
+GONE = frozenset({Reason.NOT_HELD, Reason.OWNERSHIP_LOST})
+"""After these there is no hold that a release could release."""
+
+
+def judge_belief(ledger: SessionState, now: Instant) -> list[Effect]:
+    """Lose the session if it may have ended: what the cluster says later does not count."""
+    session_lease = ledger.session_lease
+    if not session_lease.passed(now):
+        return lease.judge(ledger, now) if ledger.lapses_at is not None else []
+    silent = ms_between(session_lease.confirmed_at, now) / 1000
+    detail = (
+        f"nothing confirmed the session for {silent:.1f} s, its TTL is "
+        f"{session_lease.lived_ms / 1000:g} s; nodes: {ledger.gates.describe(now)}"
+    )
+    return lose(ledger, detail, now, ended=False)
+
+
+def lose(ledger: SessionState, detail: str, now: Instant, *, ended: bool) -> list[Effect]:
+    """Give up the session: its holds are lost, its waits go on in the next one.
+
+    Args:
+        ledger: the session's memory.
+        detail: why, in words.
+        now: the time.
+        ended: whether the cluster said so; else it is told, since the session may live.
+
+    """
+    questions, holds = ledger.claims_pending(), dict(ledger.holds)
+    needed = bool(questions or holds or ledger.outstanding.withdrawals)
+    session = ledger.session_lease.drop()
+    ledger.holds.clear()
+    ledger.outstanding.withdrawals.clear()
+    effects: list[Effect] = [Observe("client.session_lost")]
+    if holds:
+        losses = tuple(Loss(claim.lock, claim.owner, hold.fence) for claim, hold in holds.items())
+        effects += ledger.report_losses(losses, detail)
+    told: dict[Claim, int] = {}
+    for pending in questions:
+        effects += _end_or_go_on(ledger, pending, holds, told, detail)
+    for claim, hold in holds.items():
+        times = len(hold.levels) - told.get(claim, 0)
+        ledger.memory.add(claim, hold.fence, times, detail)
+    if needed and not ended:
+        if len(ledger.endings) >= ENDINGS_MAX:
+            del ledger.endings[next(iter(ledger.endings))]
+        gives_up_at = later(now, END_TTLS * ledger.session_lease.lived_ms)
+        ledger.endings[session] = Ending(gives_up_at, now)
+        effects += end_sessions(ledger, now)
+    if ledger.claims_pending():
+        ledger.session_lease.need(now)
+        effects += open_session(ledger, now)
+    return effects
+
+
+def _end_or_go_on(
+    ledger: SessionState,
+    pending: Pending,
+    holds: dict[Claim, Hold],
+    told: dict[Claim, int],
+    detail: str,
+) -> list[Effect]:
+    """Tell whoever held the lock of its loss (rules 59, 65); let others wait on (58)."""
+    claim = pending.claim
+    assert claim is not None
+    hold = holds.get(claim)
+    if hold is None:
+        pending.said, pending.said_at, pending.renewed_at = 0, None, None
+        return []
+    ledger.outstanding.drop(pending)
+    if isinstance(pending.asked, Release) and pending.user is not None:
+        told[claim] = told.get(claim, 0) + 1
+    return ledger.reply_no(pending, lost(claim, hold.fence, detail))
+
+
+def let_go(ledger: SessionState, claim: Claim, pending: Pending, answer: Refused) -> list[Effect]:
+    """Forget the hold that is no more; a later one, under another fence, is not meant."""
+    hold = ledger.holds.get(claim)
+    if hold is None or answer.reason not in GONE:
+        return []
+    match pending.asked:
+        case Release(fence=fence) if fence == hold.fence:
+            told, others = pending.user is not None, len(hold.levels) > (not pending.owed)
+        case Renew(fence=fence) if fence == hold.fence:
+            told, others = False, True
+        case Acquire():
+            told, others = False, True
+        case _:
+            return []
+    if others or answer.reason is Reason.OWNERSHIP_LOST:  # Somebody believes that it is held.
+        return ledger.lose_hold(claim, answer.detail, told=int(told))
+    del ledger.holds[claim]
+    return []

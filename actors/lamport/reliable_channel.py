@@ -1,0 +1,284 @@
+"""Makes true what Lamport assumes: messages arrive, once, and in the order they were sent."""
+
+from __future__ import annotations
+
+from fencelock.actors.clock import Carry
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.lamport.message import (
+    Acknowledge,
+    AskDue,
+    Confirm,
+    ConfirmDue,
+    Congested,
+    Content,
+    Delivered,
+    Greet,
+    Hello,
+    Introduce,
+    Neighbors,
+    Parcel,
+    PeerJoined,
+    Probe,
+    Release,
+    Request,
+    ResendDue,
+    Welcome,
+)
+from fencelock.actors.lamport.peer import RESEND_MS, RESEND_MS_MAX, Peer
+from fencelock.actors.lamport.stream import WINDOW, Arrival
+from fencelock.actors.message import Address, Instant, address_of, node_of
+from fencelock.actors.role import Host, Role
+
+CONFIRM_MS = 20
+"""How long a confirmation waits for something to ride on (ms), far below `RESEND_MS`."""
+
+CONFIRM_AT = WINDOW // 4
+"""Parcels after which a confirmation does not wait, so that the window stays open."""
+
+BACKLOG_MAX = 4_096
+"""Contents that may wait for one peer, some 1 MiB of requests; then nothing new is begun."""
+
+ARRIVED: dict[Arrival, str] = {
+    Arrival.EARLY: "lamport.early_held",
+    Arrival.REPEATED: "lamport.repeat_dropped",
+    Arrival.BEYOND: "lamport.beyond_dropped",
+}
+
+
+Mail = Parcel | Confirm | Hello | Introduce
+"""What one courier says to another."""
+
+
+class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | AskDue]):
+    """Carries the contents of a node's `LockProcess` to the others, and theirs to it.
+
+    Boot ids tell the lives of a node apart but do not order them, and a frame of a
+    former life may arrive at any time. So a life is believed in only if it answers a
+    question (``nonce``) asked after the life known before: whoever answers lived after
+    the question, and lives of a node follow each other, hence never back to an older.
+
+    Invariants:
+        M6  Between two lives, what is delivered is at all times a prefix of what was
+            carried; each pair of lives has streams of its own, begun once.
+
+    Args:
+        node: the node this courier is on.
+        boot: tells this life of the node from its others.
+        process: to whom contents are delivered.
+
+    """
+
+    def __init__(
+        self, address: Address, host: Host, *, node: str, boot: int, process: Address
+    ) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.boot = boot
+        self.process = process
+        self.peers: dict[str, Peer] = {}
+        self.nonces = 0
+
+    def handle(
+        self,
+        sender: Address,
+        event: Neighbors | Carry | Mail | ResendDue | ConfirmDue | AskDue,
+        now: Instant,
+    ) -> Effects:
+        """Take in one event. Time passes for a courier only through its timers."""
+        del now
+        match event:
+            case Neighbors():
+                return self._on_neighbors(event)
+            case Carry():
+                return self._on_carry(event)
+            case ResendDue():
+                return self._on_resend_due(self.peers[event.node])
+            case ConfirmDue():
+                return self._on_confirm_due(self.peers[event.node])
+            case AskDue():
+                return self._on_ask_due(self.peers[event.node])
+            case Parcel() | Confirm() | Hello() | Introduce():
+                peer = self.peers.get(node_of(sender))
+                if peer is None or sender != peer.address:
+                    return (Observe("lamport.stranger_dropped"),)
+                return self._on_peer(peer, event)
+
+    def _on_peer(self, peer: Peer, event: Mail) -> Effects:
+        match event:
+            case Parcel():
+                return self._on_parcel(peer, event)
+            case Confirm():
+                return self._on_confirm(peer, event)
+            case Hello():
+                return self._on_hello(peer, event)
+            case Introduce():
+                return self._on_introduce(peer, event)
+
+    def _on_neighbors(self, neighbors: Neighbors) -> Effects:
+        role = self.address.partition("/")[2]
+        others = sorted(set(neighbors.nodes) - {self.node})
+        self.peers = {node: Peer(node, address_of(node, role)) for node in others}
+        return [effect for peer in self.peers.values() for effect in self._ask(peer)]
+
+    def _on_carry(self, carry: Carry) -> Effects:
+        content = carry.message
+        assert isinstance(content, Request | Acknowledge | Release | Greet | Welcome | Probe)
+        effects: list[Effect] = []
+        for node in carry.nodes:
+            if node == self.node:
+                effects.append(Send(self.process, Delivered(origin=node, message=content)))
+            else:
+                effects += self._carry(self.peers[node], content)
+        return effects
+
+    def _carry(self, peer: Peer, content: Content) -> list[Effect]:
+        if peer.boot is None:  # When it joins, the process begins anew with it.
+            return [Observe("lamport.unaddressed_dropped")]
+        peer.outgoing.push(content)
+        effects = self._send_fresh(peer)
+        if len(peer.outgoing) > BACKLOG_MAX and not peer.congested:
+            peer.congested = True
+            effects.append(Send(self.process, Congested(node=peer.node, congested=True)))
+        return effects
+
+    # What a known life sends.
+
+    def _on_parcel(self, peer: Peer, parcel: Parcel) -> Effects:
+        if not self._meets(peer, parcel):
+            return [Observe("lamport.other_life_dropped"), *self._ask(peer)]
+        effects = self._on_confirmed(peer, parcel.confirmed)
+        arrival, contents = peer.incoming.accept(parcel.number, parcel.content)
+        if arrival in ARRIVED:
+            effects.append(Observe(ARRIVED[arrival]))
+        effects += [
+            Send(self.process, Delivered(origin=peer.node, message=content)) for content in contents
+        ]
+        peer.owed += 1
+        if peer.owed >= CONFIRM_AT:
+            effects.append(self._confirm(peer))
+        elif not peer.confirm_armed:
+            peer.confirm_armed = True
+            effects.append(Wake(CONFIRM_MS, ConfirmDue(node=peer.node)))
+        return effects
+
+    def _on_confirm(self, peer: Peer, confirm: Confirm) -> Effects:
+        if not self._meets(peer, confirm):
+            return [Observe("lamport.other_life_dropped"), *self._ask(peer)]
+        return self._on_confirmed(peer, confirm.confirmed)
+
+    def _meets(self, peer: Peer, event: Parcel | Confirm) -> bool:
+        """Return whether ``event`` is between the life of ``peer`` we know and this one of ours."""
+        return event.boot == peer.boot and event.your_boot == self.boot
+
+    def _on_confirmed(self, peer: Peer, number: int) -> list[Effect]:
+        before = peer.outgoing.first
+        if not peer.outgoing.confirm(number):
+            return [Observe("lamport.impossible_confirm")]
+        if peer.outgoing.first == before:
+            return []
+        peer.resend_ms = RESEND_MS
+        return [*self._send_fresh(peer), *self._relieve(peer)]
+
+    def _relieve(self, peer: Peer) -> list[Effect]:
+        if not peer.congested or len(peer.outgoing) > BACKLOG_MAX // 2:
+            return []
+        peer.congested = False
+        return [Send(self.process, Congested(node=peer.node, congested=False))]
+
+    def _send_fresh(self, peer: Peer) -> list[Effect]:
+        effects = self._send(peer, peer.outgoing.fresh())
+        if effects and not peer.resend_armed:
+            effects.append(self._arm_resend(peer))
+        return effects
+
+    def _send(self, peer: Peer, numbered: list[tuple[int, Content]]) -> list[Effect]:
+        if not numbered:
+            return []
+        assert peer.boot is not None
+        peer.owed = 0  # Each parcel confirms.
+        confirmed = peer.incoming.expected
+        return [
+            Send(
+                peer.address,
+                Parcel(
+                    boot=self.boot,
+                    your_boot=peer.boot,
+                    number=number,
+                    confirmed=confirmed,
+                    content=content,
+                ),
+            )
+            for number, content in numbered
+        ]
+
+    def _confirm(self, peer: Peer) -> Send:
+        assert peer.boot is not None
+        peer.owed = 0
+        confirmed = peer.incoming.expected
+        confirm = Confirm(boot=self.boot, your_boot=peer.boot, confirmed=confirmed)
+        return Send(peer.address, confirm)
+
+    def _on_confirm_due(self, peer: Peer) -> Effects:
+        peer.confirm_armed = False
+        return [self._confirm(peer)] if peer.owed else []
+
+    def _arm_resend(self, peer: Peer) -> Wake:
+        peer.resend_armed = True
+        peer.resend_first = peer.outgoing.first
+        return Wake(peer.resend_ms, ResendDue(node=peer.node))
+
+    def _on_resend_due(self, peer: Peer) -> Effects:
+        peer.resend_armed = False
+        unconfirmed = peer.outgoing.unconfirmed()
+        if not unconfirmed:
+            return ()
+        if peer.outgoing.first != peer.resend_first:
+            return (self._arm_resend(peer),)  # It gets on; what is left went later.
+        peer.resend_ms = min(2 * peer.resend_ms, RESEND_MS_MAX)
+        again = self._send(peer, unconfirmed)
+        return [*again, Observe("lamport.resent", len(again)), self._arm_resend(peer)]
+
+    # Who lives.
+
+    def _ask(self, peer: Peer) -> list[Effect]:
+        if peer.nonce is not None:
+            return []
+        self.nonces += 1
+        peer.nonce = self.nonces
+        if peer.ask_armed:
+            return []  # We asked a moment ago; the timer asks again.
+        return self._say_hello(peer)
+
+    def _say_hello(self, peer: Peer) -> list[Effect]:
+        assert peer.nonce is not None
+        peer.ask_armed = True
+        return [
+            Send(peer.address, Hello(boot=self.boot, nonce=peer.nonce)),
+            Wake(peer.ask_ms, AskDue(node=peer.node)),
+        ]
+
+    def _on_ask_due(self, peer: Peer) -> Effects:
+        peer.ask_armed = False
+        if peer.nonce is None:
+            return ()
+        peer.ask_ms = min(2 * peer.ask_ms, RESEND_MS_MAX)
+        return self._say_hello(peer)
+
+    def _on_hello(self, peer: Peer, hello: Hello) -> Effects:
+        introduce = Introduce(boot=self.boot, your_boot=hello.boot, nonce=hello.nonce)
+        asked = self._ask(peer) if hello.boot != peer.boot else []
+        return [Send(peer.address, introduce), *asked]
+
+    def _on_introduce(self, peer: Peer, introduce: Introduce) -> Effects:
+        if introduce.your_boot != self.boot or introduce.nonce != peer.nonce:
+            return (Observe("lamport.late_introduce_dropped"),)
+        peer.nonce = None
+        peer.ask_ms = RESEND_MS
+        if introduce.boot == peer.boot:
+            return ()
+        peer.meet(introduce.boot)
+        return [
+            *self._relieve(peer),
+            Send(self.process, PeerJoined(node=peer.node, boot=introduce.boot)),
+            Observe("lamport.peer_joined"),
+        ]

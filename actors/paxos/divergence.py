@@ -1,0 +1,226 @@
+"""Compare this member's state with the others', and leave the group if it differs. Pure."""
+
+from __future__ import annotations
+
+from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from fencelock.actors.message import Address, Instant, address_of, node_of
+from fencelock.actors.notice import Level, Notice
+from fencelock.actors.paxos.config import (
+    acceptor_of,
+    catchup_of,
+    leader_of,
+    monitor_of,
+    replica_of,
+)
+from fencelock.actors.paxos.digest import Comparison, Digests, Verdict, in_words
+from fencelock.actors.paxos.digest_message import (
+    Compare,
+    Diverged,
+    Divergence,
+    Isolate,
+    TableDigest,
+)
+from fencelock.actors.paxos.event import Withdraw
+from fencelock.actors.role import Host, Role
+
+COMPARE_MS = 2_000
+"""After how long a member that has not sent its digest is asked for it (ms)."""
+
+ATTEMPTS_MAX = 3
+"""How often; then it is silent, and the next agreed slot will do."""
+
+ADVICE = (
+    "This node neither votes nor serves any more, and will not after a restart. Stop it, keep its "
+    "data folder for a bug report, see that all members run the same version, then start it with "
+    "an empty folder: it will learn the table anew and serve, but not vote"
+)
+"""What the operator of a diverged member has to do."""
+
+DOUBTED = (
+    "No majority agrees, so nothing is stopped: compare versions, let all members run, and if it "
+    "lasts stop the cluster and ask which of them is right"
+)
+"""What to do if it is not known who is right."""
+
+
+class DivergenceWatch:
+    """Sends the digests of a replica, compares them, and draws the consequences.
+
+    A member that differs from a majority writes that into its journal, steps down and ends all its
+    roles of the log. A `Quarantined` stands in for its replica from then on. If members differ and
+    no majority agrees, everybody goes on: nobody can say who is right, and to stop all of them
+    would not be safer than the operator's decision.
+
+    Args:
+        digests: what was sent and heard.
+        listener: a role of this node that is told (`Divergence`), or None.
+        journal: whether this node keeps one.
+
+    """
+
+    def __init__(self, digests: Digests, listener: Address | None, *, journal: bool) -> None:
+        self.digests = digests
+        self.listener = listener
+        self.journal = journal
+        self.doubted: dict[int, None] = {}
+        """Slots about which something was written into the log."""
+        self.doubt = ""
+        """What the listener was told."""
+        self.why = ""
+        """Why this node leaves the group, empty if it does not."""
+
+    def flush(self) -> list[Effect]:
+        """Send the digests that are due, and compare them with what was heard."""
+        due, self.digests.due = self.digests.due, []
+        effects: list[Effect] = []
+        for slot in due:
+            own = self.digests.get(slot)
+            if own is None:
+                continue
+            effects += [Send(replica_of(other), own) for other in self.digests.others]
+            effects += self._judge(slot)
+            if self.digests.others:
+                effects.append(Wake(COMPARE_MS, Compare(slot=slot, attempt=1)))
+        return effects
+
+    def handle(
+        self, sender: Address, event: TableDigest | Compare | Isolate, applied: int
+    ) -> Effects:
+        """Take in a digest, ask again, or end."""
+        match event:
+            case TableDigest():
+                return self._on_digest(sender, event, applied)
+            case Compare():
+                return self._on_compare(event)
+            case Isolate():
+                return self._isolate()
+
+    def _on_digest(self, sender: Address, digest: TableDigest, applied: int) -> Effects:
+        member = node_of(sender)
+        if member not in self.digests.others or sender != replica_of(member):
+            return (Observe("paxos.stranger_digests"),)
+        if not self.digests.hear(member, digest, applied):
+            return (Observe("paxos.digest_ignored"),)
+        effects: list[Effect] = []
+        own = self.digests.get(digest.slot)
+        if own is not None and digest.asks and digest.slot not in self.digests.due:
+            effects.append(Send(sender, own))
+        effects += self.flush()
+        return [*effects, *self._judge(digest.slot)]
+
+    def _on_compare(self, event: Compare) -> Effects:
+        """Ask those who are silent; when nobody can be asked, say that it is not decided."""
+        found = self.digests.compare(event.slot)
+        if found is None or self.why:
+            return ()
+        missing = self.digests.missing(event.slot)
+        if missing and event.attempt <= ATTEMPTS_MAX:
+            asking = _asking(found.own)
+            again = Compare(slot=event.slot, attempt=event.attempt + 1)
+            return [
+                *(Send(replica_of(member), asking) for member in missing),
+                Wake(COMPARE_MS, again),
+            ]
+        if found.verdict is Verdict.UNDECIDED:
+            text = f"the tables of members differ: {in_words(found)}. {DOUBTED}"
+            return self._warn(event.slot, Level.ERROR, text, "paxos.divergence_undecided", text)
+        return ()
+
+    def _judge(self, slot: int) -> list[Effect]:
+        found = self.digests.compare(slot)
+        if found is None or self.why:
+            return []
+        match found.verdict:
+            case Verdict.DIVERGED:
+                return self._quarantine(found)
+            case Verdict.OTHERS_DIFFER:
+                text = f"the table of another member differs from a majority's: {in_words(found)}"
+                return self._warn(slot, Level.WARNING, text, "paxos.other_diverged", "")
+            case Verdict.AGREED if self.doubt and not self.digests.missing(slot):
+                return self._tell("")
+            case Verdict.AGREED | Verdict.UNDECIDED:
+                return []
+
+    def _warn(self, slot: int, level: Level, text: str, mark: str, doubt: str) -> list[Effect]:
+        if slot in self.doubted:
+            return []
+        self.doubted[slot] = None
+        if len(self.doubted) > ATTEMPTS_MAX:
+            del self.doubted[next(iter(self.doubted))]
+        told = self._tell(doubt)
+        return [
+            Send(host_of(self.digests.node), Notice(level=level, text=text)),
+            *told,
+            Observe(mark),
+        ]
+
+    def _tell(self, why: str) -> list[Effect]:
+        if why == self.doubt or self.listener is None:
+            return []
+        self.doubt = why
+        return [Send(self.listener, Divergence(why=why, quarantined=False))]
+
+    def _quarantine(self, found: Comparison) -> list[Effect]:
+        """Write down that this journal is no good, step down, then end (`Isolate`)."""
+        self.why = f"its table differs from a majority's: {in_words(found)}"
+        record = Diverged(slot=found.own.slot, why=self.why)
+        return [
+            *([Persist(record)] if self.journal else []),
+            Send(leader_of(self.digests.node), Withdraw()),
+            Wake(0, Isolate()),
+            Observe("paxos.diverged"),
+        ]
+
+    def _isolate(self) -> list[Effect]:
+        node = self.digests.node
+        roles = (acceptor_of, leader_of, monitor_of, catchup_of, replica_of)
+        arguments = {"why": self.why, "listener": self.listener}
+        return [
+            *(Retire(role(node)) for role in roles),
+            Spawn(replica_of(node), Quarantined, arguments),
+        ]
+
+
+class Quarantined(Role[Isolate]):
+    """Stands where the replica of a diverged member was. It does nothing and says why.
+
+    Args:
+        why: what differs.
+        listener: a role of this node that is told (`Divergence`), or None.
+
+    """
+
+    def __init__(self, address: Address, host: Host, *, why: str, listener: Address | None) -> None:
+        super().__init__(address, host)
+        self.why = why
+        self.listener = listener
+
+    def begin(self, now: Instant) -> Effects:
+        """Write into the log what differs and what to do, and tell the listener."""
+        text = f"{self.why}. {ADVICE}"
+        told = Divergence(why=text, quarantined=True)
+        return [
+            Send(host_of(node_of(self.address)), Notice(level=Level.CRITICAL, text=text)),
+            *([] if self.listener is None else [Send(self.listener, told)]),
+            Observe("paxos.quarantined"),
+        ]
+
+    def handle(self, sender: Address, event: Isolate, now: Instant) -> Effects:
+        """Do nothing."""
+        return ()
+
+
+def host_of(node: str) -> Address:
+    """Return where the host of ``node`` takes notices."""
+    return address_of(node, "node")
+
+
+def _asking(own: TableDigest) -> TableDigest:
+    return TableDigest(
+        scheme=own.scheme,
+        slot=own.slot,
+        state=own.state,
+        decided=own.decided,
+        counters=own.counters,
+        asks=True,
+    )

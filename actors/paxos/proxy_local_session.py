@@ -1,0 +1,335 @@
+"""The session of a node itself, in which callers inside its process hold locks."""
+
+from __future__ import annotations
+
+from fencelock.actors.client.message import Closed
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lock.command import AcquireLock, CancelWait, Command, ReleaseLock
+from fencelock.actors.lock.message import Acquire, Reason, Release
+from fencelock.actors.lock.outcome import (
+    Denial,
+    Denied,
+    Freed,
+    Held,
+    Lost,
+    SessionClosed,
+    SessionOpened,
+)
+from fencelock.actors.message import Address, Instant, role_of
+from fencelock.actors.paxos.proxy_event import Ending
+from fencelock.actors.paxos.proxy_holding import Holding
+from fencelock.actors.paxos.proxy_in_flight import (
+    ERRANDS_MAX,
+    NOBODY,
+    InFlightRequest,
+    InFlightRequests,
+    Key,
+    Kind,
+    key_of_cancel,
+)
+from fencelock.actors.paxos.proxy_quorum_contact import QuorumContact
+from fencelock.actors.paxos.proxy_session_lease import NodeSessionLease
+from fencelock.actors.paxos.proxy_waiting import Waiting
+from fencelock.actors.paxos.proxy_wording import answer, lost_release, refuse, why_closed
+
+
+class LocalSession:
+    """Asks, waits and holds of callers inside the process, in sessions of the node.
+
+    Each ask that names no owner is one by itself. When a session is lost, or cannot be
+    confirmed to live, what was held in it is lost, and what waited goes on in the next.
+
+    Args:
+        node: this node.
+        in_flight_requests: where commands go.
+        session_lease: the session.
+        silence: of the log.
+
+    """
+
+    def __init__(
+        self,
+        node: str,
+        in_flight_requests: InFlightRequests,
+        session_lease: NodeSessionLease,
+        silence: QuorumContact,
+    ) -> None:
+        self.node = node
+        self.in_flight_requests = in_flight_requests
+        self.session_lease = session_lease
+        self.silence = silence
+        self.requests = 0
+        self.mine: dict[int, InFlightRequest] = {}
+        """Commands about locks in the session in force, by `InFlightRequest.number`."""
+        self.parked: dict[Address, Waiting] = {}
+        """What waits for a session."""
+        self.holding = Holding()
+
+    def is_active(self) -> bool:
+        """Return whether anybody holds or waits, or a session is being opened."""
+        return bool(self.holding.holds or self.mine or self.parked or self.session_lease.opening)
+
+    def acquire(self, asker: Address, acquire: Acquire, now: Instant) -> list[Effect]:
+        """Let a caller wait in the log, as soon as there is a session."""
+        if len(self.parked) >= ERRANDS_MAX:
+            text = f"{ERRANDS_MAX} requests wait at node {self.node} for a session, its limit"
+            return [refuse(asker, acquire, Reason.OVERLOADED, text)]
+        effects = self._lose_if_over(now)
+        if self.session_lease.is_over(now) and not self.mine:
+            self.session_lease.leave()  # Nothing was held or waited for: it may end as it likes.
+        if self.session_lease.session:
+            return [*effects, self._claim(Waiting(asker, acquire, now), now)]
+        self.parked[asker] = Waiting(asker, acquire, now)
+        return [*effects, *self.session_lease.open(now)]
+
+    def release(self, asker: Address, release: Release, now: Instant) -> list[Effect]:
+        """Give back one hold, which the fence proves."""
+        fenced = (release.lock, release.fence)
+        effects = self._lose_if_over(now)
+        hold = self.holding.holds.get(fenced)
+        if hold is not None:
+            return [self._give_back(hold.owner, asker, release, now)]
+        why = self.holding.lost.pop(fenced, None)
+        if why is not None:
+            return [*effects, lost_release(asker, release, why)]
+        shown = f"lock {release.lock!r}: fence {release.fence} was shown"
+        text = f"{shown}, which does not hold it through node {self.node}"
+        return [*effects, refuse(asker, release, Reason.NOT_HELD, text)]
+
+    def abandon(self, asker: Address, now: Instant) -> list[Effect]:
+        """Undo what nobody waits for any more, also if it has just been granted."""
+        if self.parked.pop(asker, None) is not None:
+            return [Observe("proxy.abandoned")]
+        in_flight_request = self.holding.acquires.get(asker)
+        if in_flight_request is None:
+            return []
+        return [self._withdraw(in_flight_request, now), Observe("proxy.abandoned")]
+
+    def close(self, asker: Address, now: Instant) -> list[Effect]:
+        """End the session with all that is held in it: the process goes. `Closed` when it is."""
+        if not self.session_lease.session:
+            return [Send(asker, Closed(unanswered=0))]
+        self.parked.clear()
+        for in_flight_request in self.mine.values():
+            self.in_flight_requests.end(in_flight_request)
+        self.mine.clear()
+        self.holding.lose_all("the node was stopped")
+        return self.session_lease.abandon(now, asker)
+
+    def settle(
+        self, in_flight_request: InFlightRequest, outcome: Ending, now: Instant
+    ) -> list[Effect]:
+        """Take in the outcome of a command of this session, or of one before."""
+        self.in_flight_requests.end(in_flight_request)
+        self.mine.pop(in_flight_request.number, None)
+        self.session_lease.settle(in_flight_request)
+        if isinstance(outcome, Denied) and outcome.reason is Denial.SESSION_EXPIRED:
+            return self._on_expired(in_flight_request, now)
+        self.session_lease.confirm(in_flight_request)
+        match outcome:
+            case SessionOpened():
+                return self._on_opened(in_flight_request, outcome, now)
+            case Held():
+                return self._on_held(in_flight_request, outcome, now)
+            case Freed():
+                return self._on_freed(in_flight_request, outcome, now)
+            case Denied():
+                return self._on_denied(in_flight_request, outcome, now)
+            case SessionClosed() if in_flight_request.asker != NOBODY:
+                return [Send(in_flight_request.asker, Closed(unanswered=0))]
+            case _:
+                return []
+
+    def closed(self, closed: SessionClosed, now: Instant) -> list[Effect]:
+        """Take in that a session has ended, if it is this one."""
+        if closed.session != self.session_lease.session:
+            return []
+        return self._lose(now, why_closed(closed))
+
+    def taken(self, lost: Lost) -> list[Effect]:
+        """Take in that an operator took a hold, if it was of this session."""
+        fenced = (lost.lock, lost.fence)
+        if lost.session != self.session_lease.session or fenced not in self.holding.holds:
+            return []
+        self.holding.lose(fenced, f"it was taken by {lost.operator!r}")
+        return [Observe("proxy.hold_taken")]
+
+    def keep_up(self, now: Instant) -> list[Effect]:
+        """Keep the session, or see that it is lost; end waits that nothing was heard of."""
+        effects = self._lose_if_over(now)
+        if self.holding.holds or self.mine:
+            effects += self.session_lease.keep(now)
+        for waiting in [one for one in self.parked.values() if one.is_over(now)]:
+            del self.parked[waiting.asker]
+            effects.append(waiting.unavailable(now, self.silence.in_words(now)))
+        return effects
+
+    def give_up(self, in_flight_request: InFlightRequest, now: Instant) -> list[Effect]:
+        """End an acquire whose time ran out without a word of the log, if ``errand`` is one.
+
+        It is withdrawn until the log confirms that.
+        """
+        if not isinstance(in_flight_request.asked, Acquire):
+            return []
+        waiting = Waiting(
+            in_flight_request.asker, in_flight_request.asked, in_flight_request.asked_at
+        )
+        if not waiting.is_over(now):
+            return []
+        no = waiting.unavailable(now, self.silence.in_words(now))
+        return [no, self._withdraw(in_flight_request, now), Observe("proxy.refused")]
+
+    def _claim(self, waiting: Waiting, now: Instant) -> Send:
+        asker, acquire = waiting.asker, waiting.acquire
+        self.requests += 1
+        command = AcquireLock(
+            session=self.session_lease.session,
+            owner=acquire.owner or role_of(asker),
+            request=self.requests,
+            lock=acquire.lock,
+            wait_ms=waiting.left_ms(now),
+            limit=acquire.limit,
+            label=acquire.label,
+        )
+        key = (command.session, command.owner, command.lock, command.request)
+        in_flight_request = self._add(Kind.ACQUIRE, key, command, now, asker=asker, asked=acquire)
+        in_flight_request.asked_at = waiting.asked_at
+        self.holding.acquires[asker] = in_flight_request
+        return self.in_flight_requests.propose(in_flight_request)
+
+    def _give_back(self, owner: str, asker: Address, release: Release, now: Instant) -> Send:
+        self.requests += 1
+        command = ReleaseLock(
+            session=self.session_lease.session,
+            owner=owner,
+            request=self.requests,
+            lock=release.lock,
+            fence=release.fence,
+        )
+        key = (command.session, command.owner, command.lock, command.request)
+        in_flight_request = self._add(Kind.RELEASE, key, command, now, asker=asker, asked=release)
+        return self.in_flight_requests.propose(in_flight_request)
+
+    def _withdraw(self, in_flight_request: InFlightRequest, now: Instant) -> Send:
+        """Undo an acquire that waits, or was granted and is held."""
+        if self.mine.pop(in_flight_request.number, None) is not None:
+            self.in_flight_requests.end(in_flight_request)
+        self.holding.withdraw(in_flight_request)
+        session, owner, lock, request = in_flight_request.key
+        command = CancelWait(session=session, owner=owner, request=request, lock=lock)
+        undo = self._add(Kind.CANCEL, key_of_cancel(*in_flight_request.key), command, now)
+        return self.in_flight_requests.propose(undo)
+
+    def _add(
+        self,
+        kind: Kind,
+        key: Key,
+        command: Command,
+        now: Instant,
+        *,
+        asker: Address = NOBODY,
+        asked: Acquire | Release | None = None,
+    ) -> InFlightRequest:
+        in_flight_request = self.in_flight_requests.add(
+            kind, key, command, now, asker=asker, asked=asked, own=True
+        )
+        self.mine[in_flight_request.number] = in_flight_request
+        return in_flight_request
+
+    def _on_opened(
+        self, in_flight_request: InFlightRequest, opened: SessionOpened, now: Instant
+    ) -> list[Effect]:
+        if not self.session_lease.begin(in_flight_request, opened, now):
+            return self.session_lease.open(now) if self.parked else []
+        parked, self.parked = self.parked, {}
+        return [self._claim(waiting, now) for waiting in parked.values()]
+
+    def _on_held(
+        self, in_flight_request: InFlightRequest, held: Held, now: Instant
+    ) -> list[Effect]:
+        if self.session_lease.is_over(now):  # It may have been granted to the next already.
+            self._park(in_flight_request)
+            return self._lose(now, self.session_lease.why_over(now))
+        self.holding.grant(in_flight_request, held)
+        return [
+            Send(in_flight_request.asker, answer(in_flight_request, held, now)),
+            Observe("proxy.granted"),
+        ]
+
+    def _on_freed(
+        self, in_flight_request: InFlightRequest, freed: Freed, now: Instant
+    ) -> list[Effect]:
+        assert isinstance(in_flight_request.asked, Release)
+        self.holding.release((freed.lock, in_flight_request.asked.fence), freed.count)
+        return [
+            Send(in_flight_request.asker, answer(in_flight_request, freed, now)),
+            Observe("proxy.released"),
+        ]
+
+    def _on_denied(
+        self, in_flight_request: InFlightRequest, denied: Denied, now: Instant
+    ) -> list[Effect]:
+        match in_flight_request.asked:
+            case Acquire():
+                self.holding.acquires.pop(in_flight_request.asker, None)
+            case Release():
+                self.holding.forget((denied.lock, in_flight_request.asked.fence))
+            case _ if in_flight_request.kind is Kind.OPEN:
+                parked, self.parked = self.parked, {}
+                return [
+                    refuse(one.asker, one.acquire, Reason.OVERLOADED, denied.detail)
+                    for one in parked.values()
+                ]
+            case _:
+                return []
+        return [
+            Send(in_flight_request.asker, answer(in_flight_request, denied, now)),
+            Observe("proxy.refused"),
+        ]
+
+    def _on_expired(self, in_flight_request: InFlightRequest, now: Instant) -> list[Effect]:
+        if in_flight_request.key[0] != self.session_lease.session:
+            return []  # Of a session that was given up before.
+        why = f"session {self.session_lease.session!r} has expired"
+        if in_flight_request.kind is Kind.ACQUIRE:
+            self._park(in_flight_request)
+        effects = self._lose(now, why)
+        if isinstance(in_flight_request.asked, Release):
+            self.holding.lost.pop(
+                (in_flight_request.asked.lock, in_flight_request.asked.fence), None
+            )
+            effects.append(lost_release(in_flight_request.asker, in_flight_request.asked, why))
+        return effects
+
+    def _lose_if_over(self, now: Instant) -> list[Effect]:
+        """Give up a session in which something is held and that may not live any more."""
+        if not self.holding.holds or not self.session_lease.is_over(now):
+            return []
+        return self._lose(now, self.session_lease.why_over(now))
+
+    def _lose(self, now: Instant, why: str) -> list[Effect]:
+        """Give up the session: holds are lost, waits go on in another."""
+        effects: list[Effect] = [Observe("proxy.session_lost")]
+        losses = self.holding.lose_all(why)
+        if losses:
+            effects.append(Observe("proxy.hold_taken", losses))
+        mine, self.mine = self.mine, {}
+        for in_flight_request in mine.values():
+            self.in_flight_requests.end(in_flight_request)
+            if in_flight_request.kind is Kind.ACQUIRE:
+                self._park(in_flight_request)
+            elif isinstance(in_flight_request.asked, Release):
+                self.holding.lost.pop(
+                    (in_flight_request.asked.lock, in_flight_request.asked.fence), None
+                )
+                effects.append(lost_release(in_flight_request.asker, in_flight_request.asked, why))
+        effects += self.session_lease.abandon(now)
+        return [*effects, *self.session_lease.open(now)] if self.parked else effects
+
+    def _park(self, in_flight_request: InFlightRequest) -> None:
+        """Let an acquire, whose errand is over, wait for the next session."""
+        assert isinstance(in_flight_request.asked, Acquire)
+        self.holding.acquires.pop(in_flight_request.asker, None)
+        self.parked[in_flight_request.asker] = Waiting(
+            in_flight_request.asker, in_flight_request.asked, in_flight_request.asked_at
+        )

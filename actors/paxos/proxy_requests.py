@@ -1,0 +1,124 @@
+"""What clients ask a door to have done, as errands."""
+
+from __future__ import annotations
+
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lock.message import Alive, KeepAlive, Reason
+from fencelock.actors.lock.session_message import Evict, Open
+from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.paxos.proxy_clients import (
+    GUEST_ERRANDS_MAX,
+    RemoteClient,
+    RemoteClients,
+    why_foreign,
+)
+from fencelock.actors.paxos.proxy_command import translate
+from fencelock.actors.paxos.proxy_event import Asked
+from fencelock.actors.paxos.proxy_in_flight import (
+    ACQUIRE,
+    ERRANDS_MAX,
+    RELEASE,
+    InFlightRequests,
+    is_full,
+)
+from fencelock.actors.paxos.proxy_replies import ProxyReplies
+from fencelock.actors.paxos.proxy_wording import refuse
+
+
+class ProxyRequests:
+    """Takes on requests in a named session.
+
+    Args:
+        node: this node.
+        in_flight_requests: where they go.
+        guests: the clients of other processes.
+        answering: knows who leads.
+
+    """
+
+    def __init__(
+        self,
+        node: str,
+        in_flight_requests: InFlightRequests,
+        guests: RemoteClients,
+        answering: ProxyReplies,
+    ) -> None:
+        self.node = node
+        self.in_flight_requests = in_flight_requests
+        self.guests = guests
+        self.answering = answering
+
+    def admit(self, asker: Address, session: str, now: Instant) -> RemoteClient | None:
+        """Return who is to be charged for a request in ``session``, None for this node.
+
+        Raises:
+            InvalidRequestError: that one may not ask in it; the text says why.
+
+        """
+        guest = self.guests.again(asker, session, now)
+        if guest is not None:
+            return guest
+        client = node_of(asker)
+        if client == self.node:
+            return None
+        guest = self.guests.by_id.get(client)
+        if guest is None or guest.session != session:
+            problem = why_foreign(client, session)
+            if problem:
+                raise InvalidRequestError(problem)
+        return self.guests.hear(client, asker, session, now)
+
+    def ask(self, asker: Address, asked: Asked, now: Instant) -> Effects:
+        """Take on a request, or take note that it was sent again."""
+        session, guest = asked.session, self.guests.last
+        try:
+            # Mostly who spoke last speaks on: `RemoteClients.again`, written out.
+            if guest is None or guest.session != session or guest.asker != asker:
+                guest = self.admit(asker, session, now)
+            else:
+                guest.heard_at = now
+            if "." not in session and not isinstance(asked, Open | Evict):
+                return self.without_session(asker, asked)
+            kind, key, command = translate(asked)
+        except InvalidRequestError as error:
+            return [refuse(asker, asked, Reason.INVALID, str(error)), Observe("proxy.refused")]
+        in_flight_requests = self.in_flight_requests
+        by_key = in_flight_requests.by_key
+        in_flight_request = by_key.get(key)
+        if in_flight_request is not None:
+            in_flight_request.asker, in_flight_request.asked = asker, asked
+            return ()
+        if len(by_key) >= ERRANDS_MAX and in_flight_requests.is_full(kind):
+            return self.overloaded(asker, asked, f"{ERRANDS_MAX} requests")
+        its = 0 if guest is None else guest.in_flight_requests
+        if its >= GUEST_ERRANDS_MAX and is_full(its, kind, GUEST_ERRANDS_MAX):
+            return self.overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
+        if kind is not ACQUIRE and kind is not RELEASE:
+            in_flight_requests.make_room(kind, key, guest)
+        in_flight_request = in_flight_requests.add(
+            kind, key, command, now, asker=asker, asked=asked, guest=guest
+        )
+        gathered = in_flight_requests.gathered
+        if not gathered:
+            return in_flight_requests.gather(in_flight_request)
+        gathered.append(in_flight_request)
+        return ()
+
+    def without_session(self, asker: Address, asked: Asked) -> Effects:
+        """Answer a request under a name that is no session's id, since those have a number."""
+        if isinstance(asked, KeepAlive):
+            alive = Alive(
+                session=asked.session,
+                node=self.node,
+                request=asked.request,
+                master=self.answering.master,
+            )
+            return [Send(asker, alive)]
+        text = f"{asked.session[:80]!r} is no session, but a name: open one under it"
+        return [refuse(asker, asked, Reason.SESSION_EXPIRED, text), Observe("proxy.refused")]
+
+    def overloaded(self, asker: Address, asked: Asked, limit: str) -> Effects:
+        """Refuse a request for want of room."""
+        text = f"{limit} are under way at node {self.node}, its limit; nothing was done"
+        return [refuse(asker, asked, Reason.OVERLOADED, text), Observe("proxy.refused")]

@@ -1,0 +1,85 @@
+"""The herald: calls a user's callbacks where they may block without harm."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from loguru import logger
+
+from fencelock.cluster.local_hold import Notice
+
+T = TypeVar("T")
+
+
+class CallbackExecutor(Protocol):
+    """Where callbacks run."""
+
+    failed: int
+    """How many callbacks raised something."""
+
+    def call(self, callback: Callable[[T], object], news: T) -> None:
+        """Have ``callback`` called with ``news``, soon and elsewhere; from any thread."""
+        ...
+
+    def stop(self, timeout: float) -> None:
+        """Call nobody any more; wait for a running callback, unless this is one (s)."""
+        ...
+
+
+class ThreadExecutor:
+    """Calls callbacks one after the other on a thread of its own, begun at the first.
+
+    So a callback may block, or use the client; those after it wait meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self._news: queue.SimpleQueue[tuple[Callable[[Any], object], Any] | None]
+        self._news = queue.SimpleQueue()
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def call(self, callback: Callable[[T], object], news: T) -> None:
+        """Have ``callback`` called with ``news`` (Herald)."""
+        with self._guard:
+            if self._stopped:
+                return
+            self._news.put((callback, news))
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="fencelock-callbacks", daemon=True
+                )
+                self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Call nobody any more (Herald)."""
+        with self._guard:
+            self._stopped = True
+            thread = self._thread
+        self._news.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def _run(self) -> None:
+        while (news := self._news.get()) is not None:
+            self.failed += not call_guarded(*news)
+
+
+def call_guarded(callback: Callable[[T], object], news: T) -> bool:
+    """Call ``callback``; return whether it raised nothing.
+
+    What it raises is logged and goes nowhere else: nobody waits for it.
+    """
+    try:
+        callback(news)
+    except Exception as error:  # noqa: BLE001  # The user's code; see above.
+        about = "the cluster"
+        if isinstance(news, Notice):
+            about = f"lock {news.lock} ({news.state.value})"
+        logger.opt(exception=error).error("a callback for {} failed: {!r}", about, error)
+        return False
+    return True

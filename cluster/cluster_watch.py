@@ -1,0 +1,53 @@
+"""What a client knows of its cluster as a whole, and whom it tells."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from fencelock.actors.client.cluster_poll import unknown
+from fencelock.actors.client.message import ClusterState
+from fencelock.cluster.callback_executor import CallbackExecutor
+
+ClusterCallback = Callable[[ClusterState], object]
+
+
+class ClusterWatch:
+    """The last `ClusterState` that a session told its client of. For any thread.
+
+    Args:
+        executor: calls callbacks.
+        begin: has the session watch; to say it twice does no harm.
+
+    """
+
+    def __init__(self, executor: CallbackExecutor, begin: Callable[[], None]) -> None:
+        self._herald = executor
+        self._begin = begin
+        self._guard = threading.Lock()
+        self._callbacks: list[ClusterCallback] = []
+        self._state: ClusterState | None = None
+
+    def hear(self, state: ClusterState) -> None:
+        """Take what the session says; on the dispatcher's thread."""
+        with self._guard:
+            self._state = state
+            for callback in self._callbacks:
+                self._herald.call(callback, state)
+
+    def last(self) -> ClusterState:
+        """Return what was said last; that nothing was, if that is so."""
+        self._watch()
+        return self._state or unknown("no node has said yet how it is")
+
+    def add(self, callback: ClusterCallback) -> None:
+        """Have ``callback`` called: with what is known, if anything is, and with what follows."""
+        with self._guard:
+            self._callbacks.append(callback)
+            if self._state is not None:
+                self._herald.call(callback, self._state)
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._state is None:
+            self._begin()

@@ -1,0 +1,142 @@
+"""When a node did what: marks for a profile, set at the borders of its dispatcher.
+
+Nothing of the dispatcher knows of them. Who wants marks has the sockets, the journal and the
+roles of one node watched before it starts; a node without marks runs as if this file were
+not there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from fencelock.actors.effect import Effects, Spawn
+from fencelock.actors.message import Address, Event, Instant, role_of
+from fencelock.actors.role import Role
+from fencelock.cluster.host.links import Links
+from fencelock.cluster.host.role_set import RoleSet
+
+if TYPE_CHECKING:
+    from fencelock.cluster.storage.journal import Journal
+
+MARKS_MAX = 1_000_000
+"""Of one node, some 200 bytes each: more than that, and the oldest are forgotten."""
+
+L = TypeVar("L", bound=Links)
+
+now_ns = time.monotonic_ns
+"""All processes of a machine share this clock."""
+
+
+class Mark(NamedTuple):
+    """Something a node did, from when to when.
+
+    ``what`` is ``poll``, ``ring``, ``receive``, ``send``, ``append``, ``sync``, or the name of
+    the role that was given a turn; ``detail`` is the links that frames came over or went to,
+    separated by spaces.
+    """
+
+    what: str
+    begin_ns: int
+    end_ns: int
+    detail: str = ""
+
+
+class ProfileMarks:
+    """The marks of one node, or of one client, in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self.marks: deque[tuple[str, int, int, str]] = deque(maxlen=MARKS_MAX)
+        """The fields of a `Mark` each."""
+
+    def links(self, links: L) -> L:
+        """Have the sockets watched; return them."""
+        self._watch(links, "poll")
+        self._watch(links, "ring")
+        self._watch(links, "send", _receiver)
+        self._watch(links, "receive_members", _senders, "receive")
+        self._watch(links, "receive_clients", _senders_of_clients, "receive")
+        return links
+
+    def journal(self, journal: Journal | None) -> Journal | None:
+        """Have the journal watched, if there is one; return it."""
+        if journal is not None:
+            self._watch(journal, "append")
+            self._watch(journal, "sync")
+        return journal
+
+    def cast(self, cast: RoleSet) -> RoleSet:
+        """Return ``cast`` with roles that are watched, as are all that they spawn."""
+        return RoleSet(tuple(self._watched(spawn) for spawn in cast.roles), cast.openings)
+
+    def write(self, path: Path) -> None:
+        """Write all marks into ``path``, for `read_marks`."""
+        path.write_text(json.dumps(list(self.marks)), encoding="utf-8")
+
+    def _watch(
+        self,
+        thing: object,
+        method: str,
+        detail: Callable[[Any, Any], str] | None = None,
+        name: str = "",
+    ) -> None:
+        """Mark each call of ``method`` of this one ``thing`` that returns, under ``name`` if given.
+
+        ``detail`` gets the first argument and the result.
+        """
+        call, note, what = getattr(thing, method), self.marks.append, name or method
+
+        def watched(*given: Any) -> Any:
+            begin_ns = now_ns()
+            result = call(*given)
+            note((what, begin_ns, now_ns(), ""))
+            return result
+
+        def watched_in_detail(*given: Any) -> Any:
+            begin_ns = now_ns()
+            result = call(*given)
+            end_ns = now_ns()
+            note((what, begin_ns, end_ns, detail(given[0], result) if detail else ""))
+            return result
+
+        setattr(thing, method, watched if detail is None else watched_in_detail)
+
+    def _watched(self, spawn: Spawn) -> Spawn:
+        """Return ``spawn`` with a class of roles each turn of which is marked."""
+        kind, name = spawn.role, role_of(spawn.address)
+        turn, note, again = kind.handle, self.marks.append, self._watched
+
+        def handle(role: Role[Any], sender: Address, event: Event, now: Instant) -> Effects:
+            begin_ns = now_ns()
+            effects = turn(role, sender, event, now)
+            note((name, begin_ns, now_ns(), ""))
+            for effect in effects:
+                if type(effect) is Spawn:  # Whom it spawns is watched as well.
+                    return [again(one) if isinstance(one, Spawn) else one for one in effects]
+            return effects
+
+        return replace(spawn, role=type(kind.__name__, (kind,), {"handle": handle}))
+
+
+def read_marks(path: Path) -> list[Mark]:
+    """Return what `ProfileMarks.write` wrote."""
+    return [Mark(*fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def _receiver(link: Any, sent: Any) -> str:
+    del sent
+    return str(link)
+
+
+def _senders(most: Any, arrivals: Any) -> str:
+    del most
+    return " ".join(dict.fromkeys(arrival.link for arrival in arrivals))
+
+
+def _senders_of_clients(most: Any, received: Any) -> str:
+    return _senders(most, received[0])

@@ -1,0 +1,310 @@
+"""The stage: roles of one node and what waits for them; one thread at a time, no sockets."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from loguru import logger
+
+from fencelock.actors.effect import (
+    Checkpoint,
+    Effect,
+    Effects,
+    Observe,
+    Persist,
+    Retire,
+    Send,
+    Spawn,
+    Wake,
+)
+from fencelock.actors.lock.backend import Report, Reported
+from fencelock.actors.lock.self_report import Counted
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Event,
+    Instant,
+    Local,
+    Message,
+    Timer,
+    address_of,
+    ms_between,
+    node_of,
+    role_of,
+)
+from fencelock.actors.notice import Notice
+from fencelock.actors.role import Role
+from fencelock.cluster.host.outboxes import Outboxes
+from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.host.role_slot import RoleSlot
+from fencelock.cluster.log import write
+from fencelock.transport.frame import EnvelopeItems
+
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""A clock that goes on while the machine sleeps, so that a lease cannot outlive a nap."""
+
+INBOX_MAX = 10_000
+"""Events that may wait on a node for more to be let in from outside: roles share one thread,
+so what waits for one waits for all. A release or a cancel of a thread is let in all the same: who
+goes on without it would hold for ever."""
+
+BACKLOG_MAX = 1_000_000
+"""Events of any kind that may wait on a node; more mean that roles of ours flood each other."""
+
+_READ_CLOCK = cast("Callable[[int], Instant]", time.clock_gettime_ns)
+
+
+class RoleFailedError(Exception):
+    """A role raised: a bug of ours. The node stops; its log has the event and the state."""
+
+
+class Scheduler:
+    """Runs roles in the order in which events come, and performs what they return.
+
+    Sends of a role that persisted in this turn, and whatever else it wants after
+    that, are held until `release_held`; the dispatcher syncs the journal before.
+
+    Args:
+        node: whose roles these are.
+        welcome: called with each role that comes on stage, before its first turn.
+        counters: where `Observe` counts.
+
+    """
+
+    def __init__(
+        self, node: str, welcome: Callable[[RoleSlot], None], counters: Counter[str]
+    ) -> None:
+        self.node = node
+        self.counters = counters
+        self._welcome = welcome
+        self.cells: dict[Address, RoleSlot] = {}
+        self.asks = PendingAsks(node)
+        self.listeners: dict[Address, Callable[[Event], None]] = {}
+        """Who is told what roles send to these addresses, on the thread that runs the roles."""
+        self.ready: deque[tuple[RoleSlot, Address, Event]] = deque()
+        self.records: list[tuple[str, Message | None]] = []
+        """What the roles of this turn persist; None forgets what that role wrote before."""
+        self.outboxes = Outboxes()
+        self.here = address_of(node, "node")
+        self._began = self.now()
+        self._wakes: list[tuple[int, int, RoleSlot, Timer]] = []
+        self._wake_number = 0
+        self._held: list[tuple[RoleSlot, Effect]] = []
+        self._holding: list[RoleSlot] = []
+
+    def now(self) -> Instant:
+        """Read the clock of this machine (ns); it never goes back."""
+        return _READ_CLOCK(CLOCK)
+
+    def open(self, cast: RoleSet) -> None:
+        """Put all roles of ``cast`` on stage, then give each its first turn, then the openings."""
+        cells = [self._enter(s.role(s.address, self, **s.arguments)) for s in cast.roles]
+        for role_slot in cells:
+            self._begin(role_slot)
+        for send in cast.openings:
+            self.post(self.cells[send.to], self.here, send.message)
+
+    def adopt(self, role: Role[Any]) -> None:
+        """Put ``role`` on stage and give it its first turn (Host)."""
+        self._begin(self._enter(role))
+
+    def _enter(self, role: Role[Any]) -> RoleSlot:
+        assert node_of(role.address) == self.node
+        assert role.address not in self.cells, f"{role.address} is on stage already"
+        role_slot = RoleSlot(role)
+        self.cells[role.address] = role_slot
+        self._welcome(role_slot)
+        return role_slot
+
+    def retire(self, role_slot: RoleSlot) -> None:
+        """Take a role off stage; what still waits for it is dropped, who asks it is told."""
+        if role_slot.dead:
+            return
+        role_slot.dead = True
+        role_slot.accepts = frozenset()
+        del self.cells[role_slot.address]
+        self.asks.fail(f"{role_slot.address} has stopped", role=role_slot.address)
+        role: Any = role_slot.role
+        role._stop()  # Pykka's own last step: registry, event, `on_stop`.
+
+    def post(self, role_slot: RoleSlot, sender: Address, event: Event) -> None:
+        """Let ``event`` wait for its turn."""
+        self.ready.append((role_slot, sender, event))
+
+    def arrive(self, envelopes: Sequence[EnvelopeItems]) -> None:
+        """Take messages that came over the network; what finds nobody, or no room, is counted."""
+        cells, ready = self.cells, self.ready
+        for to, sender, message in envelopes:
+            role_slot = cells.get(to)
+            if role_slot is None:
+                self.counters["host.nobody_there"] += 1
+            elif len(ready) >= INBOX_MAX:
+                self.counters["host.inbox_full"] += 1
+            else:
+                ready.append((role_slot, sender, message))
+
+    def tell_all(self, event: Local) -> None:
+        """Post ``event`` from the host to every role that accepts its kind."""
+        for role_slot in list(self.cells.values()):
+            if type(event) in role_slot.accepts:
+                self.post(role_slot, self.here, event)
+
+    def work(self, most: int) -> None:
+        """Give turns until nobody waits, but at most ``most``.
+
+        The way of a message from role to role, a node's hottest, is written out here.
+
+        Raises:
+            RoleFailedError: a role raised, which only a bug of ours makes it do.
+
+        """
+        ready, cells, read_clock = self.ready, self.cells, _READ_CLOCK
+        boxes, nodes = self.outboxes.boxes, self.outboxes.nodes
+        assert len(ready) < BACKLOG_MAX, f"{BACKLOG_MAX} events wait on node {self.node}"
+        for _ in range(most):
+            if not ready:
+                return
+            role_slot, sender, event = ready.popleft()
+            if type(event) not in role_slot.accepts:
+                self.counters["role.stranger_dropped"] += not role_slot.dead
+                continue
+            handle = role_slot.handle
+            try:
+                effects = handle(sender, event, read_clock(CLOCK))
+            except Exception as error:
+                raise self._failed(role_slot, event, sender, error) from error
+            for effect in effects:
+                if type(effect) is Send and not role_slot.held:
+                    to = effect.to
+                    target = cells.get(to)
+                    if target is not None:
+                        ready.append((target, role_slot.address, effect.message))
+                    elif (node := nodes.get(to)) is not None:
+                        boxes[node].append((to, role_slot.address, effect.message))
+                    else:
+                        self._send_out(role_slot, to, effect.message)
+                elif type(effect) is Observe:
+                    self.counters[effect.name] += effect.count
+                else:
+                    self._perform_one(role_slot, effect)
+
+    def ring_alarms(self) -> None:
+        """Post every timer that is due."""
+        now = self.now()
+        wakes = self._wakes
+        while wakes and wakes[0][0] <= now:
+            _, _, role_slot, timer = heapq.heappop(wakes)
+            if not role_slot.dead:
+                self.post(role_slot, role_slot.address, timer)
+
+    def idle_ms(self) -> int | None:
+        """Return how long nothing is due (ms, rounded up), None for without limit."""
+        if self.ready:
+            return 0
+        if not self._wakes:
+            return WAKING_MS if self.asks.waking else None
+        ahead = max(0, -(-(self._wakes[0][0] - self.now()) // NS_PER_MS))
+        return min(ahead, WAKING_MS) if self.asks.waking else ahead
+
+    def release_held(self) -> None:
+        """Perform what waited for the disk; every record of the turn is durable now."""
+        held, self._held = self._held, []
+        self.records = []
+        for role_slot in self._holding:
+            role_slot.held = False
+        self._holding.clear()
+        for role_slot, effect in held:
+            self._perform_one(role_slot, effect)
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        """Carry out ``effects`` of the role at ``source``, in order (Host)."""
+        self._perform(self.cells[source], effects)
+
+    def _begin(self, role_slot: RoleSlot) -> None:
+        try:
+            effects = role_slot.role.begin(self.now())
+        except Exception as error:
+            raise self._failed(role_slot, None, role_slot.address, error) from error
+        self._perform(role_slot, effects)
+
+    def _failed(
+        self, role_slot: RoleSlot, event: Event | None, sender: Address, error: Exception
+    ) -> RoleFailedError:
+        """Log a bug of ours with the event and the role's state; return what stops the node."""
+        state = repr(dict(role_slot.role.state()))
+        log = logger.bind(
+            node=self.node, role=role_slot.address, event=repr(event), sender=sender, state=state
+        )
+        log.opt(exception=error).critical(
+            "role {} failed on {} from {}; its state was {}",
+            role_slot.address,
+            event,
+            sender,
+            state,
+        )
+        return RoleFailedError(f"{role_slot.address} failed on {event!r}: {error!r}")
+
+    def _perform(self, role_slot: RoleSlot, effects: Effects) -> None:
+        for effect in effects:
+            self._perform_one(role_slot, effect)
+
+    def _perform_one(self, role_slot: RoleSlot, effect: Effect) -> None:
+        if isinstance(effect, Observe):
+            self.counters[effect.name] += effect.count
+        elif isinstance(effect, Persist):
+            self._write(role_slot, effect.record)
+        elif isinstance(effect, Checkpoint):
+            self._write(role_slot, None, *effect.records)
+        elif role_slot.held:
+            self._held.append((role_slot, effect))
+        else:
+            self._perform_free(role_slot, effect)
+
+    def _perform_free(self, role_slot: RoleSlot, effect: Send | Wake | Spawn | Retire) -> None:
+        """Carry out what need not wait for the disk, or waited."""
+        if isinstance(effect, Send):
+            target = self.cells.get(effect.to)
+            if target is not None:
+                self.post(target, role_slot.address, effect.message)
+            else:
+                self._send_out(role_slot, effect.to, effect.message)
+        elif isinstance(effect, Wake):
+            self._wake_number += 1
+            due = self.now() + effect.after_ms * NS_PER_MS
+            heapq.heappush(self._wakes, (due, self._wake_number, role_slot, effect.timer))
+        elif isinstance(effect, Spawn):
+            self.adopt(effect.role(effect.address, self, **effect.arguments))
+        elif (retired := self.cells.get(effect.address)) is not None:
+            self.retire(retired)
+
+    def _write(self, role_slot: RoleSlot, *records: Message | None) -> None:
+        name = role_of(role_slot.address)
+        self.records += [(name, record) for record in records]
+        if not role_slot.held:
+            role_slot.held = True
+            self._holding.append(role_slot)
+
+    def _send_out(self, role_slot: RoleSlot, to: Address, message: Message | Local) -> None:
+        """Send to what is no role of this node: another node, an open question, the host."""
+        if node_of(to) != self.node:
+            assert isinstance(message, Message), f"{message} is local and cannot go to {to}"
+            self.outboxes.put(to, role_slot.address, message)
+        elif self.asks.answer(to, message):
+            return
+        elif (listener := self.listeners.get(to)) is not None:
+            listener(message)
+        elif to == self.here and type(message) is Report:
+            self.post(role_slot, self.here, self._report())
+        elif type(message) is Notice:
+            write(self.node, message)
+        else:
+            self.counters["host.nobody_there"] += 1
+
+    def _report(self) -> Reported:
+        counters = tuple(Counted(name, times) for name, times in sorted(self.counters.items()))
+        return Reported(uptime_ms=ms_between(self._began, self.now()), counters=counters)

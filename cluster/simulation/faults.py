@@ -1,0 +1,123 @@
+"""What may go wrong in a run, one knob for each thing, and how the knobs are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from random import Random
+
+OFF_SHARE = 0.4
+"""How often a kind is left out of a run. Bugs hide behind faults that are always on: a run
+that loses every tenth message never shows what happens when thousands arrive (swarm testing,
+Groce et al., ISSTA 2012)."""
+
+
+class Kind(Enum):
+    """A kind of misfortune that a protocol promises to survive, or does not."""
+
+    LOSS = "loss"
+    REPETITION = "repetition"
+    REORDERING = "reordering"
+    LATENESS = "very late messages"
+    PARTITION = "partitions"
+    ONE_WAY = "one-way partitions"
+    PAUSE = "pauses"
+    CRASH = "crashes"
+    TAIL = "loss of the unsynced disk"
+    DRIFT = "clock drift"
+    JUMP = "clock jumps"
+    DISK_LOSS = "loss of a whole disk"
+    OLD_COPY = "an old copy of a disk"
+
+
+DISKS = frozenset({Kind.DISK_LOSS, Kind.OLD_COPY})
+"""What befalls whole disks: survived where journals are registered and starts are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """The knobs. ``_every_ms`` is a mean interval over the whole cluster, 0 for never."""
+
+    loss_per_mille: int = 0
+    repeat_per_mille: int = 0
+    delay_us: int = 300
+    """Mean one-way delay of a frame."""
+    reordering: bool = False
+    """Whether delays are drawn anew for each frame; else a link keeps order."""
+    late_per_mille: int = 0
+    """Frames that arrive very late, up to `late_ms`."""
+    late_ms: int = 5_000
+    cut_every_ms: int = 0
+    cut_ms: int = 800
+    """Mean length of a partition."""
+    cut_one_way: bool = False
+    """Whether some partitions stop only one direction."""
+    pause_every_ms: int = 0
+    pause_ms: int = 300
+    crash_every_ms: int = 0
+    down_ms: int = 300
+    """Mean time from a crash to the restart."""
+    crash_in_sync_per_mille: int = 0
+    """How often a node that begins to sync its disk crashes before it ends."""
+    tail_lost: bool = False
+    """Whether a crash loses unsynced records; else it leaves them all."""
+    sync_us: int = 1_000
+    """Mean time to make records durable."""
+    drift_every_ms: int = 0
+    drift_ppm: int = 200_000
+    """How far a clock's rate may be from true, either way (millionths, below 1,000,000)."""
+    jump_every_ms: int = 0
+    jump_ms: int = 2_000
+    lose_disk_every_ms: int = 0
+    """Mean interval at which a member loses its disk; never a majority of them."""
+    old_copy_every_ms: int = 0
+    """Mean interval at which a copy is made of a disk, or put in its place; never a majority."""
+
+
+CALM = Faults()
+"""Nothing goes wrong; frames take their time, and keep their order."""
+
+
+def draw_misfortune(random: Random, survived: frozenset[Kind]) -> Faults:
+    """Draw knobs: each kind in ``survived`` is on in about 60 % of the draws."""
+
+    def on(kind: Kind) -> bool:
+        return (random.random() >= OFF_SHARE) & (kind in survived)
+
+    def drawn(kind: Kind, values: tuple[int, ...]) -> int:
+        value = random.choice(values)  # Drawn in any case: a kind less moves no other.
+        return value if on(kind) else 0
+
+    return Faults(
+        loss_per_mille=drawn(Kind.LOSS, (10, 50, 100, 300)),
+        repeat_per_mille=drawn(Kind.REPETITION, (10, 100, 300, 500)),
+        delay_us=random.choice((200, 2_000, 10_000)),
+        reordering=on(Kind.REORDERING),
+        late_per_mille=drawn(Kind.LATENESS, (2, 5, 20)),
+        late_ms=random.choice((500, 5_000, 30_000)),
+        cut_every_ms=drawn(Kind.PARTITION, (500, 1_000, 3_000)),
+        cut_ms=random.choice((50, 300, 1_000)),
+        cut_one_way=on(Kind.ONE_WAY),
+        pause_every_ms=drawn(Kind.PAUSE, (500, 1_000, 3_000)),
+        pause_ms=random.choice((20, 200, 1_500)),
+        crash_every_ms=drawn(Kind.CRASH, (700, 1_500, 4_000)),
+        down_ms=random.choice((5, 100, 600)),
+        crash_in_sync_per_mille=drawn(Kind.CRASH, (2, 10, 30)),
+        tail_lost=on(Kind.TAIL),
+        sync_us=random.choice((100, 2_000, 20_000)),
+        drift_every_ms=drawn(Kind.DRIFT, (300, 1_000)),
+        drift_ppm=random.choice((1_000, 100_000, 500_000)),
+        jump_every_ms=drawn(Kind.JUMP, (700, 2_000)),
+        jump_ms=random.choice((100, 2_000, 60_000, 3_600_000)),
+    )
+
+
+def with_disk_faults(misfortune: Faults, random: Random, survived: frozenset[Kind]) -> Faults:
+    """Return ``misfortune`` with faults of whole disks, if they are ``survived``."""
+    lose, copy = random.choice((700, 2_000)), random.choice((300, 1_000))
+    loses, copies = random.random() >= OFF_SHARE, random.random() >= OFF_SHARE
+    return replace(
+        misfortune,
+        lose_disk_every_ms=lose if loses and Kind.DISK_LOSS in survived else 0,
+        old_copy_every_ms=copy if copies and Kind.OLD_COPY in survived else 0,
+    )

@@ -1,0 +1,107 @@
+"""A patron: whoever wants locks of one node, as the explorer plays it in the proxy's place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.backend import Full, Give, Got, Ready, Seen, Want
+from fencelock.actors.message import Address, Event, Instant, Timer, timer
+from fencelock.actors.role import Host, Role
+
+
+@timer
+class Ask(Timer):
+    """Want the lock, for the next owner."""
+
+
+@timer
+class Leave(Timer):
+    """Stop waiting with ``ticket``, or give back what it holds."""
+
+    ticket: int
+
+
+class ScriptedClient(Role[Ask | Leave | Got | Full | Seen | Ready]):
+    """Wants one lock a few times, for owners of one session, and gives it back some time.
+
+    Args:
+        backend: where `Want` and `Give` go.
+        lock: what to want.
+        wants: how many times in all.
+        at_once: how many owners may want it at one time.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        backend: Address,
+        lock: str,
+        wants: int,
+        at_once: int = 1,
+    ) -> None:
+        super().__init__(address, host)
+        self.backend = backend
+        self.lock = lock
+        self.wants = wants
+        self.at_once = at_once
+        self.wanted = 0
+        self.fences: dict[int, int | None] = {}
+        """By ticket: its fence, None while it waits."""
+        self.last = 0
+        """The fence granted last."""
+
+    def handle(
+        self, sender: Address, event: Ask | Leave | Got | Full | Seen | Ready, now: Instant
+    ) -> Effects:
+        """Do what was chosen, or note what was granted."""
+        del sender, now
+        match event:
+            case Ask():
+                self.wanted += 1
+                self.fences[self.wanted] = None
+                want = Want(lock=self.lock, ticket=self.wanted, session="s", owner="o")
+                return (Send(self.backend, want),)
+            case Leave(ticket=ticket):
+                del self.fences[ticket]
+                return (Send(self.backend, Give(lock=self.lock, ticket=ticket)),)
+            case Got(ticket=ticket, fence=fence):
+                return self._on_got(ticket, fence)
+            case Full(ticket=ticket):
+                self.fences.pop(ticket, None)
+                return ()
+            case Seen() | Ready():
+                return ()
+
+    def _on_got(self, ticket: int, fence: int) -> Effects:
+        if ticket in self.fences:  # Else it left meanwhile.
+            assert fence > self.last, f"fence {fence} after {self.last}"
+            self.last = fence
+            self.fences[ticket] = fence
+        return ()
+
+
+def may(state: Mapping[str, Any]) -> Sequence[Event]:
+    """Return all that a patron may do: want, give up waiting, give back."""
+    asks = state["wanted"] < state["wants"] and len(state["fences"]) < state["at_once"]
+    return [*([Ask()] if asks else []), *(Leave(ticket=ticket) for ticket in state["fences"])]
+
+
+def patient(state: Mapping[str, Any]) -> Sequence[Event]:
+    """Return what a patron may do that never gives up waiting: want, give back."""
+    waiting = [ticket for ticket, fence in state["fences"].items() if fence is None]
+    return [event for event in may(state) if getattr(event, "ticket", 0) not in waiting]
+
+
+def should(state: Mapping[str, Any]) -> Sequence[Event]:
+    """Return what a fair patron does: give back what it holds."""
+    return [Leave(ticket=t) for t, fence in state["fences"].items() if fence is not None]
+
+
+def is_served(state: Mapping[str, Any]) -> bool:
+    """Tell whether none of a patron's owners waits."""
+    return None not in state["fences"].values()

@@ -1,0 +1,33 @@
+"""How a judge that knows all invariants of a protocol says that one is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fencelock.cluster.simulation.violation import ViolationError
+
+
+class ViolationReport:
+    """Raises what is wrong, if that is judged in this run.
+
+    Args:
+        invariants: what is judged, in words, by number.
+        judged: the invariants, by number; None for all. Leaving some out shows what the
+            others see by themselves.
+
+    """
+
+    def __init__(self, invariants: Mapping[str, str], judged: frozenset[str] | None = None) -> None:
+        assert judged is None or judged <= invariants.keys()
+        self.invariants = invariants
+        self.judged = judged
+
+    def __call__(self, number: str, told: str) -> None:
+        """Say that the invariant ``number`` is broken.
+
+        Raises:
+            ViolationError: it is judged.
+
+        """
+        if self.judged is None or number in self.judged:
+            raise ViolationError(f"{number}, {self.invariants[number]}: {told}")

@@ -1,0 +1,235 @@
+"""Deadlines as users meet them: threads and tasks on a real `bakery` cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import fencelock
+from fencelock import aio
+from fencelock.actors.error import (
+    AlreadyHeldError,
+    InvalidRequestError,
+    LockOwnershipLostError,
+    NotHeldError,
+    UnsupportedError,
+)
+from fencelock.cluster.config import Config, parse, starting_config
+from fencelock.cluster.local_hold import HoldState, Notice
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+
+PATIENCE_S = 60
+CLUSTER = "bakery-faces"
+SHORT_S = 0.6
+"""A duration, or a grace, that passes during a test."""
+
+
+def config_of(folder: Path, nodes: int) -> Config:
+    addresses = {
+        f"n{number}": f"tcp://127.0.0.1:{port}" for number, port in enumerate(free_ports(nodes), 1)
+    }
+    text = starting_config(addresses, cluster=CLUSTER, protocol="bakery")
+    return parse(text.replace("least = 3.0", "least = 0.2"), folder)
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
+    config = config_of(tmp_path_factory.mktemp("bakery"), 3)
+    with ExitStack() as stack:
+        for node in config.nodes:
+            stack.enter_context(Node.start(config, node))
+        addresses = ",".join(config.nodes.values())
+        with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+            client.lock("first").acquire(
+                timeout=PATIENCE_S
+            )  # From now on there are leaders: no wait for them.
+        yield config
+
+
+@pytest.fixture
+def client(cluster: Config) -> Iterator[fencelock.Client]:
+    addresses = ",".join(cluster.nodes.values())
+    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        yield client
+
+
+def test_at_the_end_of_the_duration_the_owner_is_told_and_after_the_grace_the_next_is_served(
+    client: fencelock.Client,
+) -> None:
+    told: list[Notice] = []
+    lost = threading.Event()
+    mine = client.lock("order", duration=SHORT_S, grace=SHORT_S, owner="first")
+    mine.on_unlocking(told.append)
+    mine.on_lost(told.append)
+    mine.on_lost(lambda notice: lost.set())
+    fence = mine.acquire()
+    assert fence is not None
+    began = time.monotonic()
+    other = client.lock("order", owner="second", duration=60)
+    later = other.acquire()
+    assert time.monotonic() - began >= SHORT_S * 2 * 0.9
+    assert later is not None
+    assert later > fence
+    assert lost.wait(PATIENCE_S)
+    assert [notice.state for notice in told] == [HoldState.UNLOCKING, HoldState.LOST]
+    assert "release or renew" in told[0].detail
+    assert (mine.lost, mine.held) == (True, False)
+    with pytest.raises(LockOwnershipLostError, match="its duration and its grace are over"):
+        mine.release()
+    other.release()
+
+
+def test_who_renews_in_the_callback_keeps_the_lock(client: fencelock.Client) -> None:
+    mine = client.lock("kept", duration=SHORT_S, grace=5, owner="keeper")
+    renewed = threading.Semaphore(0)
+
+    def renew(notice: Notice) -> None:
+        assert notice.state is HoldState.UNLOCKING
+        mine.renew()
+        renewed.release()
+
+    mine.on_unlocking(renew)
+    fence = mine.acquire()
+    for _ in range(3):
+        assert renewed.acquire(timeout=PATIENCE_S)
+    assert (mine.held, mine.fence) == (True, fence)
+    assert client.lock("kept", owner="other").acquire(blocking=False) is None
+    mine.release()
+    assert mine.state is HoldState.FREE
+
+
+def test_a_renewal_may_be_longer_and_is_never_shorter(client: fencelock.Client) -> None:
+    mine = client.lock("longer", duration=SHORT_S, grace=SHORT_S)
+    told = threading.Event()
+    mine.on_unlocking(lambda notice: told.set())
+    mine.acquire()
+    mine.renew(60)
+    mine.renew(SHORT_S)
+    assert not told.wait(3 * SHORT_S)
+    assert mine.held
+    mine.release()
+
+
+def test_what_is_renewed_must_be_held(client: fencelock.Client) -> None:
+    with pytest.raises(NotHeldError):
+        client.lock("nobodys").renew()
+
+
+@pytest.mark.parametrize("terms", [{"duration": 0.1}, {"grace": 0.1}])
+def test_a_duration_below_the_clusters_least_is_refused(
+    client: fencelock.Client, terms: dict[str, float]
+) -> None:
+    with pytest.raises(InvalidRequestError, match="is 100 ms, 200 to 604800000 ms are allowed"):
+        client.lock("short", **terms).acquire()  # type: ignore[arg-type]
+
+
+def test_a_renewal_below_the_clusters_least_is_refused_and_changes_nothing(
+    client: fencelock.Client,
+) -> None:
+    mine = client.lock("renewed-short")
+    mine.acquire()
+    with pytest.raises(InvalidRequestError, match="duration is 100 ms"):
+        mine.renew(0.1)
+    assert mine.held
+    mine.release()
+
+
+@pytest.mark.parametrize("duration", [0, -1, 604_801, float("nan")])
+def test_an_impossible_duration_is_refused_before_anybody_is_asked(
+    client: fencelock.Client, duration: float
+) -> None:
+    with pytest.raises(InvalidRequestError, match="duration is"):
+        client.lock("impossible", duration=duration)
+
+
+def test_who_holds_a_lock_asks_for_it_again_in_vain(client: fencelock.Client) -> None:
+    mine = client.lock("twice", owner="one")
+    mine.acquire()
+    with pytest.raises(AlreadyHeldError):
+        mine.acquire()
+    mine.release()
+
+
+def test_reentrant_locks_and_lists_of_locks_are_refused_by_name(client: fencelock.Client) -> None:
+    with pytest.raises(UnsupportedError, match="paxos has it"):
+        client.lock("deep", reentrant=True)
+    with pytest.raises(UnsupportedError, match="paxos does"):
+        client.locks()
+
+
+def test_a_task_has_the_same_deadlines(cluster: Config) -> None:
+    async def live() -> list[HoldState]:
+        told: list[HoldState] = []
+        addresses = ",".join(cluster.nodes.values())
+        async with aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+            mine = client.lock("task", duration=SHORT_S, grace=SHORT_S)
+            over = asyncio.Event()
+            mine.on_unlocking(lambda notice: told.append(notice.state))
+            mine.on_lost(lambda notice: told.append(notice.state))
+            mine.on_lost(lambda notice: over.set())
+            await mine.acquire()
+            await mine.renew()
+            async with asyncio.timeout(PATIENCE_S):
+                await over.wait()
+            with pytest.raises(LockOwnershipLostError):
+                await mine.release()
+        return told
+
+    assert asyncio.run(live()) == [HoldState.UNLOCKING, HoldState.LOST]
+
+
+def test_a_wait_longer_than_the_duration_ends_in_a_hold_of_full_length(
+    client: fencelock.Client,
+) -> None:
+    holder = client.lock("long-wait", owner="holder", duration=60)
+    holder.acquire()
+    waiter = client.lock("long-wait", owner="waiter", duration=SHORT_S, grace=SHORT_S)
+    granted: list[float] = []
+    lost: list[float] = []
+    waiter.on_lost(lambda notice: lost.append(time.monotonic()))
+
+    def wait() -> None:
+        waiter.acquire()
+        granted.append(time.monotonic())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_for(lambda: len(client.status("long-wait").waiters) == 1)
+    time.sleep(3 * SHORT_S)
+    holder.release()
+    thread.join(PATIENCE_S)
+    wait_for(lambda: bool(lost))
+    assert lost[0] - granted[0] >= 2 * SHORT_S * 0.8
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_one_node_and_two_grant_locks_too(tmp_path: Path, nodes: int) -> None:
+    config = config_of(tmp_path, nodes)
+    with ExitStack() as stack:
+        for node in config.nodes:
+            stack.enter_context(Node.start(config, node))
+        addresses = ",".join(config.nodes.values())
+        client = stack.enter_context(
+            fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S)
+        )
+        lock = client.lock("small")
+        first = lock.acquire(timeout=PATIENCE_S)
+        lock.release()
+        second = lock.acquire(timeout=PATIENCE_S)
+        assert first is not None
+        assert second is not None
+        assert second > first

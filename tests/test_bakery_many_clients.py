@@ -1,0 +1,144 @@
+"""Many requests, locks and members of `bakery` at once, by the numbers of the design page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from fencelock.actors.lock.message import Granted, Refused, Release, Released
+from fencelock.actors.lock.session_message import HoldLost, Unlocking
+from fencelock.actors.message import address_of
+from fencelock.cluster.simulation.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
+
+LONG_MS = 60_000
+
+
+def held_by(harness: ClusterHarness, lock: str) -> list[Granted]:
+    return [granted for granted in harness.answers(Granted) if granted.lock == lock]
+
+
+def has(harness: ClusterHarness, kind: type, times: int) -> Callable[[], bool]:
+    return lambda: len(harness.answers(kind)) >= times
+
+
+def led_by_three() -> ClusterHarness:
+    harness = ClusterHarness(5).start()
+    harness.until(lambda: len(harness.serving()) == 3)
+    return harness
+
+
+def is_later(harness: ClusterHarness, epoch: int) -> bool:
+    return harness.epoch() > epoch
+
+
+def is_in_line(harness: ClusterHarness, lock: str, turns: int) -> bool:
+    return len(held_by(harness, lock)) == turns
+
+
+def test_locks_are_independent_and_each_has_its_own_line() -> None:
+    """Scenarios 80, 81 and 84: eight requests over five locks, three of them for one."""
+    harness = ClusterHarness(3).start().ready()
+    names = ["a", "b", "c", "d", "e", "e", "e", "a"]
+    for number, name in enumerate(names):
+        harness.acquire(f"n{number % 3 + 1}", name, f"o{number}", hold_ms=LONG_MS)
+    harness.until(has(harness, Granted, 5))
+    harness.run(2_000)
+    assert sorted(granted.lock for granted in harness.answers(Granted)) == ["a", "b", "c", "d", "e"]
+    fences: list[int] = []
+    for turn in range(3):
+        current = held_by(harness, "e")[turn]
+        fences.append(current.fence)
+        harness.release("n2", current)
+        if turn < 2:
+            harness.until(partial(is_in_line, harness, "e", turn + 2))
+    assert fences == sorted(set(fences))
+    assert len(held_by(harness, "a")) == 1  # The line of another lock did not move.
+
+
+def test_nobody_releases_what_another_holds() -> None:
+    """Scenario 50 (!): it is answered, and has no effect."""
+    harness = ClusterHarness(3).start().ready()
+    held = harness.lock("n1", hold_ms=LONG_MS)
+    wrongs = ("x", "ben", held.fence), ("x", "ann", held.fence + 1), ("y", "ann", 1)
+    for lock, owner, fence in wrongs:
+        told = len(harness.answers(Refused))
+        harness.number += 1
+        wrong = Release(lock=lock, fence=fence, session="u", owner=owner, request=harness.number)
+        harness.say("n2", wrong)
+        harness.until(has(harness, Refused, told + 1))
+    assert harness.answers(Released) == []
+    waiting = harness.acquire("n3", owner="eve", wait_ms=500)
+    harness.until(lambda: bool(harness.answers(Refused, waiting)))
+    assert f"under fence {held.fence}" in harness.answers(Refused, waiting)[0].detail
+
+
+def test_deadlines_go_on_after_a_hand_over() -> None:
+    """Scenarios 88 and 89: the holder is warned, and loses the lock, by a new set of leaders."""
+    harness = led_by_three()
+    gate = harness.others()[0]
+    held = harness.lock(gate)
+    for lost in harness.serving()[:2]:
+        before = harness.epoch()
+        harness.world.crash(lost)
+        harness.until(partial(is_later, harness, before))
+    harness.until(has(harness, HoldLost, 1))
+    assert [word.fence for word in harness.answers(HoldLost)] == [held.fence]
+    assert {word.fence for word in harness.answers(Unlocking)} <= {held.fence}
+    assert harness.lock(gate, owner="ben").fence > held.fence
+    assert HOLD_MS + GRACE_MS < LONG_MS
+
+
+def test_a_member_that_leads_nothing_comes_and_goes_without_an_election() -> None:
+    """Scenario 98."""
+    harness = led_by_three()
+    epoch, leaders = harness.epoch(), harness.serving()
+    first, second = harness.others()
+    held = harness.lock(first, hold_ms=LONG_MS)
+    harness.world.crash(second)
+    harness.run(2_000)
+    harness.world.power_on(second)
+    harness.run(2_000)
+    assert (harness.epoch(), harness.serving()) == (epoch, leaders)
+    harness.cut([second], 2_000)
+    harness.run(4_000)
+    assert (harness.epoch(), harness.serving()) == (epoch, leaders)
+    harness.release(second, held)
+    harness.until(has(harness, Released, 1))
+
+
+def test_with_less_than_a_majority_no_leader_serves_and_a_request_is_kept() -> None:
+    """Scenario 99 (!): there three leaders go on, and nobody is told."""
+    harness = led_by_three()
+    gate, gone = harness.serving()[0], [harness.serving()[1], *harness.others()]
+    for name in gone:
+        harness.world.crash(name)
+    harness.run(1_000)  # For so long leaders are trusted that a majority answered.
+    asked = harness.acquire(gate)
+    harness.run(3_000)
+    assert harness.answers(Granted, asked) == []
+    assert "2 of 5 members are connected, 3 are needed" in _detail(harness, gate)
+    for name in gone:
+        harness.world.power_on(name)
+    assert harness.granted(asked).lock == "x"
+
+
+def test_ten_members_are_led_by_three_and_a_majority_is_six() -> None:
+    """Scenarios 93, 94 and 96."""
+    harness = ClusterHarness(10).found()
+    harness.start(*harness.names[:5])
+    harness.run(4_000)
+    assert harness.serving() == []
+    assert "5 of 10 members are connected, 6 are needed" in _detail(harness, "n1")
+    harness.world.power_on("n6")
+    harness.ready()
+    leaders = harness.serving()
+    assert len(leaders) == 3
+    for name in harness.names[6:]:
+        harness.world.power_on(name)
+    harness.run(3_000)
+    assert harness.serving() == leaders  # Who comes later gets the list.
+    assert harness.lock("n10").lock == "x"
+
+
+def _detail(harness: ClusterHarness, gate: str) -> str:
+    return str(harness.world.role_at(address_of(gate, "proxy")).in_flight_requests.readiness.detail)

@@ -1,0 +1,290 @@
+"""A door of `bakery` played by hand: what is said again, given up, or granted to nobody."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from fencelock.actors.bakery.config import Terms, door_of, election_of, leader_of
+from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.proxy import TicketProxy
+from fencelock.actors.bakery.proxy_message import (
+    Error,
+    HoldRenewed,
+    Lock,
+    Locked,
+    LockFailed,
+    NotLeading,
+    RenewHold,
+    Unlock,
+)
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.message import (
+    Abandon,
+    Acquire,
+    Alive,
+    Cancel,
+    Granted,
+    Reason,
+    Refused,
+    Release,
+)
+from fencelock.actors.lock.session_message import Renew, Renewed
+from fencelock.actors.message import Address, address_of, node_of
+from fencelock.cluster.simulation.role_harness import RoleHarness
+from fencelock.cluster.simulation.session_harness import of, one
+
+MEMBERS = ("n1", "n2", "n3", "n4")
+ANN = Address("ann/session")
+ASK = Address("n4/~ask.1")
+WAIT_MS = 2_000
+
+
+class Play(RoleHarness[TicketProxy]):
+    """The door of n4, which does not lead; n1, n2 and n3 do."""
+
+    def __init__(self, seed: int = 1) -> None:
+        super().__init__(
+            lambda host: TicketProxy(
+                door_of("n4"),
+                host,
+                node="n4",
+                members=MEMBERS,
+                terms=Terms(hold_ms=5_000, grace_ms=5_000, least_ms=100, wait_ms=WAIT_MS),
+                random=Random(seed),
+                life=1,
+            )
+        )
+        self.reach(MEMBERS)
+
+    def reach(self, reachable: tuple[str, ...], epoch: int = 1) -> list[Send]:
+        """Tell the door who can be reached."""
+        readiness = Readiness(
+            epoch=epoch,
+            leaders=tuple(Chosen(name, 1) for name in MEMBERS[:3]),
+            reachable=reachable,
+            ready=True,
+            detail="ready",
+            members=(),
+        )
+        return self.hear(election_of("n4"), readiness)
+
+    def acquire(self, request: int = 1, wait_ms: int | None = 60_000) -> list[Send]:
+        """Have ann ask for x."""
+        asked = Acquire(lock="x", session="ann", owner="o", request=request, wait_ms=wait_ms)
+        return self.hear(ANN, asked)
+
+
+def asked_of(said: list[Send], kind: type[Lock | Unlock]) -> Address:
+    """Return who was asked by the only word of ``kind``."""
+    (to,) = [send.to for send in said if isinstance(send.message, kind)]
+    return to
+
+
+def locked(who: Who, request: int, fence: int = 9) -> Locked:
+    return Locked(lock="x", who=who, request=request, fence=fence, hold_ms=5_000, grace_ms=5_000)
+
+
+@pytest.fixture(params=range(4))
+def play(request: pytest.FixtureRequest) -> Play:
+    return Play(int(request.param))
+
+
+def test_a_request_that_is_said_again_while_it_is_under_way_is_answered_by_a_sign_of_life(
+    play: Play,
+) -> None:
+    play.acquire()
+    again = play.acquire()
+    assert of(Lock, again) == []
+    alive = one(Alive, again, ANN)
+    assert (alive.session, alive.node, alive.request) == ("ann", "n4", 0)
+    assert alive.master == ""  # Or two doors that disagree would send a client to and fro.
+    release = Release(lock="y", fence=3, session="ann", owner="o", request=2)
+    assert of(Alive, play.hear(ANN, release)) == []
+    assert one(Alive, play.hear(ANN, release), ANN).session == "ann"
+
+
+def test_a_cancel_goes_to_the_leader_that_has_the_request(play: Play) -> None:
+    leader = asked_of(play.acquire(), Lock)
+    cancel = Cancel(lock="x", session="ann", owner="o", request=1)
+    assert asked_of(play.hear(ANN, cancel), Unlock) == leader
+
+
+def test_a_wait_that_is_over_is_undone_at_the_leader_that_has_it(play: Play) -> None:
+    leader = asked_of(play.acquire(wait_ms=500), Lock)
+    said = play.run(1_000)
+    assert one(Refused, said, ANN).reason is Reason.TIMED_OUT
+    undone = [send for send in said if isinstance(send.message, Unlock)]
+    assert undone[0].to == leader
+    assert isinstance(undone[0].message, Unlock)
+    assert undone[0].message.waiting  # It may be held through another door.
+
+
+def test_an_ask_that_gave_up_is_undone_at_its_leader_whatever_it_has(play: Play) -> None:
+    leader = asked_of(play.hear(ASK, Acquire(lock="x", wait_ms=60_000)), Lock)
+    said = play.hear(ASK, Abandon())
+    assert asked_of(said, Unlock) == leader
+    assert not one(Unlock, said).waiting
+
+
+def test_a_lost_leader_that_had_a_request_is_not_the_first_to_be_told_that_it_is_over() -> None:
+    play = Play()
+    leader = asked_of(play.acquire(), Lock)
+    others = tuple(name for name in MEMBERS if leader_of(name) != leader)
+    play.reach(others)
+    cancel = Cancel(lock="x", session="ann", owner="o", request=1)
+    assert asked_of(play.hear(ANN, cancel), Unlock) != leader
+
+
+def test_a_grant_for_an_ask_that_is_over_is_given_back_at_once(play: Play) -> None:
+    """F23."""
+    lock = play.hear(ASK, Acquire(lock="x", wait_ms=500))
+    leader = asked_of(lock, Lock)
+    who = one(Lock, lock).who
+    said = play.run(1_000)
+    assert one(Refused, said, ASK).reason is Reason.TIMED_OUT
+    undo = next(send.message for send in said if isinstance(send.message, Unlock))
+    play.role.in_flight_requests.end(play.role.in_flight_requests.by_number[undo.number])
+    word = one(Unlock, play.hear(leader, locked(who, 1)))
+    assert (word.who, word.request, word.fence, word.waiting) == (who, 1, 0, False)
+    assert of(Unlock, play.hear(leader, locked(who, 1))) == []  # It is on its way.
+
+
+def test_a_grant_that_is_told_twice_to_an_ask_stays(play: Play) -> None:
+    lock = play.hear(ASK, Acquire(lock="x", wait_ms=60_000))
+    leader, who = asked_of(lock, Lock), one(Lock, lock).who
+    assert one(Granted, play.hear(leader, locked(who, 1)), ASK).fence == 9
+    assert play.hear(leader, locked(who, 1)) == []
+
+
+def test_a_grant_for_a_client_that_waits_no_more_is_told_and_the_client_decides(
+    play: Play,
+) -> None:
+    """F23: the door cannot know whether the client holds the lock through another one."""
+    leader = asked_of(play.acquire(wait_ms=500), Lock)
+    play.run(1_000)
+    said = play.hear(leader, locked(Who("ann", "o"), 1))
+    granted = one(Granted, said, ANN)
+    assert (granted.request, granted.fence, granted.session) == (1, 9, "ann")
+    assert of(Unlock, said) == []
+
+
+def test_a_grant_for_a_client_that_is_not_known_here_is_left_to_its_lease(play: Play) -> None:
+    assert play.hear(leader_of("n1"), locked(Who("ben", "o"), 1)) == []
+    assert "bakery.stray_grant" in play.counted
+
+
+def test_a_session_of_this_process_that_holds_is_not_taken_for_an_ask(play: Play) -> None:
+    asked = Acquire(lock="x", session="n4", owner="o", request=1, wait_ms=60_000)
+    lock = play.hear(ASK, asked)
+    leader, who = asked_of(lock, Lock), one(Lock, lock).who
+    assert one(Granted, play.hear(leader, locked(who, 1)), ASK).session == "n4"
+    assert play.hear(leader, locked(who, 1)) == []
+    named = Acquire(lock="x", session="n4/ask-7", owner="o", request=1)
+    assert one(Refused, play.hear(ASK, named), ASK).reason is Reason.INVALID
+
+
+def test_a_late_refusal_is_dropped(play: Play) -> None:
+    late = LockFailed(lock="x", who=Who("ann", "o"), request=1, error=Error.FAILED, detail="no")
+    assert play.hear(leader_of("n1"), late) == []
+
+
+def test_who_says_no_timeout_has_the_clusters_and_is_told_so() -> None:
+    """The obtention timeout of the source, 5 s by default."""
+    assert Terms().wait_ms == 5_000
+    play = Play()
+    assert one(Lock, play.acquire(wait_ms=None)).wait_ms == WAIT_MS
+    refused = one(Refused, play.run(3_000), ANN)
+    assert refused.reason is Reason.TIMED_OUT
+    assert refused.detail.endswith(
+        'no timeout was said, and then it is 2000 ms here: "obtention" under [bakery] in the '
+        "configuration"
+    )
+
+
+def test_what_the_leader_says_of_it_has_the_same_words() -> None:
+    play = Play()
+    leader = asked_of(play.acquire(wait_ms=None), Lock)
+    said = LockFailed(
+        lock="x", who=Who("ann", "o"), request=1, error=Error.TIMED_OUT, detail="held by ben"
+    )
+    refused = one(Refused, play.hear(leader, said), ANN)
+    assert refused.detail.startswith("held by ben; no timeout was said")
+
+
+def test_a_timeout_that_was_said_is_nobody_elses_business() -> None:
+    play = Play()
+    play.acquire(wait_ms=300)
+    assert "obtention" not in one(Refused, play.run(1_000), ANN).detail
+
+
+def test_a_stranger_grants_nothing() -> None:
+    play = Play()
+    before = dict(play.role.in_flight_requests.by_number)
+    stranger = locked(Who("ann", "o"), 1)
+    assert play.hear(address_of("n9", "leader"), stranger) == []
+    assert play.counted[-1] == "bakery.stranger_answers"
+    assert play.role.in_flight_requests.by_number == before
+
+
+def renewal_of(said: list[Send]) -> tuple[str, RenewHold]:
+    """Return who was asked to renew, and how."""
+    ((to, word),) = [(s.to, s.message) for s in said if isinstance(s.message, RenewHold)]
+    return node_of(to), word
+
+
+def renew(play: Play) -> tuple[str, RenewHold]:
+    asked = Renew(lock="x", fence=9, hold_ms=0, session="ann", owner="o", request=1)
+    return renewal_of(play.hear(ANN, asked))
+
+
+def deny(play: Play, leader: str, word: RenewHold) -> list[Send]:
+    """Have a leader say that it does not hold it."""
+    gone = HoldRenewed(number=word.number, fence=0, hold_ms=0, grace_ms=0)
+    return play.hear(leader_of(leader), gone)
+
+
+def test_a_renewal_that_one_leader_knows_nothing_of_is_asked_of_the_others(play: Play) -> None:
+    first, word = renew(play)
+    assert word.missed == ()
+    second, word = renewal_of(deny(play, first, word))
+    assert deny(play, first, word) == []  # It was asked twice.
+    third, word = renewal_of(deny(play, second, word))
+    assert {first, second, third} == set(MEMBERS[:3])
+    assert word.missed == (first, second)
+    renewed = HoldRenewed(number=word.number, fence=9, hold_ms=5_000, grace_ms=5_000)
+    assert one(Renewed, play.hear(leader_of(third), renewed), ANN).fence == 9
+
+
+def test_a_hold_is_lost_once_every_leader_that_can_be_reached_denies_it(play: Play) -> None:
+    first, word = renew(play)
+    (lost,) = {"n1", "n2", "n3"} - {first, renewal_of(deny(play, first, word))[0]}
+    play.reach(tuple(name for name in MEMBERS if name != lost))
+    second = next(name for name in MEMBERS[:3] if name not in {first, lost})
+    assert one(Refused, deny(play, second, word), ANN).reason is Reason.NOT_HELD
+
+
+def test_what_one_of_three_denies_is_not_lost_while_no_other_can_be_reached(play: Play) -> None:
+    first, word = renew(play)
+    play.reach((first, "n4"))
+    assert deny(play, first, word) == []
+    play.reach(MEMBERS)
+    play.run(1_000)
+    assert renewal_of(deny(play, first, word))[0] != first
+
+
+def test_who_denied_a_hold_is_asked_again_in_a_new_epoch(play: Play) -> None:
+    first, word = renew(play)
+    deny(play, first, word)
+    assert renewal_of(play.reach(MEMBERS, epoch=2))[1].missed == ()
+
+
+def test_a_renewal_goes_to_the_owner_that_a_leader_names(play: Play) -> None:
+    first, word = renew(play)
+    second, word = renewal_of(deny(play, first, word))
+    (third,) = set(MEMBERS[:3]) - {first, second}
+    turned = NotLeading(lock="x", who=Who("ann", "o"), owner=third)
+    assert renewal_of(play.hear(leader_of(second), turned))[0] == third

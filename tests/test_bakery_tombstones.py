@@ -1,0 +1,263 @@
+"""What ended at one leader: by its clock, which may be wrong of a renewed hold; by a client.
+
+A leader that missed a renewal ends a hold by time. Others have it still, and it is taken up again
+when their tables, or their steps, say so. What a client dropped is never taken up again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fencelock.actors.bakery.config import later
+from fencelock.actors.bakery.entry import Entry, Phase
+from fencelock.actors.bakery.handover import ENDED_MAX, Import, parts_of
+from fencelock.actors.bakery.message import Chosen, Lead, Seating
+from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.tombstones import Tombstones
+from fencelock.actors.lock.session_message import Renew, Renewed
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
+from fencelock.cluster.simulation.bakery_judge import BakeryJudge
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.topology import Settings
+
+ANN = Who("c", "ann")
+NOW = Instant(10**12)
+FENCE = pack_fence(1, 7)
+LEASE_MS = 1_000
+LIVES = (Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 3))
+AGES_MS = 600_000
+
+
+def ticket(request: int = 1, owner: str = "ann") -> Ticket:
+    door = Address("n2/proxy")
+    return Ticket("x", Who("c", owner), request, Turn(7, "n2", 1), door, 500, 500, "")
+
+
+def table_with_a_hold(now: Instant = NOW, request: int = 1, fence: int = FENCE) -> Table:
+    table = Table()
+    entry = table.put(ticket(request), "n2", now, None)
+    assert entry is not None
+    table.vote(entry, fence, now)
+    return table
+
+
+def lapsed() -> Table:
+    """Return a table in which the time of a hold was over."""
+    table = table_with_a_hold()
+    assert table.forget_old(later(NOW, LEASE_MS)) == 1
+    return table
+
+
+def merged(into: Table, *tables: Table, now: Instant = NOW) -> list[Entry]:
+    """Hand ``tables`` over, of n2 and so on, to n1, which led before and has ``into``."""
+    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    arriving = Import(lead, Address("n1/election"), own=True)
+    for one, table in zip(LIVES[1:], tables, strict=False):
+        for part in parts_of(table, 2, one.life, now):
+            assert arriving.on_table(one.node, part)
+    return arriving.merge(into, now)
+
+
+def phases(table: Table) -> list[Phase]:
+    return [entry.phase for entry in table.entries()]
+
+
+def test_a_hold_that_was_over_here_is_taken_over_from_who_has_it_renewed() -> None:
+    table, at = lapsed(), later(NOW, LEASE_MS)
+    merged(table, table_with_a_hold(at), now=at)
+    (entry,) = table.entries()
+    assert (entry.phase, entry.fence) == (Phase.HOLDING, FENCE)
+    assert entry.until is not None
+    assert entry.until >= later(at, LEASE_MS)
+
+
+@pytest.mark.parametrize(("fence", "taken_up"), [(FENCE + 1, True), (FENCE - 1, False)])
+def test_of_a_request_that_was_over_here_only_a_later_rounds_hold_lives(
+    fence: int, *, taken_up: bool
+) -> None:
+    table = lapsed()
+    merged(table, table_with_a_hold(fence=fence))
+    assert phases(table) == ([Phase.HOLDING] if taken_up else [])
+
+
+def test_a_request_that_was_over_here_does_not_wait_again() -> None:
+    table = lapsed()
+    assert table.put(ticket(), "n2", NOW, None) is None
+    assert table.put(ticket(request=2), "n2", NOW, None) is not None
+
+
+@pytest.mark.parametrize(("request_", "fence"), [(1, 0), (0, FENCE)])
+def test_a_client_that_drops_what_was_over_here_ends_it_for_good(request_: int, fence: int) -> None:
+    table = lapsed()
+    table.drop("x", ANN, request_, fence)
+    merged(table, table_with_a_hold())
+    assert phases(table) == []
+
+
+def test_a_drop_by_a_fence_that_nobody_here_knows_is_remembered() -> None:
+    table = Table()
+    assert not table.drop("x", ANN, 0, FENCE)
+    merged(table, table_with_a_hold())
+    assert phases(table) == []
+
+
+def test_a_fence_names_its_own_request_and_no_earlier_one() -> None:
+    table = table_with_a_hold(request=5)
+    table.drop("x", ANN, 5, 0)
+    assert table.past.request_of("x", ANN, FENCE) == 5
+    table.drop("x", ANN, 0, FENCE + 2)
+    assert table.past.request_of("x", ANN, FENCE + 2) == 0
+    table.drop("x", ANN, 7, FENCE + 2)
+    table.drop("x", ANN, 0, FENCE + 2)
+    assert table.past.request_of("x", ANN, FENCE + 2) == 7
+
+
+def test_who_missed_a_drop_hears_of_it_with_the_tables_and_brings_it_to_nobody() -> None:
+    stale, knows = table_with_a_hold(), table_with_a_hold()
+    knows.drop("x", ANN, 1, 0)
+    newcomer = Table()
+    merged(newcomer, stale, knows)
+    assert phases(newcomer) == []
+    assert newcomer.past.is_over(ticket(), FENCE)
+    (dropped,) = merged(stale, knows)
+    assert (dropped.ticket, phases(stale)) == (ticket(), [])
+
+
+def test_a_fence_that_ended_at_one_leader_is_known_to_who_takes_its_table_over() -> None:
+    newcomer = Table()
+    merged(newcomer, lapsed())
+    assert newcomer.counters_of("x").fence == FENCE
+    assert newcomer.is_outdone("x", FENCE - 1)
+
+
+def test_a_table_says_what_ended_last_and_not_all_that_ever_did() -> None:
+    table = Table()
+    for number in range(ENDED_MAX + 50):
+        table.drop(f"x{number}", ANN, 1, 0)
+    parts = parts_of(table, 2, 1, NOW)
+    said = [end.lock for part in parts for end in part.ended]
+    assert len(said) == ENDED_MAX
+    assert f"x{ENDED_MAX + 49}" in said
+    assert "x0" not in said
+
+
+def over_at_its_owner(harness: ClusterHarness) -> str:
+    """Have a hold renewed while its owner does not hear it, then another leader lost."""
+    judged = frozenset({"B3"})
+    harness.world.judges.append(BakeryJudge(harness.world, judged))
+    harness.start().ready()
+    harness.until(lambda: len(harness.serving()) == 3)
+    owner, renewer = [name for name in harness.serving() if name != "n1"][:2]
+    third = next(name for name in harness.serving() if name not in (owner, renewer))
+    granted = harness.lock(owner)
+    harness.run(1_500)
+    links = [(owner, renewer), (renewer, owner)]
+    harness.world.network.cut(links, Cut(harness.world.time + 2_400 * NS_PER_MS, holds=False))
+    harness.run(1_000)
+    renew = Renew(
+        lock="x",
+        fence=granted.fence,
+        hold_ms=0,
+        session="u",
+        owner="ann",
+        request=harness.number + 1,
+    )
+    harness.say(renewer, renew)
+    harness.until(lambda: bool(harness.answers(Renewed)))
+    harness.until(lambda: not harness.leader(owner).tickets.size)
+    epoch = harness.epoch()
+    harness.world.crash(third)
+    harness.until(lambda: harness.epoch() > epoch and owner in harness.serving())
+    return owner
+
+
+def five_members(seed: int = 1) -> ClusterHarness:
+    return ClusterHarness(
+        5, Settings(bakery_hold_ms=2_000, bakery_grace_ms=1_000, bakery_least_ms=1), seed=seed
+    )
+
+
+def test_a_hold_renewed_without_its_owner_outlives_a_hand_over() -> None:
+    harness = five_members()
+    owner = over_at_its_owner(harness)
+    assert phases(harness.leader(owner).tickets) == [Phase.HOLDING]
+
+
+def test_what_was_over_by_one_clock_taken_for_dropped_is_seen_by_the_judge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def for_good(past: Tombstones, lock: str, who: Who, request: int, fence: int) -> None:
+        del fence
+        past.drop(lock, who, request)
+
+    monkeypatch.setattr(Tombstones, "lapse", for_good)
+    with pytest.raises(ViolationError, match="B3"):
+        over_at_its_owner(five_members())
+
+
+def visits(monkeypatch: pytest.MonkeyPatch, others: int) -> int:
+    """Return at how many entries a leader looks that ends ten, among so many others."""
+    table = Table()
+    for number in range(others + 10):
+        asked = ticket()._replace(lock=f"x{number}", who=Who(f"c{number % (others // 10)}", "ann"))
+        entry = table.put(asked, "n2", NOW, None)
+        assert entry is not None
+        table.set_until(entry, later(NOW, LEASE_MS if number >= others else AGES_MS))
+    looked_at: list[Entry] = []
+    is_over = Entry.is_over
+
+    def counted(entry: Entry, now: Instant) -> bool:
+        looked_at.append(entry)
+        return is_over(entry, now)
+
+    monkeypatch.setattr(Entry, "is_over", counted)
+    assert table.forget_old(later(NOW, LEASE_MS)) == 10
+    return len(looked_at)
+
+
+def test_a_sweep_looks_at_what_is_over_and_not_at_all_that_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = visits(monkeypatch, 100)
+    monkeypatch.undo()
+    assert few == visits(monkeypatch, 10_000) <= 30
+
+
+def test_what_is_released_leaves_nothing_to_be_looked_at_later() -> None:
+    table = Table()
+    for number in range(1_000):
+        entry = table.put(ticket(request=number + 1), "n2", NOW, None)
+        assert entry is not None
+        table.vote(entry, FENCE + number, NOW)
+        table.drop("x", ANN, number + 1, 0)
+    shelved: list[Any] = [entry for shelf in table.expiry.shelves.values() for entry in shelf]
+    assert (shelved, table.sessions, table.size) == ([], {}, 0)
+
+
+def test_the_tickets_of_a_session_are_found_by_its_name() -> None:
+    table = Table()
+    for session in ("a", "b"):
+        for number in range(3):
+            asked = ticket()._replace(lock=f"{number}", who=Who(session, "ann"))
+            assert table.put(asked, "n2", NOW, None) is not None
+    found = table.of_session("a")
+    assert [entry.ticket.who.session for entry in found] == ["a"] * 3
+    for entry in found:
+        table.remove(entry)
+    assert table.of_session("a") == []
+
+
+def test_time_that_is_changed_moves_what_is_over_then() -> None:
+    table = table_with_a_hold()
+    (entry,) = table.entries()
+    table.prolong(entry, later(NOW, 5_000))
+    assert table.forget_old(later(NOW, 4_999)) == 0
+    table.prolong(entry, later(NOW, 4_000))
+    assert entry.until == later(NOW, 5_000)
+    table.unvote(entry, later(NOW, 2_000))
+    assert table.forget_old(later(NOW, 2_000)) == 1

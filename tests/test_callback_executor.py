@@ -1,0 +1,68 @@
+"""Callbacks: where they run, and what becomes of what they raise."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from loguru import logger
+
+from fencelock.cluster.callback_executor import ThreadExecutor
+from fencelock.cluster.local_hold import HoldState, Notice
+
+PATIENCE_S = 30
+NOTICE = Notice("x", "ann", 1, HoldState.LOST, "why")
+
+
+def test_what_a_callback_raises_is_logged_and_the_next_is_called() -> None:
+    lines: list[str] = []
+    called = threading.Event()
+    executor = ThreadExecutor()
+    logger.enable("fencelock")
+    sink = logger.add(lambda line: lines.append(line.record["message"]), level="ERROR")
+    try:
+        executor.call(lambda _: 1 // 0, NOTICE)
+        executor.call(lambda _: called.set(), NOTICE)
+        assert called.wait(PATIENCE_S)
+    finally:
+        logger.remove(sink)
+        logger.disable("fencelock")
+        executor.stop(PATIENCE_S)
+    assert len(lines) == 1
+    assert "ZeroDivisionError" in lines[0]
+
+
+def test_callbacks_run_in_order_on_one_thread_that_ends_with_the_herald() -> None:
+    before = threading.active_count()
+    executor = ThreadExecutor()
+    assert threading.active_count() == before  # None for who has no callbacks.
+    seen: list[tuple[int, int]] = []
+
+    def see(number: int, notice: Notice) -> None:
+        assert notice is NOTICE
+        seen.append((number, threading.get_ident()))
+
+    for number in range(100):
+        executor.call(partial(see, number), NOTICE)
+    executor.stop(PATIENCE_S)
+    assert [number for number, _ in seen] == list(range(100))
+    assert len({ident for _, ident in seen}) == 1
+    assert threading.get_ident() not in {ident for _, ident in seen}
+    assert threading.active_count() == before
+
+
+def test_a_callback_may_stop_the_herald_and_nobody_is_called_after() -> None:
+    executor = ThreadExecutor()
+    stopped = threading.Event()
+
+    def stop(notice: Notice) -> None:
+        del notice
+        executor.stop(PATIENCE_S)
+        stopped.set()
+
+    executor.call(stop, NOTICE)
+    assert stopped.wait(PATIENCE_S)
+    late: list[Notice] = []
+    executor.call(late.append, NOTICE)
+    executor.stop(PATIENCE_S)
+    assert late == []

@@ -1,0 +1,94 @@
+"""Frames of clients wait for their turn: within bounds, and nobody's before everybody else's."""
+
+from __future__ import annotations
+
+from fencelock.actors.lock.message import Describe
+from fencelock.actors.message import Address
+from fencelock.cluster.host.pace import CLIENTS_MAX, CLIENTS_MIN, Pace
+from fencelock.transport.bounds import CLIENT_BYTES_MAX
+from fencelock.transport.client_queue import (
+    CLIENT_FRAMES_MAX,
+    CLIENT_WAITING_MAX,
+    WAITING_MAX,
+    ClientQueue,
+    QueuedFrame,
+)
+from fencelock.transport.frame import Envelope, Frame
+
+
+def frame(raw: bytes) -> QueuedFrame:
+    return QueuedFrame(b"id#1", -1, raw)
+
+
+def taken(guests: ClientQueue, count: int) -> list[tuple[str, bytes]]:
+    return [(name, waiting.raw) for name, waiting in (guests.take() for _ in range(count))]
+
+
+def test_clients_take_turns_and_each_ones_frames_stay_in_order() -> None:
+    guests = ClientQueue()
+    for raw in (b"1", b"2", b"3"):
+        assert guests.put("greedy", frame(raw))
+    assert guests.put("modest", frame(b"a"))
+    order = [("greedy", b"1"), ("modest", b"a"), ("greedy", b"2"), ("greedy", b"3")]
+    assert taken(guests, 4) == order
+    assert not guests.frames
+
+
+def test_the_rest_of_a_frame_comes_before_later_frames_of_its_client_and_after_others() -> None:
+    guests = ClientQueue()
+    guests.put("greedy", frame(b"1"))
+    guests.put("greedy", frame(b"2"))
+    guests.put("modest", frame(b"a"))
+    name, first = guests.take()
+    envelope = Envelope(Address("n1/proxy"), Address("g/s"), Describe(session="g", request=1))
+    guests.put_back(name, first._replace(raw=b"", rest=Frame("c", 0, 0, (envelope,))))
+    assert guests.take()[0] == "modest"
+    assert guests.take()[1].rest is not None
+    assert taken(guests, 1) == [("greedy", b"2")]
+
+
+def test_one_client_cannot_fill_the_queue() -> None:
+    guests, large = ClientQueue(), bytes(CLIENT_BYTES_MAX)
+    assert sum(guests.put("greedy", frame(b"x")) for _ in range(1000)) == CLIENT_FRAMES_MAX
+    fits = CLIENT_WAITING_MAX // CLIENT_BYTES_MAX
+    assert sum(guests.put("large", frame(large)) for _ in range(100)) == fits
+    assert guests.put("modest", frame(b"a"))
+
+
+def test_all_clients_together_have_a_bound_too_and_what_is_taken_makes_room() -> None:
+    guests, large = ClientQueue(), bytes(CLIENT_BYTES_MAX)
+    most = WAITING_MAX // CLIENT_BYTES_MAX
+    assert sum(guests.put(f"c{number}", frame(large)) for number in range(most + 10)) == most
+    assert not guests.put("late", frame(b"x"))
+    guests.take()
+    assert guests.put("late", frame(b"x"))
+
+
+def burn(pace: Pace, busy_ns: int, clock: list[int]) -> None:
+    pace.begin()
+    clock[0] += busy_ns
+
+
+def test_long_turns_take_fewer_requests_and_short_ones_more_again() -> None:
+    clock = [0]
+    pace = Pace(clock=lambda: clock[0])
+    assert pace.most == CLIENTS_MAX
+    seen: list[int] = []
+    for _ in range(10):
+        burn(pace, 50_000_000, clock)
+        pace.end(pace.most)
+        seen.append(pace.most)
+    assert seen[:3] == [128, 64, 32]
+    assert seen[-1] == CLIENTS_MIN
+    for _ in range(10):
+        burn(pace, 1_000_000, clock)
+        pace.end(pace.most)
+    assert pace.most == CLIENTS_MAX
+
+
+def test_one_request_that_takes_long_makes_the_next_turn_take_few() -> None:
+    clock = [0]
+    pace = Pace(clock=lambda: clock[0])
+    burn(pace, 50_000_000, clock)
+    pace.end(1)
+    assert pace.most == CLIENTS_MIN

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.lock.message import Alive, KeepAlive
+from fencelock.actors.message import Address, Message
+from fencelock.transport.frame import Envelope, Frame, encode_frame
+from fencelock.transport.hub import Arrival, SocketHub
+
+PATIENCE_S = 20
+"""How long a test waits for an event before it fails; far beyond what any takes."""
+
+
+class Station:
+    """A bridge with everything it brought so far, in a test's own hands."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        boot: int = 1,
+        cluster: str = "test",
+        listen: str | None = "tcp://127.0.0.1:0",
+        peers: dict[str, str] | None = None,
+        gates: bool = False,
+    ) -> None:
+        self.counters: Counter[str] = Counter()
+        self.arrivals: list[Arrival] = []
+        self.news: list[LinkUp | LinkDown | LinkRefused] = []
+        self.node, self.cluster = node, cluster
+        self.hub = SocketHub(
+            node=node,
+            boot=boot,
+            cluster=cluster,
+            listen=listen,
+            peers=peers or {},
+            gates=gates,
+            count=lambda name, times: self.counters.update({name: times}),
+        )
+
+    def turn(self, timeout_ms: int = 20) -> None:
+        self.hub.poll(timeout_ms)
+        self.news += self.hub.events()
+        self.arrivals += self.hub.receive(100)
+
+    def say(self, link: str, message: Message, to: str = "") -> None:
+        address = Address(to or f"{link}/proxy")
+        envelope = Envelope(address, Address(f"{self.node}/session"), message)
+        self.hub.send(link, Frame(self.cluster, 0, 7, (envelope,)))
+
+    def up(self) -> bool:
+        return bool(self.news) and isinstance(self.news[-1], LinkUp)
+
+    def heard(self) -> list[Message]:
+        return [message for a in self.arrivals for _, _, message in a.frame.envelopes]
+
+
+Make = Callable[..., Station]
+
+
+@pytest.fixture
+def station() -> Iterator[Make]:
+    made: list[Station] = []
+
+    def make(node: str, **arguments: object) -> Station:
+        made.append(Station(node, **arguments))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.hub.close()
+
+
+def until(
+    done: Callable[[], object], *stations: Station, again: Callable[[], None] | None = None
+) -> None:
+    """Give every station turns until ``done``, and before each round do ``again``."""
+    limit = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < limit, [(s.node, s.news, s.counters) for s in stations]
+        if again is not None:
+            again()
+        for one in stations:
+            one.turn()
+
+
+def free_endpoint() -> str:
+    with zmq.Context() as context, context.socket(zmq.REP) as socket:
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+    return f"tcp://127.0.0.1:{port}"
+
+
+def alive(number: int) -> Alive:
+    return Alive(session="s", node="n", request=number)
+
+
+def test_two_nodes_hear_each_other(station: Make) -> None:
+    a_end, b_end = free_endpoint(), free_endpoint()
+    a = station("a", listen=a_end, peers={"b": b_end})
+    b = station("b", listen=b_end, peers={"a": a_end})
+    until(lambda: a.up() and b.up(), a, b)
+    assert b.news == [LinkUp(node="a")]
+
+    a.say("b", alive(1))
+    b.say("a", alive(2))
+    until(lambda: a.arrivals and b.arrivals, a, b)
+
+    envelope = Envelope(Address("b/proxy"), Address("a/session"), alive(1))
+    assert b.arrivals == [Arrival("a", Frame("test", 0, 7, (envelope,)))]
+    assert a.heard() == [alive(2)]
+
+
+def test_what_is_said_right_after_a_link_came_up_arrives(station: Make) -> None:
+    for number in range(20):
+        b = station("b")
+        a = station("a", boot=number, listen=None, peers={"b": b.hub.endpoint})
+        until(lambda a=a: a.news, a)  # type: ignore[misc]
+        a.say("b", alive(number))
+        until(lambda b=b: b.arrivals, b)  # type: ignore[misc]
+        assert a.counters == Counter()
+        a.hub.close()
+        b.hub.close()
+
+
+def test_a_peer_that_starts_late_hears_what_is_said_after_it_is_up(station: Make) -> None:
+    end = free_endpoint()
+    a = station("a", peers={"b": end})
+    a.say("b", alive(1))
+    until(lambda: a.news, a)
+    assert a.news == [LinkDown(node="b")]
+    assert a.counters["wire.unroutable"] == 1
+    for _ in range(30):  # Retries that fail are no news.
+        a.turn()
+
+    b = station("b", listen=end)
+    until(lambda: len(a.news) > 1, a, b)
+    assert a.news == [LinkDown(node="b"), LinkUp(node="b")]
+    a.say("b", alive(2))
+    until(lambda: b.arrivals, a, b)
+    assert b.heard() == [alive(2)]
+
+
+def test_a_peer_that_restarts_is_heard_again_both_ways(station: Make) -> None:
+    a_end, b_end = free_endpoint(), free_endpoint()
+    a = station("a", listen=a_end, peers={"b": b_end})
+    b = station("b", boot=1, listen=b_end, peers={"a": a_end})
+    until(lambda: a.up() and b.up(), a, b)
+    b.say("a", alive(1))
+    until(lambda: a.arrivals, a, b)
+    b.hub.close()
+    a.news.clear()
+    until(lambda: a.news, a)
+    a.say("b", alive(2))  # Lost: nobody is there.
+
+    b = station("b", boot=2, listen=b_end, peers={"a": a_end})
+    until(lambda: a.up() and b.up(), a, b)
+    assert a.news == [LinkDown(node="b"), LinkUp(node="b")]
+    a.say("b", alive(3))
+    b.say("a", alive(4))
+    until(lambda: len(a.arrivals) > 1 and b.arrivals, a, b)
+
+    assert a.heard() == [alive(1), alive(4)]
+    assert b.heard() == [alive(3)]
+
+
+def gate(station: Make, node: Station, session: str, boot: int = 1, **more: object) -> Station:
+    peers = {"gate-0": node.hub.endpoint}
+    return station(session, boot=boot, listen=None, peers=peers, gates=True, **more)
+
+
+def test_a_client_speaks_to_whichever_node_answers_at_its_gate(station: Make) -> None:
+    node = station("n1")
+    client = gate(station, node, "s-1")
+    until(lambda: client.news, client)
+    client.say("gate-0", KeepAlive(session="s-1", request=5))
+    until(lambda: node.arrivals, node)
+
+    assert node.arrivals[0].link == "s-1"
+    (envelope,) = node.arrivals[0].frame.envelopes
+    assert envelope == Envelope(
+        Address("n1/proxy"), Address("s-1/session"), KeepAlive(session="s-1", request=5)
+    )
+    node.say("s-1", alive(5), to="s-1/session")
+    until(lambda: client.arrivals, client)
+    assert client.arrivals[0].link == "gate-0"
+    (envelope,) = client.arrivals[0].frame.envelopes
+    assert envelope == Envelope(Address("s-1/session"), Address("gate-0/session"), alive(5))
+
+
+def test_a_client_that_lists_one_node_twice_can_use_both_ways(station: Make) -> None:
+    node = station("n1")
+    end = node.hub.endpoint
+    client = station("s-1", listen=None, peers={"gate-0": end, "gate-1": end}, gates=True)
+    until(lambda: len(client.news) > 1, client, node)
+    for link in ("gate-0", "gate-1"):
+        client.say(link, KeepAlive(session="s-1"))
+        until(lambda: node.arrivals, client, node)
+        node.arrivals.clear()
+        node.say("s-1", alive(1), to="s-1/session")
+        until(lambda: client.arrivals, client, node)
+        assert [a.link for a in client.arrivals] == [link]
+        client.arrivals.clear()
+    assert all(isinstance(event, LinkUp) for event in client.news)
+
+
+def test_an_answer_follows_a_client_to_its_new_connection(station: Make) -> None:
+    node = station("n1")
+    for boot in (1, 2):
+        client = gate(station, node, "s-1", boot)
+        until(lambda c=client: c.news, client)  # type: ignore[misc]
+        client.say("gate-0", KeepAlive(session="s-1", request=boot))
+        until(lambda b=boot: len(node.arrivals) == b, node)  # type: ignore[misc]
+    node.say("s-1", alive(9), to="s-1/session")
+    until(lambda: client.arrivals, client, node)
+    assert client.heard() == [alive(9)]
+
+
+def test_an_answer_to_a_client_that_left_is_dropped_and_counted(station: Make) -> None:
+    node = station("n1")
+    node.say("nobody", alive(1))
+    assert node.counters["wire.unroutable"] == 1
+    client = gate(station, node, "s-1")
+    until(lambda: client.news, client)
+    client.say("gate-0", KeepAlive(session="s-1"))
+    until(lambda: node.arrivals, node)
+    client.hub.close()
+    until(
+        lambda: node.counters["wire.unroutable"] > 1,
+        node,
+        again=lambda: node.say("s-1", alive(1), to="s-1/session"),
+    )
+
+
+def test_a_queue_that_is_full_drops_and_counts_and_does_not_block(station: Make) -> None:
+    b = station("b")
+    a = station("a", listen=None, peers={"b": b.hub.endpoint})
+    until(lambda: a.news, a)
+    big = Alive(session="x" * 4000, node="n")
+
+    until(lambda: a.counters["wire.queue_full"], again=lambda: a.say("b", big))
+    a.hub.close()
+    until(lambda: b.arrivals, b)
+
+
+def test_a_frame_may_be_sent_by_hand_with_the_documented_identity(station: Make) -> None:
+    node = station("n1")
+    envelope = Envelope(Address("*/proxy"), Address("me/session"), KeepAlive(session="me"))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.ROUTING_ID, b"me#" + os.urandom(4).hex().encode())
+        socket.connect(node.hub.endpoint)
+        socket.send(encode_frame(Frame("test", 0, 0, (envelope,))))
+        until(lambda: node.arrivals, node)
+    assert node.arrivals[0].link == "me"

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.lock.message import Alive, KeepAlive
+from fencelock.actors.message import Address, Message
+from fencelock.transport.frame import FRAME_BYTES_MAX, Envelope, Frame, decode_frame, encode_frame
+from fencelock.transport.hub import Arrival, SocketHub
+from fencelock.transport.refusal import Mismatch, Rejected
+
+PATIENCE_S = 20
+"""How long a test waits for an event before it fails; far beyond what any takes."""
+
+
+class Station:
+    """A bridge with everything it brought so far, in a test's own hands."""
+
+    def __init__(self, node: str, peers: dict[str, str], cluster: str, gates: bool) -> None:
+        self.counters: Counter[str] = Counter()
+        self.arrivals: list[Arrival] = []
+        self.news: list[LinkUp | LinkDown | LinkRefused] = []
+        self.node, self.cluster = node, cluster
+        self.hub = SocketHub(
+            node=node,
+            boot=1,
+            cluster=cluster,
+            listen="tcp://127.0.0.1:0",
+            peers=peers,
+            gates=gates,
+            count=lambda name, times: self.counters.update({name: times}),
+        )
+
+    def turn(self, timeout_ms: int = 20) -> None:
+        self.hub.poll(timeout_ms)
+        self.news += self.hub.events()
+        self.arrivals += self.hub.receive(100)
+
+    def say(self, link: str, message: Message, role: str = "proxy") -> None:
+        to, sender = Address(f"{link}/{role}"), Address(f"{self.node}/session")
+        self.hub.send(link, Frame(self.cluster, 0, 7, (Envelope(to, sender, message),)))
+
+    def heard(self) -> list[Message]:
+        return [message for a in self.arrivals for _, _, message in a.frame.envelopes]
+
+
+Make = Callable[..., Station]
+
+
+@pytest.fixture
+def station() -> Iterator[Make]:
+    made: list[Station] = []
+
+    def make(
+        node: str, peers: dict[str, str] | None = None, cluster: str = "test", gates: bool = False
+    ) -> Station:
+        made.append(Station(node, peers or {}, cluster, gates))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.hub.close()
+
+
+def until(done: Callable[[], object], *stations: Station) -> None:
+    limit = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < limit, [(s.node, s.news, s.counters) for s in stations]
+        for one in stations:
+            one.turn()
+
+
+def alive(number: int) -> Alive:
+    return Alive(session="s", node="n", request=number)
+
+
+def test_a_client_of_another_cluster_is_told_and_the_node_serves_on(station: Make) -> None:
+    node = station("n1", cluster="left")
+    stranger = station("s-1", {"gate-0": node.hub.endpoint}, cluster="right", gates=True)
+    friend = station("s-2", {"gate-0": node.hub.endpoint}, cluster="left", gates=True)
+    until(lambda: stranger.news and friend.news, stranger, friend, node)
+
+    for _ in range(3):
+        stranger.say("gate-0", KeepAlive(session="s-1"))
+    until(lambda: node.counters["wire.wrong_cluster"] == 3, node)
+    until(lambda: stranger.counters["wire.rejected"] == 3, stranger, node)
+    stranger.turn(20_000)  # News that waits ends a poll at once.
+    friend.say("gate-0", KeepAlive(session="s-2"))
+    until(lambda: node.arrivals, node)
+
+    (up, refused) = stranger.news
+    assert up == LinkUp(node="gate-0")
+    assert refused == LinkRefused(
+        node="gate-0",
+        detail=f"{node.hub.endpoint}: frame for cluster 'right', this is cluster 'left'",
+    )
+    assert node.counters == {"wire.wrong_cluster": 3}
+
+
+def test_a_peer_of_another_cluster_is_told_too(station: Make) -> None:
+    b = station("b", cluster="right")
+    a = station("a", {"b": b.hub.endpoint}, cluster="left")
+    until(lambda: a.news, a)
+    a.say("b", alive(1))
+    until(lambda: len(a.news) > 1, a, b)
+    assert isinstance(a.news[1], LinkRefused)
+    assert "'left'" in a.news[1].detail
+    assert "'right'" in a.news[1].detail
+
+
+@pytest.fixture
+def wire(station: Make) -> Iterator[tuple[Station, zmq.Socket[bytes]]]:
+    """A node, and a bare DEALER of the client ``me`` connected to it."""
+    node = station("n1")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.ROUTING_ID, b"me#1")
+        socket.connect(node.hub.endpoint)
+        yield node, socket
+
+
+def frame(sender: str = "me/session", to: str = "*/proxy", cluster: str = "test") -> bytes:
+    envelope = Envelope(Address(to), Address(sender), KeepAlive(session="me"))
+    return encode_frame(Frame(cluster, 0, 0, (envelope,)))
+
+
+REJECTED = Rejected(code=Mismatch.CLUSTER, detail="?")
+BAD = {
+    "wire.malformed": [b"", b"\xff", frame()[:-1], frame() + b"\x00", b"\x85" * 50],
+    "wire.oversized": [b"\x00" * (FRAME_BYTES_MAX + 1)],
+    "wire.spoofed_sender": [frame(sender="you/session"), frame(sender="me2/x")],
+    "wire.misdirected": [frame(to="n2/proxy"), frame(to="n11/proxy")],
+    "wire.rejected": [
+        encode_frame(
+            Frame(name, 0, 0, (Envelope(Address("*/link"), Address("me/link"), REJECTED),))
+        )
+        for name in ("test", "other")
+    ],
+}
+
+
+MUTING = {"wire.malformed", "wire.oversized"}
+"""After such a frame whatever its sender sends is dropped unread for a moment."""
+
+
+@pytest.mark.parametrize("counter", BAD)
+def test_a_bad_frame_is_counted_dropped_and_not_answered(
+    wire: tuple[Station, zmq.Socket[bytes]], counter: str
+) -> None:
+    node, socket = wire
+    for raw in BAD[counter]:
+        socket.send(raw)
+    if counter in MUTING:
+        until(lambda: node.counters.total() == len(BAD[counter]), node)
+        assert node.counters[counter] >= 1
+        assert node.counters.keys() <= {counter, "wire.muted"}
+        until(lambda: socket.send(frame()) or node.arrivals, node)
+    else:
+        socket.send(frame())
+        until(lambda: node.arrivals, node)
+        assert node.counters == {counter: len(BAD[counter])}
+    node.say("me", alive(1), role="session")
+    assert socket.poll(PATIENCE_S * 1000)
+    assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
+
+
+def test_a_frame_in_parts_and_a_link_without_a_name_are_dropped(
+    wire: tuple[Station, zmq.Socket[bytes]],
+) -> None:
+    node, socket = wire
+    socket.send_multipart([b"", frame()])
+    with zmq.Context() as context, context.socket(zmq.DEALER) as nameless:
+        nameless.setsockopt(zmq.LINGER, 0)
+        nameless.connect(node.hub.endpoint)
+        nameless.send(frame())
+        until(lambda: node.counters["wire.malformed"] == 2, node)
+    socket.send(frame())
+    until(lambda: node.arrivals, node)
+    assert node.counters == {"wire.malformed": 2}
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "words"),
+    [
+        (frame(cluster="alps"), Mismatch.CLUSTER, "'alps'.*'test'"),
+        (b"\x85\x02" + frame()[2:], Mismatch.VERSION, "version 2.* 1"),
+        (b"\x83\x18\x63\xa0\xf6", Mismatch.VERSION, "version 99.* 1"),
+    ],
+)
+def test_the_sender_of_a_strange_frame_is_told_both_values(
+    wire: tuple[Station, zmq.Socket[bytes]], raw: bytes, code: Mismatch, words: str
+) -> None:
+    node, socket = wire
+    socket.send(raw)
+    until(lambda: node.counters, node)
+    assert socket.poll(PATIENCE_S * 1000)
+    answer = decode_frame(socket.recv(), cluster="test")
+    ((to, sender, rejected),) = answer.envelopes
+    assert (to, sender) == ("me/link", "n1/link")
+    assert isinstance(rejected, Rejected)
+    assert rejected.code is code
+    assert re.search(words, rejected.detail)
+    assert node.arrivals == []
+
+
+def test_a_node_that_speaks_another_version_is_reported(station: Make) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as future:
+        future.setsockopt(zmq.LINGER, 0)
+        port = future.bind_to_random_port("tcp://127.0.0.1")
+        a = station("a", {"b": f"tcp://127.0.0.1:{port}"})
+        until(lambda: a.news, a)
+        a.say("b", alive(1))
+        assert future.poll(PATIENCE_S * 1000)
+        identity, _ = future.recv_multipart()
+        for _ in range(2):
+            future.send_multipart([identity, b"\x82\x07\xa0"])
+        until(lambda: a.counters["wire.wrong_version"] == 2, a)
+        future.send_multipart([identity, b"\x01"])
+        until(lambda: a.counters["wire.malformed"], a)
+    detail = f"tcp://127.0.0.1:{port}: frame of wire version 7, this node speaks 1"
+    assert a.news == [LinkUp(node="b"), LinkRefused(node="b", detail=detail)]

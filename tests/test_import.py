@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CLIENT_ONLY = """
+import sys
+import fencelock
+print(*sys.modules)
+"""
+
+SERVER = (
+    "fencelock.actors.bakery",
+    "fencelock.actors.bootstrap",
+    "fencelock.actors.central",
+    "fencelock.actors.lamport",
+    "fencelock.actors.lock.proxy",
+    "fencelock.actors.lock.table",
+    "fencelock.actors.paxos",
+    "fencelock.cluster.cli",
+    "fencelock.cluster.node",
+    "fencelock.cluster.simulation",
+    "fencelock.cluster.storage.journal",
+    "fencelock.cluster.topology",
+    "pydantic",
+    "rich",
+    "typer",
+)
+
+
+def loaded(program: str) -> set[str]:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_the_client_and_no_server_role() -> None:
+    modules = loaded(CLIENT_ONLY)
+    assert "fencelock.actors.client.session" in modules
+    assert [name for name in SERVER if name in modules] == []
+
+
+def test_asking_for_a_node_loads_the_server_roles() -> None:
+    modules = loaded(CLIENT_ONLY.replace("print", "fencelock.Node\nprint", 1))
+    assert {"fencelock.actors.paxos", "fencelock.cluster.topology"} <= modules

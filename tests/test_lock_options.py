@@ -1,0 +1,129 @@
+"""What a lock is told and what it makes of it: waits, owners, ages, labels."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import Any
+
+import pytest
+
+import fencelock
+import fencelock.aio
+from fencelock.actors.error import ConfigError, InvalidRequestError
+from fencelock.actors.lock.name import OWNER_BYTES_MAX, check_owner
+from fencelock.cluster.aio.owner import owner_of_task
+from fencelock.cluster.lock_options import wait_ms_of
+from fencelock.cluster.owner import owner_of_thread, process_label, process_user
+from fencelock.cluster.settings import Settings, age_ms_of, check_text
+
+PATIENCE_S = 30
+
+
+def test_waits_are_rounded_up_so_that_none_becomes_a_try() -> None:
+    assert [wait_ms_of(s) for s in (None, 0, 0.0001, 1, 1.0004)] == [None, 0, 1, 1_000, 1_001]
+
+
+def test_owners_are_never_alike_and_fit_their_limit() -> None:
+    names: list[str] = []
+    for _ in range(20):
+        thread = threading.Thread(target=lambda: names.append(owner_of_thread()))
+        thread.start()
+        thread.join(PATIENCE_S)
+    assert len({owner_of_thread(), *names}) == 21
+    assert owner_of_thread() == owner_of_thread()
+    names.clear()
+    long = threading.Thread(target=lambda: names.append(owner_of_thread()), name="\u00e9\n" * 500)
+    long.start()
+    long.join(PATIENCE_S)
+    check_owner(names[0])
+    assert OWNER_BYTES_MAX - 2 <= len(names[0].encode()) <= OWNER_BYTES_MAX
+    assert "#" in names[0]
+
+
+def test_rule_68_a_task_is_an_owner_by_a_number_that_is_never_given_again() -> None:
+    async def twice() -> str:
+        await asyncio.sleep(0)
+        assert owner_of_task() == owner_of_task()
+        return owner_of_task()
+
+    async def many() -> list[str]:
+        owners: list[str] = []
+        for _ in range(50):  # One after the other: their addresses in memory repeat.
+            owners.append(await asyncio.create_task(twice()))
+            gc.collect()
+        return owners
+
+    owners = asyncio.run(many())
+    assert len(set(owners)) == 50
+    for owner in owners:
+        check_owner(owner)
+
+
+def test_outside_of_a_task_there_is_no_owner() -> None:
+    async def ask() -> None:
+        said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def look() -> None:
+            try:
+                owner_of_task()
+            except RuntimeError as error:
+                said.set_result(str(error))
+
+        asyncio.get_running_loop().call_soon(look)
+        assert "give the lock an owner" in await said
+
+    asyncio.run(ask())
+
+
+def test_people_see_host_and_process_and_an_operator_user_and_host() -> None:
+    assert ":" in process_label(256)
+    assert "@" in process_user(256)
+    assert len(process_label(4)) == 4
+
+
+def test_an_age_is_rounded_up_and_none_for_a_linearizable_read() -> None:
+    assert age_ms_of("linearizable", 1.0) is None
+    assert [age_ms_of("local", age) for age in (0, 0.0001, 1)] == [0, 1, 1_000]
+
+
+@pytest.mark.parametrize("age", [-1, float("nan"), float("inf"), 4_000])
+def test_an_age_out_of_range_is_a_value_error(age: float) -> None:
+    with pytest.raises(ValueError, match="max_age is"):
+        age_ms_of("local", age)
+
+
+def test_a_read_of_another_kind_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="read is 'eventual'"):
+        age_ms_of("eventual", 1.0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("ttl", [0, 0.999, 3_601, float("nan")])
+def test_a_ttl_out_of_range_is_refused(ttl: float) -> None:
+    with pytest.raises(ConfigError, match="ttl is"):
+        Settings("tcp://a:1", "c", 1.0, ttl, None)
+
+
+@pytest.mark.parametrize("text", ["x" * 257, "two\nlines"])
+def test_a_label_that_does_not_print_or_fit_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="label"):
+        check_text("label", text, InvalidRequestError)
+    with pytest.raises(ConfigError, match="label"):
+        Settings("tcp://a:1", "c", 1.0, 15.0, text)
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("-inf"), 1e9])
+def test_a_timeout_out_of_range_is_a_value_error(timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout is"):
+        wait_ms_of(timeout)
+
+
+@pytest.mark.parametrize("connect", [fencelock.connect, fencelock.aio.connect])
+@pytest.mark.parametrize("addresses", [["tcp://a:1", "tcp://b:1"], ("tcp://a:1",), b"tcp://a:1"])
+def test_addresses_are_one_text_and_whoever_gives_a_list_is_told_how_to_write_it(
+    connect: Any, addresses: object
+) -> None:
+    with pytest.raises(ConfigError, match="separated by commas") as caught:
+        connect(addresses)
+    assert '"tcp://host-1:4040,tcp://host-2:4040"' in str(caught.value)

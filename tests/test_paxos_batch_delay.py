@@ -1,0 +1,148 @@
+"""A command that would only wait for a later one shares that one's slot, or goes after a moment."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencelock.actors.effect import Effects, Send, Wake
+from fencelock.actors.lock.command import AcquireLock, Command, OpenSession, ReleaseLock
+from fencelock.actors.lock.outcome import Held
+from fencelock.actors.message import Instant, Local, Message, address_of
+from fencelock.actors.paxos.config import Config, View, leader_of, replica_of
+from fencelock.actors.paxos.event import Decided, Gather, Leadership, Order
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.message import Ballot, Propose
+from fencelock.actors.paxos.ordering import LINGER_MS
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.timer import BatchDelay
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.simulation.machine import HOST
+
+T0 = Instant(0)
+HERE, ELSEWHERE = replica_of("a"), address_of("b", "proxy")
+COMMANDER = address_of("a", "commander-3")
+GATHER, LATER = Send(HERE, Gather()), Wake(LINGER_MS, BatchDelay())
+
+
+class Master:
+    """A replica that leads, over a real table; whatever gets a slot is decided when told."""
+
+    def __init__(self) -> None:
+        self.machine = LockMachine()
+        self.replica = Replica(
+            HERE,
+            HOST,
+            node="a",
+            config=Config(View(0, ("a", "b", "c"))),
+            machine=self.machine,
+            recovered=Recovered(),
+        )
+        self.number = 0
+        ballot = Ballot(3, leader_of("a"))
+        reign = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)
+        self.decide(self.replica.handle(leader_of("a"), reign, T0))
+        self.put(OpenSession(session="s", request=1, ttl_ms=60_000))
+        self.session = next(iter(self.machine.table.sessions.by_id))
+
+    def propose(self, command: Command) -> Effects:
+        self.number += 1
+        written = self.machine.write(command)
+        word = Propose(client=ELSEWHERE, number=self.number, command=written)
+        return self.replica.handle(ELSEWHERE, word, T0)
+
+    def gather(self) -> Effects:
+        return self.replica.handle(HERE, Gather(), T0)
+
+    def decide(self, effects: Effects) -> list[Message | Local]:
+        """Have all that was ordered decided, and return what is said of it."""
+        told: list[Message | Local] = []
+        for order in orders(effects):
+            word = Decided(slot=order.slot, batch=order.batch)
+            told += [
+                one.message
+                for one in self.replica.handle(COMMANDER, word, T0)
+                if isinstance(one, Send)
+            ]
+        return told
+
+    def put(self, command: Command) -> list[Message | Local]:
+        assert self.propose(command) == [GATHER]
+        return self.decide(self.gather())
+
+    def acquire(self, owner: str, request: int = 1, wait_ms: int | None = None) -> AcquireLock:
+        return AcquireLock(
+            session=self.session, owner=owner, request=request, lock="door", wait_ms=wait_ms
+        )
+
+
+def orders(effects: Effects) -> list[Order]:
+    sent = [effect.message for effect in effects if isinstance(effect, Send)]
+    return [message for message in sent if isinstance(message, Order)]
+
+
+def sizes(effects: Effects) -> list[int]:
+    """Return how many commands each slot has that was given."""
+    return [len(order.batch.commands) for order in orders(effects)]
+
+
+@pytest.fixture
+def master() -> Master:
+    """Return a master at which owner ``1`` holds the lock."""
+    one = Master()
+    assert isinstance(one.put(one.acquire("1"))[0], Held)
+    return one
+
+
+def test_who_must_wait_anyway_shares_the_slot_of_the_release_and_is_granted_by_it(
+    master: Master,
+) -> None:
+    assert master.propose(master.acquire("2")) == [LATER]
+    assert master.propose(master.acquire("3")) == []  # That timer serves both.
+    release = ReleaseLock(session=master.session, owner="1", request=2, lock="door", fence=1)
+
+    assert master.propose(release) == [GATHER]
+    ordered = master.gather()
+
+    assert sizes(ordered) == [3]
+    granted = [told for told in master.decide(ordered) if isinstance(told, Held)]
+    assert [held.owner for held in granted] == ["2"]
+
+
+def test_without_another_command_it_gets_a_slot_after_a_moment_and_the_next_lingers_again(
+    master: Master,
+) -> None:
+    master.propose(master.acquire("2"))
+
+    ordered = master.replica.handle(HERE, BatchDelay(), T0)
+
+    assert sizes(ordered) == [1]
+    master.decide(ordered)
+    assert master.propose(master.acquire("3")) == [LATER]
+
+
+def test_while_a_slot_is_under_way_nothing_lingers_since_the_lock_may_be_free_after_it(
+    master: Master,
+) -> None:
+    master.propose(ReleaseLock(session=master.session, owner="1", request=2, lock="door", fence=1))
+    assert sizes(master.gather()) == [1]
+
+    assert master.propose(master.acquire("2")) == [GATHER]
+
+
+@pytest.mark.parametrize("wait_ms", [0, 99])
+def test_who_waits_for_a_moment_only_is_queued_at_once(master: Master, wait_ms: int) -> None:
+    assert master.propose(master.acquire("2", wait_ms=wait_ms)) == [GATHER]
+
+
+def test_who_holds_the_lock_already_is_answered_at_once(master: Master) -> None:
+    assert master.propose(master.acquire("1", request=2)) == [GATHER]
+
+
+def test_when_a_reign_ends_who_lingers_is_told_so_and_the_timer_does_nothing(
+    master: Master,
+) -> None:
+    master.propose(master.acquire("2"))
+    replica = master.replica
+    assert [asker.number for asker in replica.ordering.end()] == [master.number]
+
+    assert not replica.handle(HERE, BatchDelay(), T0)

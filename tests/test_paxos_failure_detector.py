@@ -1,0 +1,283 @@
+"""The monitor: suspicion, heartbeats, the lease, and what heartbeats tell of answers."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.link import LinkDown
+from fencelock.actors.message import NS_PER_MS, Instant, address_of
+from fencelock.actors.paxos.config import (
+    BEAT_MS,
+    ELECTION_MS,
+    LEASE_MS,
+    Config,
+    View,
+    acceptor_of,
+    leader_of,
+    monitor_of,
+    replica_of,
+)
+from fencelock.actors.paxos.event import (
+    Candidate,
+    Confirm,
+    Heard,
+    LeaderChanged,
+    LeadershipClaimed,
+    Leased,
+    Pulse,
+    SteppedDown,
+    Suspect,
+    Withdraw,
+)
+from fencelock.actors.paxos.failure_detector import ASKED_MAX, STARTUP_MS, FailureDetector
+from fencelock.actors.paxos.lease import LeasePromise, MasterLease
+from fencelock.actors.paxos.message import Ballot, HeartbeatAck
+from fencelock.actors.paxos.suspicion import JITTER_MS, SPREAD_MS, STALL_MS, Isolated
+from fencelock.actors.paxos.timer import Beat, Watch
+from fencelock.actors.timing import TIMING
+from fencelock.cluster.simulation.machine import HOST
+
+BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
+COMMANDER, HERE = address_of("a", "commander-3"), monitor_of("a")
+LEADER, REPLICA = leader_of("a"), replica_of("a")
+REIGNING = LeadershipClaimed(ballot=BALLOT, commander=COMMANDER)
+PROXY = address_of("a", "proxy")
+PPM = 1_000_000
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def monitor_of_a(members: str = "abc", node: str = "a") -> FailureDetector:
+    config = Config(View(0, tuple(members)))
+    address = monitor_of(node)
+    random = Random(1)
+    return FailureDetector(address, HOST, node=node, config=config, random=random, listener=PROXY)
+
+
+@pytest.fixture
+def monitor() -> FailureDetector:
+    role = monitor_of_a()
+    role.begin(at(0))
+    return role
+
+
+def watch(monitor: FailureDetector, now: Instant) -> Effects:
+    """Let the timer that runs ring."""
+    return monitor.handle(HERE, Watch(deadline=monitor.suspicion.watching), now)
+
+
+def heard(ballot: Ballot = OTHERS, *, leads: bool = True) -> Heard:
+    return Heard(ballot=ballot, leads=leads)
+
+
+def ack(number: int, applied: int = 1) -> HeartbeatAck:
+    return HeartbeatAck(ballot=BALLOT, number=number, applied=applied)
+
+
+def pulse(number: int, *heard: int, everywhere: int = 0, confirmed: int = 0) -> Send:
+    word = Pulse(number=number, everywhere=everywhere, heard=heard, confirmed=confirmed)
+    return Send(COMMANDER, word)
+
+
+def follow(master: str) -> list[Effect]:
+    return [Send(REPLICA, LeaderChanged(master=master)), Send(LEADER, LeaderChanged(master=master))]
+
+
+def test_a_node_alone_stands_at_once_and_others_listen_for_a_moment() -> None:
+    assert monitor_of_a("a").begin(at(0)) == [Wake(0, Watch(deadline=at(0)))]
+    (wake,) = monitor_of_a().begin(at(0))
+    assert isinstance(wake, Wake)
+    assert STARTUP_MS <= wake.after_ms < STARTUP_MS + SPREAD_MS
+
+
+def test_silence_is_suspicious_and_a_heartbeat_puts_it_off(monitor: FailureDetector) -> None:
+    monitor.handle(acceptor_of("a"), heard(), at(90))
+    early = watch(monitor, at(STARTUP_MS + SPREAD_MS))
+    assert [effect for effect in early if isinstance(effect, Send)] == []
+
+    late = watch(monitor, at(90 + ELECTION_MS + TIMING.rank_ms + JITTER_MS))
+
+    assert late[0] == Send(LEADER, Suspect(above=OTHERS))
+
+
+def test_followers_stand_one_after_the_other_from_the_leader_on() -> None:
+    stands_at: dict[str, int] = {}
+    for node in "acde":
+        role = monitor_of_a("abcde", node)
+        role.begin(at(0))
+        role.handle(acceptor_of(node), heard(), at(1_000))
+        stands_at[node] = (role.suspicion.deadline - at(1_000)) // NS_PER_MS
+
+    assert sorted(stands_at, key=stands_at.__getitem__) == ["c", "d", "e", "a"]
+    for rank, node in enumerate("cdea"):
+        first = ELECTION_MS + rank * TIMING.rank_ms
+        assert first <= stands_at[node] < first + JITTER_MS
+
+
+def test_a_timer_that_rings_late_shows_that_this_node_stood_still(monitor: FailureDetector) -> None:
+    monitor.handle(acceptor_of("a"), heard(), at(90))
+    woken = at(90 + 2 * ELECTION_MS)
+
+    late = watch(monitor, woken)
+
+    assert [effect for effect in late if isinstance(effect, Send)] == []
+    assert monitor.suspicion.deadline == at(90 + 2 * ELECTION_MS + STALL_MS)
+    assert watch(monitor, monitor.suspicion.deadline)[0] == Send(LEADER, Suspect(above=OTHERS))
+
+
+def test_replica_and_leader_hear_who_leads_when_it_is_news(monitor: FailureDetector) -> None:
+    assert monitor.handle(acceptor_of("a"), heard(), at(1))[-2:] == follow("b")
+    again = monitor.handle(acceptor_of("a"), heard(), at(2))
+    assert [effect for effect in again if isinstance(effect, Send)] == []
+
+
+def test_who_only_stands_is_waited_for_and_not_followed(monitor: FailureDetector) -> None:
+    effects = monitor.handle(acceptor_of("a"), heard(leads=False), at(1))
+
+    assert [effect for effect in effects if isinstance(effect, Send)] == []
+    assert monitor.suspicion.deadline >= at(1 + ELECTION_MS)
+
+
+def test_it_withdraws_from_standing_when_somebody_leads(monitor: FailureDetector) -> None:
+    monitor.handle(LEADER, Candidate(ballot=BALLOT), at(1))
+
+    assert monitor.handle(acceptor_of("a"), heard(), at(2))[-1] == Send(LEADER, Withdraw())
+
+
+def test_a_broken_link_to_the_master_is_suspicious_once_its_lease_is_over_another_is_not(
+    monitor: FailureDetector,
+) -> None:
+    monitor.handle(acceptor_of("a"), heard(), at(1))
+
+    assert monitor.handle(HERE, LinkDown(node="c"), at(2)) == ()
+    effects = monitor.handle(HERE, LinkDown(node="b"), at(2))
+
+    assert effects[-1] == Observe("paxos.link_suspected")
+    first = 2 + LEASE_MS + TIMING.rank_ms  # Node c comes next after b, then a.
+    assert at(first) <= monitor.suspicion.deadline < at(first + JITTER_MS)
+
+
+def test_a_reign_begins_with_a_heartbeat_and_goes_on_with_them(monitor: FailureDetector) -> None:
+    begun = monitor.handle(LEADER, REIGNING, at(0))
+    next_beat = Wake(BEAT_MS, Beat(ballot=BALLOT))
+    assert list(begun) == [*follow("a"), pulse(1, 0, 0, 0), next_beat]
+
+    assert list(monitor.handle(HERE, Beat(ballot=BALLOT), at(50))) == [pulse(2, 0, 0, 0), next_beat]
+    assert monitor.handle(HERE, Beat(ballot=OTHERS), at(100)) == ()
+
+
+def test_a_heartbeat_tells_whose_answers_were_heard_and_what_a_majority_answered(
+    monitor: FailureDetector,
+) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+    monitor.handle(acceptor_of("a"), ack(1, applied=9), at(1))
+    monitor.handle(acceptor_of("c"), ack(1, applied=7), at(1))
+
+    second = monitor.handle(HERE, Beat(ballot=BALLOT), at(50))
+    monitor.handle(acceptor_of("b"), ack(2, applied=5), at(51))
+    third = monitor.handle(HERE, Beat(ballot=BALLOT), at(100))
+
+    assert second[0] == pulse(2, 1, 0, 1, confirmed=1)
+    assert third[0] == pulse(3, 1, 2, 1, confirmed=1, everywhere=5)
+
+
+def test_a_round_can_be_had_at_once(monitor: FailureDetector) -> None:
+    assert monitor.handle(REPLICA, Confirm(), at(1)) == ()
+    monitor.handle(LEADER, REIGNING, at(2))
+
+    assert monitor.handle(REPLICA, Confirm(), at(3)) == [pulse(2, 0, 0, 0)]
+
+
+def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetector) -> None:
+    monitor.handle(LEADER, REIGNING, at(10))
+    assert monitor.handle(acceptor_of("a"), ack(1), at(11)) == ()
+
+    effects = monitor.handle(acceptor_of("c"), ack(1), at(30))
+
+    length = LEASE_MS * NS_PER_MS * (PPM - 1_000) // (PPM + 1_000)
+    until = Instant(at(10) + length)
+    assert effects == (Send(REPLICA, Leased(ballot=BALLOT, until=until, confirmed=at(10))),)
+    assert monitor.handle(acceptor_of("c"), ack(1), at(31)) == ()
+
+
+def test_the_masters_lease_ends_before_the_promise_under_any_drift_within_bounds() -> None:
+    lease, promise = MasterLease(1, LEASE_MS, 1_000), LeasePromise()
+    lease.acknowledge("b", at(0))
+    promise.give(LEADER, at(0), LEASE_MS)
+    until = lease.until()
+    assert until is not None
+
+    true_end_of_belief = until * PPM // (PPM - 1_000)  # By a master's clock that is slow.
+    true_end_of_promise = promise.until * PPM // (PPM + 1_000)  # By an acceptor's that is fast.
+
+    assert true_end_of_belief <= true_end_of_promise  # P15
+
+
+def test_answers_of_strangers_or_to_old_heartbeats_do_not_count(monitor: FailureDetector) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+    stranger = (Observe("paxos.stranger_follows"),)
+    assert monitor.handle(acceptor_of("z"), ack(1), at(1)) == stranger
+    impossible = (Observe("paxos.impossible_slot"),)
+    assert monitor.handle(acceptor_of("b"), ack(1, applied=-1), at(1)) == impossible
+    for round_ in range(ASKED_MAX):
+        monitor.handle(acceptor_of("a"), ack(round_ + 1), at(50 * round_))
+        monitor.handle(acceptor_of("b"), ack(round_ + 1), at(50 * round_))
+        monitor.handle(HERE, Beat(ballot=BALLOT), at(50 * round_))
+
+    assert monitor.handle(acceptor_of("c"), ack(1), at(60 * ASKED_MAX)) == ()
+    assert monitor.answered["c"] == 0
+
+
+def test_a_master_that_no_majority_answers_gives_up(monitor: FailureDetector) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+    monitor.handle(acceptor_of("a"), ack(1), at(1))
+
+    assert pulse(2, 1, 0, 0) in monitor.handle(HERE, Beat(ballot=BALLOT), at(ELECTION_MS))
+    late = monitor.handle(HERE, Beat(ballot=BALLOT), at(ELECTION_MS + 1))
+    assert late[0] == Send(LEADER, Withdraw())
+
+
+def test_a_leader_that_no_majority_answers_says_so_long_before_it_gives_up(
+    monitor: FailureDetector,
+) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+    told: dict[int, Isolated] = {}
+    for ms in range(BEAT_MS, ELECTION_MS, BEAT_MS):
+        for effect in monitor.handle(HERE, Beat(ballot=BALLOT), at(ms)):
+            if isinstance(effect, Send) and isinstance(effect.message, Isolated):
+                assert effect.to == PROXY
+                told[ms] = effect.message
+    assert told == {TIMING.isolated_ms + BEAT_MS: Isolated(isolated=True)}
+
+    for member in "ab":
+        monitor.handle(acceptor_of(member), ack(monitor.number), at(ELECTION_MS))
+    answered = monitor.handle(HERE, Beat(ballot=BALLOT), at(ELECTION_MS + BEAT_MS))
+
+    assert Send(PROXY, Isolated(isolated=False)) in answered
+
+
+def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
+    monitor: FailureDetector,
+) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+    for member in "ab":
+        monitor.handle(acceptor_of(member), ack(1), at(1))
+
+    woken = monitor.handle(HERE, Beat(ballot=BALLOT), at(3 * ELECTION_MS))
+
+    assert woken[0] == pulse(2, 1, 1, 0, confirmed=1)
+
+
+def test_who_was_deposed_pauses_before_it_stands_again(monitor: FailureDetector) -> None:
+    monitor.handle(LEADER, REIGNING, at(0))
+
+    deposed = SteppedDown(ballot=BALLOT, by=OTHERS, pause_ms=400)
+    assert list(monitor.handle(LEADER, deposed, at(10)))[:2] == follow("")
+
+    assert monitor.suspicion.deadline >= at(10 + ELECTION_MS + 400)
+    assert monitor.handle(HERE, Beat(ballot=BALLOT), at(60)) == ()

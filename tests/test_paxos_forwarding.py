@@ -1,0 +1,61 @@
+"""What a replica does with commands that it cannot put into the log itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencelock.actors.effect import Observe, Send
+from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.paxos.config import Config, View, leader_of, replica_of
+from fencelock.actors.paxos.event import LeaderChanged
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose
+from fencelock.actors.paxos.replica import Replica
+from fencelock.cluster.simulation.log_workload import LogCounter
+from fencelock.cluster.simulation.machine import HOST
+
+T0 = Instant(0)
+LISTENER, OTHER = address_of("a", "proxy"), address_of("b", "proxy")
+
+
+@pytest.fixture
+def replica() -> Replica:
+    return Replica(
+        replica_of("a"),
+        HOST,
+        node="a",
+        config=Config(View(0, ("a", "b", "c"))),
+        machine=LogCounter(),
+        recovered=Recovered(),
+        listener=LISTENER,
+    )
+
+
+def propose(number: int = 1, client: Address = LISTENER, command: bytes = b"x") -> Propose:
+    return Propose(client=client, number=number, command=command)
+
+
+def test_a_command_goes_to_the_master_and_waits_while_none_is_known(replica: Replica) -> None:
+    mine, forwarded = propose(1), Propose(client=OTHER, number=2, command=b"y", forwarded=True)
+    assert replica.handle(LISTENER, mine, T0) == ()
+    assert replica.handle(replica_of("b"), forwarded, T0) == ()
+
+    followed = replica.handle(leader_of("a"), LeaderChanged(master="c"), T0)
+
+    passed = Propose(client=LISTENER, number=1, command=b"x", forwarded=True)
+    assert list(followed) == [
+        Send(LISTENER, LeaderChanged(master="c")),
+        Send(replica_of("c"), passed),
+        Send(replica_of("c"), forwarded),
+    ]
+    declined = Declined(number=2, why=Decline.NOT_MASTER, master="c")
+    assert replica.handle(replica_of("b"), forwarded, T0) == (Send(OTHER, declined),)
+
+
+def test_what_is_no_command_is_declined_or_dropped(replica: Replica) -> None:
+    large = propose(command=b"x" * (COMMAND_BYTES_MAX + 1))
+    invalid = Declined(number=1, why=Decline.INVALID, master="")
+
+    assert replica.handle(LISTENER, large, T0) == (Send(LISTENER, invalid),)
+    nobody = propose(client=Address("nobody"))
+    assert replica.handle(LISTENER, nobody, T0) == (Observe("paxos.impossible_client"),)

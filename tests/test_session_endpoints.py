@@ -1,0 +1,255 @@
+"""How a client's session chooses its gates, and leaves the silent ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from fencelock.actors.client import admission
+from fencelock.actors.client.pending import Claim
+from fencelock.actors.client.session import ClientSession
+from fencelock.actors.client.session_lease import Stage
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.lock.message import (
+    Abandon,
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Granted,
+    Inspect,
+    KeepAlive,
+    LockStatus,
+    Reason,
+    Refused,
+)
+from fencelock.actors.message import Address, Message, node_of
+from fencelock.cluster.simulation.role_harness import RoleHarness
+
+A, B = Address("a/proxy"), Address("b/proxy")
+ANN, BEN = Address("c/ann"), Address("c/ben")
+ME = Address("c/session")
+
+M = TypeVar("M", bound=Message)
+
+
+class First(Random):
+    """Chance that always takes the first gate and never varies a pause."""
+
+    def randrange(self, *args: object, **kwargs: object) -> int:
+        return 0
+
+    def random(self) -> float:
+        return 0.5
+
+
+class Play(RoleHarness[ClientSession]):
+    """A session ``c`` with two gates of a cluster that keeps no sessions, as it has said."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=First())
+        )
+        self.role.ledger.session_lease.enter(Stage.UNKEPT)
+        self.role.ledger.session_lease.assigned = "c"
+
+    def acquire(
+        self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0
+    ) -> Send:
+        """Ask for a lock as ``user``; return what went to a gate."""
+        owner = user.partition("/")[2]
+        said = self.hear(user, Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token))
+        (send,) = said
+        return send
+
+    def grant(self, asked: Send, fence: int = 7) -> list[Send]:
+        assert isinstance(asked.message, Acquire)
+        a = asked.message
+        grant = Granted(lock=a.lock, fence=fence, session="c", owner=a.owner, request=a.request)
+        return self.hear(asked.to, grant)
+
+    def held(self, user: Address = ANN, token: int = 0) -> Send:
+        """Have ``user`` hold lock ``x`` under fence 7; return the request that got it."""
+        asked = self.acquire(user, token=token)
+        self.grant(asked)
+        return asked
+
+    def run_answering(self, ms: int, *alive: Address) -> list[Send]:
+        """Let time pass while the gates ``alive`` answer the greetings they get."""
+        heard: list[Send] = []
+        for _ in range(0, ms, 100):
+            said = self.run(100)
+            heard += said
+            for send in said:
+                if isinstance(send.message, KeepAlive) and send.to in alive:
+                    heard += self.alive(send)
+        return heard
+
+    def alive(self, greeting: Send) -> list[Send]:
+        """Answer one greeting."""
+        assert isinstance(greeting.message, KeepAlive)
+        number = greeting.message.request
+        alive = Alive(session="c", node=node_of(greeting.to), request=number)
+        return self.hear(greeting.to, alive)
+
+
+def of(kind: type[M], sends: list[Send], to: Address | None = None) -> list[M]:
+    return [
+        send.message
+        for send in sends
+        if isinstance(send.message, kind) and (to is None or send.to == to)
+    ]
+
+
+def one(kind: type[M], sends: list[Send], to: Address | None = None) -> M:
+    (message,) = of(kind, sends, to)
+    return message
+
+
+def refusal(sends: list[Send], to: Address = ANN) -> Refused:
+    return one(Refused, sends, to)
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
+    play: Play,
+) -> None:
+    play.acquire(wait_ms=9_000)
+    play.hear(BEN, Inspect(lock="y"))
+    play.run(150)
+    said = play.hear(ME, LinkDown(node="a"))
+    assert one(Cancel, said, A).request == 1
+    moved = one(Acquire, said, B)
+    assert (moved.request, moved.wait_ms) == (3, 8_850)
+    assert one(Inspect, said, B).request == 4
+    assert of(Cancel, play.run(5_000), A)
+
+
+def test_an_answer_for_another_gate_by_one_that_comes_back_does_no_harm(play: Play) -> None:
+    """Its sign of life takes the question to it, under a new number; what it said is late."""
+    play.hear(BEN, Inspect(lock="y"))
+    play.hear(ME, LinkDown(node="b"))
+    play.hear(ME, LinkDown(node="a"))
+    free = LockStatus(lock="y", holder=None, waiters=(), waits_for=(), session="c", request=1)
+    said = play.hear(B, free)
+    moved = one(Inspect, said, B)
+    assert moved.request == 2
+    answered = play.hear(B, replace(free, request=moved.request))
+    assert one(LockStatus, answered, BEN).lock == "y"
+
+
+def test_a_grant_of_the_gate_that_was_left_reaches_nobody(play: Play) -> None:
+    asked = play.acquire()
+    said = play.hear(ME, LinkDown(node="a"))
+    moved = Send(B, one(Acquire, said, B))
+    assert of(Granted, play.grant(asked, fence=7)) == []
+    assert one(Granted, play.grant(moved, fence=9), ANN).fence == 9
+    assert play.role.ledger.holds[Claim("x", "ann")].gate == B
+
+
+def test_a_gate_that_is_silent_while_something_waits_is_left(play: Play) -> None:
+    for number, gate in ((2, A), (3, B)):
+        play.hear(gate, Alive(session="c", node=node_of(gate), request=number))
+    play.acquire()
+    said = play.run_answering(2_900, B)
+    assert of(Acquire, said, B) == []
+    assert of(KeepAlive, said, A)
+    assert of(Acquire, play.run_answering(400, B), B)
+    assert "client.gate_silent" in play.counted
+
+
+def test_a_gate_that_answers_greetings_is_kept_however_long_the_wait(play: Play) -> None:
+    play.acquire()
+    said = play.run_answering(60_000, A)
+    assert of(Acquire, said, B) == []
+    assert of(Refused, said) == []
+
+
+def test_a_first_gate_that_was_never_heard_is_left_sooner_if_another_was(play: Play) -> None:
+    play.hear(B, Alive(session="c", node="b", request=3))
+    play.acquire()
+    assert of(Acquire, play.run_answering(800, B), B)
+
+
+def test_a_session_stays_with_the_new_gate_when_the_old_one_is_back(play: Play) -> None:
+    play.acquire()
+    play.hear(ME, LinkDown(node="a"))
+    assert of(Acquire, play.hear(ME, LinkUp(node="a"))) == []
+    assert play.acquire(BEN).to == B
+
+
+def test_with_no_gate_left_a_wait_stays_and_goes_to_the_first_that_is_back(play: Play) -> None:
+    play.acquire()
+    play.hear(ME, LinkDown(node="b"))
+    assert of(Acquire, play.hear(ME, LinkDown(node="a"))) == []
+    assert of(KeepAlive, play.run(2_000), B)
+    said = play.hear(ME, LinkUp(node="b"))
+    assert of(Acquire, said, B)
+    assert of(Cancel, said, A)
+
+
+def test_a_gate_that_is_heard_again_takes_what_is_stranded(play: Play) -> None:
+    play.acquire()
+    said = play.run(9_000)  # First the one, then the other is silent.
+    greeting = [send for send in said if send.to == A and isinstance(send.message, KeepAlive)][-1]
+    assert "client.gate_silent" in play.counted
+    back = play.alive(greeting)
+    assert one(Cancel, back, A).request == 1  # The old wait there has to end first.
+    done = Cancelled(lock="x", session="c", owner="ann", request=1)
+    assert of(Acquire, play.hear(A, done), A)
+
+
+def test_moving_to_and_fro_never_keeps_more_than_one_withdrawal_per_gate(play: Play) -> None:
+    play.acquire()
+    for _ in range(20):
+        for node in ("a", "b"):
+            play.hear(ME, LinkDown(node=node))
+            play.hear(ME, LinkUp(node=node))
+    assert len(play.role.ledger.outstanding.withdrawals) <= 2
+    assert len(play.role.ledger.outstanding.pending) == 1
+
+
+def test_a_new_link_repeats_at_once_what_is_unanswered_there(play: Play) -> None:
+    asked = play.acquire()
+    assert of(Acquire, play.hear(ME, LinkUp(node="a")), A) == [asked.message]
+
+
+def test_a_new_link_is_greeted_so_that_it_is_known_who_answers(play: Play) -> None:
+    assert [type(send.message) for send in play.hear(ME, LinkUp(node="b"))] == [KeepAlive]
+
+
+def test_links_that_are_no_gates_are_counted(play: Play) -> None:
+    for event in (
+        LinkUp(node="z"),
+        LinkDown(node="z"),
+        LinkRefused(node="z", detail=""),
+    ):
+        assert play.hear(ME, event) == []
+    assert play.counted == ["client.unknown_link"] * 3
+
+
+def test_a_hold_keeps_its_gate_greeted_and_a_silent_gate_does_not_lose_it(play: Play) -> None:
+    play.held()
+    said = play.run(20_000)
+    assert 15 <= len(of(KeepAlive, said, A)) <= 25
+    assert of(KeepAlive, said, B) == []
+    assert len(play.role.ledger.holds) == 1
+    assert play.acquire(BEN).to == B
+
+
+def test_withdrawals_count_against_the_limit_so_that_none_is_ever_forgotten(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "PENDING_MAX", 2)
+    for lock in ("1", "2"):
+        play.acquire(lock=lock)
+        play.hear(ANN, Abandon())
+    assert refusal(play.hear(ANN, Acquire(lock="3"))).reason is Reason.OVERLOADED

@@ -1,0 +1,95 @@
+"""What a session decides at one look is what it decides by all its questions, in any misfortune."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from fencelock.actors.client import fast_path
+from fencelock.actors.client.pending import claim_named
+from fencelock.actors.client.session import ClientSession
+from fencelock.actors.client.session_lease import Stage
+from fencelock.actors.client.session_state import SessionState
+from fencelock.actors.effect import Effect, Effects
+from fencelock.actors.lock.message import Release
+from fencelock.actors.message import Address, Instant
+from fencelock.cluster.simulation.machine import HOST
+from fencelock.cluster.simulation.promise import promise_of
+from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.topology import Settings
+
+SEEDS = 12
+HANDLE: Any = vars(ClientSession)["handle"]
+
+
+class BothWays:
+    """Has each session go the general way, too, on a copy of its memory, and compares."""
+
+    def __init__(self) -> None:
+        self.taken: Counter[str] = Counter()
+        """How often it was at one look, by what was decided; and what was not."""
+        self.left: Counter[str] = Counter()
+        self.ways = dict(fast_path.WAYS)
+        self.role: Any = None
+
+    def handle(self, role: ClientSession, sender: Address, event: Any, now: Instant) -> Effects:
+        self.role = role
+        effects: Effects = HANDLE(role, sender, event, now)
+        return effects
+
+    def decide(
+        self, ledger: SessionState, sender: Address, event: Any, now: Instant
+    ) -> list[Effect] | None:
+        """Stand for each of `plain.WAYS`."""
+        name, random = type(event).__name__, self.role.ledger.outstanding.random
+        twin, drawn = copy.deepcopy(ledger, {id(random): random}), random.getstate()
+        effects = self.ways[type(event)](ledger, sender, event, now)
+        if effects is None:
+            self.left[name] += 1
+            assert (ledger, random.getstate()) == (twin, drawn)
+            return None
+        self.taken[name] += 1
+        after = random.getstate()
+        random.setstate(drawn)
+        self.role.ledger = twin
+        assert self.role._decide(sender, event, now) == effects
+        assert (twin, random.getstate()) == (ledger, after)
+        self.role.ledger = ledger
+        return effects
+
+
+@pytest.mark.parametrize(("protocol", "plainly"), [("paxos", True), ("central", False)])
+def test_both_ways_take_the_same_steps(
+    protocol: str, plainly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = BothWays()
+    for kind in both.ways:
+        monkeypatch.setitem(fast_path.WAYS, kind, both.decide)
+
+    def handle(role: ClientSession, *told: Any) -> Effects:
+        return both.handle(role, *told)
+
+    monkeypatch.setattr(ClientSession, "handle", handle)
+    for seed in range(SEEDS):
+        report = run_seed(protocol, seed, promise=promise_of(protocol, Settings()))
+        assert report.violation is None
+    kinds = {kind.__name__ for kind in both.ways}
+    assert set(both.left) == kinds
+    assert set(both.taken) == (kinds if plainly else set())
+
+
+def test_what_a_stranger_or_nobody_may_name_is_not_kept() -> None:
+    """A name in a memory of names is checked before, so that the memory is bounded."""
+    ledger = ClientSession(
+        Address("c/session"), HOST, session="c", gates=(Address("a/proxy"),), random=Random(1)
+    ).ledger
+    ledger.session_lease.enter(Stage.OPEN)
+    kept = claim_named.cache_info().currsize
+    for user in (Address("a/proxy"), Address("c/ask-1")):
+        release = Release(lock="n" * 100_000, fence=7, owner="o")
+        assert fast_path.on_release(ledger, user, release, Instant(0)) is None
+    assert claim_named.cache_info().currsize == kept

@@ -1,0 +1,137 @@
+"""A client's session over a network that loses and repeats: served, and nothing left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from fencelock.actors.client.pending import Claim
+from fencelock.actors.client.session import ClientSession
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.lock.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from fencelock.actors.lock.session_message import Open, Opened
+from fencelock.actors.message import Address, Message, address_of
+from fencelock.cluster.simulation.role_harness import RoleHarness
+
+A, B = Address("a/proxy"), Address("b/proxy")
+ME = Address("c/session")
+
+
+def test_over_a_network_that_loses_and_repeats_every_user_is_served_and_nothing_is_left() -> None:
+    for seed in range(40):
+        Misfortune(seed).run()
+
+
+class Misfortune:
+    """Users that lock and unlock through two forgetful links, each gate with its own locks."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.play = RoleHarness(
+            lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=Random(seed))
+        )
+        self.done: dict[tuple[Address, str, int], Message] = {}
+        self.holding: dict[Address, set[str]] = {A: set(), B: set()}
+        self.fence = 0
+        self.finished = 0
+        self.late = 0
+
+    def run(self) -> None:
+        users = [address_of("c", f"user{n}") for n in range(6)]
+        for user in users:
+            self._want(user)
+        for _ in range(600):
+            self._spread(self.play.run(100))
+            if self.finished == len(users):
+                break
+        assert self.finished == len(users)
+        for _ in range(600):
+            self._spread(self.play.run(100))
+        ledger = self.play.role.ledger
+        assert (ledger.outstanding.pending, ledger.outstanding.withdrawals) == ({}, {})
+        assert (ledger.holds, self.holding) == ({}, {A: set(), B: set()})
+
+    def _want(self, user: Address) -> None:
+        name = user.partition("/")[2]
+        self._spread(self.play.hear(user, Acquire(lock=name, owner=name)))
+
+    def _spread(self, sends: list[Send]) -> None:
+        queue = list(sends)
+        while queue:
+            send = queue.pop(0)
+            if send.to not in (A, B):
+                queue += self._user(send)
+            elif self.chance.random() < 0.6:
+                for _ in range(self.chance.choice((1, 1, 2))):
+                    queue += self._gate(send)
+        if self.chance.random() < 0.02:
+            node = self.chance.choice(("a", "b"))
+            event: Callable[..., LinkDown | LinkUp] = self.chance.choice((LinkDown, LinkUp))
+            self._spread(self.play.hear(ME, event(node=node)))
+
+    def _user(self, send: Send) -> list[Send]:
+        if isinstance(send.message, Granted):
+            owner, fence = send.message.owner, send.message.fence
+            return self.play.hear(send.to, Release(lock=owner, owner=owner, fence=fence))
+        if isinstance(send.message, Refused):  # The release is late: wait for it once more.
+            assert send.message.reason is Reason.UNAVAILABLE
+            self.late += 1
+            owner = send.message.owner
+            fence = self.play.role.ledger.holds[Claim(owner, owner)].fence
+            return self.play.hear(send.to, Release(lock=owner, owner=owner, fence=fence))
+        assert isinstance(send.message, Released)
+        self.finished += 1
+        return []
+
+    def _gate(self, send: Send) -> list[Send]:
+        """Answer as a proxy does: the same answer to the same number, and perhaps lose it."""
+        asked = send.message
+        if isinstance(asked, KeepAlive):
+            return self._perhaps(send.to, Alive(session="c", node="", request=asked.request))
+        if isinstance(asked, Open):
+            opened = Opened(session="c", assigned="c", ttl_ms=0, node="", request=asked.request)
+            return self._perhaps(send.to, opened)
+        assert isinstance(asked, Acquire | Release | Cancel)
+        key = (send.to, asked.lock, asked.request)
+        if isinstance(asked, Cancel):
+            if isinstance(self.done.get(key), Granted):
+                self.holding[send.to].remove(asked.lock)
+            self.done[key] = Cancelled(
+                lock=asked.lock, session="c", owner=asked.owner, request=asked.request
+            )
+        elif key not in self.done:
+            if isinstance(asked, Acquire):
+                assert asked.lock not in self.holding[send.to]
+                self.holding[send.to].add(asked.lock)
+                self.fence += 1
+                self.done[key] = Granted(
+                    lock=asked.lock,
+                    fence=self.fence,
+                    session="c",
+                    owner=asked.owner,
+                    request=asked.request,
+                )
+            else:
+                self.holding[send.to].remove(asked.lock)
+                self.done[key] = Released(
+                    lock=asked.lock, session="c", owner=asked.owner, request=asked.request
+                )
+        return self._perhaps(send.to, self.done[key])
+
+    def _perhaps(self, gate: Address, answer: Message) -> list[Send]:
+        if self.chance.random() < 0.4:
+            return []
+        assert isinstance(answer, Alive | Opened | Granted | Released | Cancelled)
+        return self.play.hear(gate, answer)
