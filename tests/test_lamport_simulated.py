@@ -12,10 +12,11 @@ from fencelock.actors.effect import Effect, Effects
 from fencelock.actors.lamport.message import Neighbors, PeerJoined
 from fencelock.actors.lamport.order import Turn
 from fencelock.actors.lamport.process import LockProcess
-from fencelock.actors.lock.backend import Ready
+from fencelock.actors.lock.backend import Look, Ready
 from fencelock.actors.message import Instant
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.environment import Judge
+from fencelock.cluster.simulation.onlooker import run_read_seed
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.trace import Delivered
@@ -25,6 +26,7 @@ from fencelock.cluster.topology import NodeContext, Settings, lamport
 NS_PER_US = 1_000
 SEEDS = 100
 SEEDS_FOR_A_MUTANT = 60
+SEEDS_WITH_READS = 15
 
 
 class Memory:
@@ -57,7 +59,11 @@ class Memory:
 
     def recipe(self, seat: NodeContext) -> RoleSet:
         date = self.worlds[0].time // NS_PER_US if self.lost else 0
-        cast = lamport(replace(seat, first_stamp=date))
+        return self.seat(replace(seat, first_stamp=date))
+
+    def seat(self, seat: NodeContext) -> RoleSet:
+        """Return the roles of a member, with the mutant among them."""
+        cast = lamport(seat)
         mutant = self.mutant
         if mutant is None:
             return cast
@@ -145,6 +151,37 @@ def test_no_seed_breaks_a_promise_and_every_misfortune_was_met() -> None:
     )
     assert [name for name in met if not marks[f"lamport.{name}"]] == []
     assert grants >= 10 * SEEDS
+
+
+def test_no_read_says_nobody_of_a_lock_that_is_held_all_the_while() -> None:
+    told: Counter[str] = Counter()
+    for seed in range(SEEDS_WITH_READS):
+        report = run_read_seed("lamport", seed)
+        assert report.violation is None, (seed, report.violation)
+        told.update(report.marks)
+    assert min(told["onlooker.told_free"], told["onlooker.told_held"]) > 10 * SEEDS_WITH_READS
+
+
+class TellsWhatItKnows(LockProcess):
+    """Calls a lock free if it knows of no request."""
+
+    def _on_look(self, look: Look, now: Instant) -> Effects:
+        return super()._on_look(replace(look, proven=False), now)
+
+
+class ProvesUnwelcomed(LockProcess):
+    """Takes an empty queue for a proof, although it was not told the requests of others."""
+
+    def _on_look(self, look: Look, now: Instant) -> Effects:
+        return super()._on_look(replace(look, proven=self.joining.ready), now)
+
+
+@pytest.mark.parametrize("mutant", [TellsWhatItKnows, ProvesUnwelcomed])
+def test_a_read_that_proves_nothing_is_caught(mutant: type[LockProcess]) -> None:
+    recipe = Memory(mutant).seat
+    seeds = range(SEEDS_FOR_A_MUTANT)
+    said = (run_read_seed("lamport", seed, recipe=recipe).violation for seed in seeds)
+    assert next((text for text in said if text and "reads:" in text), None) is not None
 
 
 def test_a_client_whose_clock_jumped_beyond_its_first_session_is_served() -> None:

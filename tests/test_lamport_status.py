@@ -16,6 +16,7 @@ from fencelock.actors.lamport.message import (
     Pending,
     Probe,
     ProbeDue,
+    ProofDue,
     Release,
     Request,
     Welcome,
@@ -23,6 +24,7 @@ from fencelock.actors.lamport.message import (
 from fencelock.actors.lamport.order import pack_fence
 from fencelock.actors.lamport.peer_contact import SILENCE_MS
 from fencelock.actors.lamport.process import PROBE_MS, Heard, LockProcess
+from fencelock.actors.lamport.proof import PROOF_MS
 from fencelock.actors.lock.backend import Full, Give, Got, Look, Seen, Want
 from fencelock.actors.lock.message import Absence, Contender
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
@@ -66,6 +68,10 @@ class Bench:
 
     def give(self, ticket: int) -> Effects:
         return self.say(Give(lock="x", ticket=ticket))
+
+    def prove(self, query: int = 1) -> Effects:
+        """Look as for a client that asks for the status of a lock."""
+        return self.say(Look(lock="x", query=query, proven=True))
 
     def look(self, lock: str = "x") -> Seen:
         (effect,) = self.say(Look(lock=lock, query=1))
@@ -284,3 +290,94 @@ def test_while_a_backlog_is_too_long_new_wants_are_refused_and_old_ones_go_on(
 
     bench.say(Congested(node="c", congested=False))
     assert posts(bench.want(3)) == [REQUEST]
+
+
+# Proving that nobody holds.
+
+PROBE = (("a", "b", "c"), Probe())
+
+
+def free(query: int) -> Seen:
+    return Seen(lock="x", query=query, holder=None, waiters=(), waits_for=())
+
+
+def seen_of(effects: Effects) -> Seen:
+    (seen,) = [event for event in told(effects) if isinstance(event, Seen)]
+    return seen
+
+
+def test_nobody_is_told_of_a_free_lock_before_every_process_was_heard_later(bench: Bench) -> None:
+    effects = bench.prove()
+    assert told(effects) == []
+    assert posts(effects) == [PROBE]
+    assert Wake(PROOF_MS, ProofDue(query=1)) in effects
+    bench.hear("b", Probe(stamp=5))
+    assert told(bench.hear("a", Acknowledge(lock="", stamp=6))) == []
+    assert told(bench.hear("c", Acknowledge(lock="y", stamp=4))) == []  # Sent before, perhaps.
+    assert told(bench.hear("c", Acknowledge(lock="", stamp=7))) == [free(1)]
+    assert told(bench.say(ProofDue(query=1))) == []
+
+
+def test_a_holder_whose_request_was_on_its_way_is_told(bench: Bench) -> None:
+    """Any later message of ours let c in, before its request came here."""
+    bench.prove()
+    bench.hear("b", Probe(stamp=9))
+    bench.hear("a", Acknowledge(lock="", stamp=10))
+    bench.hear("c", Request(lock="x", stamp=4))
+    holder = seen_of(bench.hear("c", Acknowledge(lock="", stamp=11))).holder
+    assert holder is not None
+    assert holder.fence == pack_fence(4, 2)
+
+
+def test_a_known_holder_is_told_at_once(bench: Bench) -> None:
+    bench.hear("c", Request(lock="x", stamp=4))
+    effects = bench.prove()
+    assert posts(effects) == []
+    assert seen_of(effects).holder is not None
+
+
+def test_each_look_has_a_probe_of_its_own(bench: Bench) -> None:
+    assert [*posts(bench.prove(1)), *posts(bench.prove(2))] == [PROBE, PROBE]
+    bench.hear("b", Probe(stamp=5))
+    bench.hear("a", Acknowledge(lock="", stamp=8))
+    assert told(bench.hear("c", Acknowledge(lock="", stamp=6))) == [free(1)]
+    bench.hear("b", Probe(stamp=7))
+    assert told(bench.hear("c", Acknowledge(lock="", stamp=8))) == [free(2)]
+
+
+def test_a_process_that_is_joining_does_not_call_a_lock_free(fresh: Bench) -> None:
+    fresh.say(PeerJoined(node="a", boot=1))
+    assert posts(fresh.prove()) == []
+    late = seen_of(fresh.say(ProofDue(query=1)))
+    assert (late.holder, late.unknown) == (None, "not heard in the last 2000 ms: c")
+
+
+def test_a_look_of_a_process_that_becomes_ready_is_answered(fresh: Bench) -> None:
+    fresh.prove()
+    for node in ("a", "c"):
+        fresh.say(PeerJoined(node=node, boot=1))
+    fresh.hear("a", welcome(2, stamp=1))
+    assert PROBE in posts(fresh.hear("c", welcome(2, Pending("x", 1), stamp=3)))
+    fresh.hear("b", Probe(stamp=5))
+    fresh.hear("a", Acknowledge(lock="", stamp=6))
+    holder = seen_of(fresh.hear("c", Acknowledge(lock="", stamp=7))).holder
+    assert holder is not None
+    assert holder.node == "c"
+
+
+def test_without_a_word_of_a_process_it_is_not_known_who_holds(bench: Bench) -> None:
+    bench.prove()
+    assert told(bench.say(ProofDue(query=1))) == []  # The own probe has yet to come back.
+    bench.hear("b", Probe(stamp=5))
+    bench.hear("a", Acknowledge(lock="", stamp=6))
+    assert seen_of(bench.say(ProofDue(query=1))).unknown == "not heard in the last 2000 ms: c"
+    assert told(bench.hear("c", Acknowledge(lock="", stamp=7))) == []
+
+
+def test_a_process_that_restarts_meanwhile_is_asked_again(bench: Bench) -> None:
+    bench.prove()
+    bench.hear("b", Probe(stamp=5))
+    bench.hear("c", Acknowledge(lock="", stamp=6))
+    assert posts(bench.say(PeerJoined(node="c", boot=2))) == [(("c",), Probe())]
+    assert told(bench.hear("a", Acknowledge(lock="", stamp=6))) == []
+    assert told(bench.hear("c", Acknowledge(lock="", stamp=9))) == [free(1)]

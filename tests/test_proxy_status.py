@@ -71,7 +71,7 @@ def hold(proxy: Proxy, fence: int = 7) -> None:
 
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:
     effects = proxy.handle(ANN, Inspect(lock="a", session="ann", request=5), T0)
-    assert sent(effects, Look) == [Look(lock="a", query=1)]
+    assert sent(effects, Look) == [Look(lock="a", query=1, proven=True)]
     holder = Contender("n2", "bob", "bob-1", 9, 800)
     seen = Seen(lock="a", query=1, holder=holder, waiters=(), waits_for=())
     assert sent(proxy.handle(BACKEND, seen, T0), LockStatus) == [

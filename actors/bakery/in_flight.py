@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from fencelock.actors.bakery.config import exports_needed, later, leader_of
+from fencelock.actors.bakery.config import exports_needed, later, leader_of, quorum
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.proxy_message import Lock, Query, RenewHold, Unlock, UnlockAll
+from fencelock.actors.bakery.poll import Poll
+from fencelock.actors.bakery.proxy_message import (
+    Lock,
+    Query,
+    QueryResult,
+    RenewHold,
+    Unlock,
+    UnlockAll,
+)
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.lock.message import Acquire, Cancel, Inspect, Release
@@ -27,6 +35,9 @@ REPEAT_MS = 200
 
 REPEAT_MS_MAX = 1_000
 """The longest: by it a leader knows that somebody waits (ms)."""
+
+NONCE_BITS = 62
+"""Of a round of a read, so that an answer to a former life of the door never counts."""
 
 Asked = Acquire | Release | Cancel | Inspect | End | Renew
 Word = Lock | Unlock | UnlockAll | RenewHold | Query
@@ -82,6 +93,8 @@ class InFlightRequest:
     """Whether another leader was asked at once, since one said that it has the request."""
     answered: dict[str, None] = field(default_factory=dict[str, None])
     """Who answered one that goes to all leaders, or said that it does not hold what is renewed."""
+    poll: Poll | None = None
+    """The answers to the round of a read that is under way."""
 
 
 class InFlightRequests:
@@ -175,6 +188,11 @@ class InFlightRequests:
         if in_flight_request.name.kind is Kind.UNLOCK_ALL:
             left = [name for name in leaders if name not in in_flight_request.answered]
             return [Send(leader_of(name), word) for name in left]
+        if isinstance(word, Query):
+            word = replace(word, nonce=self._random.getrandbits(NONCE_BITS))
+            in_flight_request.poll = Poll(word.nonce, now)
+            sends = [Send(leader_of(name), word) for name in leaders]
+            return [*sends, Observe("bakery.peek", len(sends))]
         return [
             Send(leader_of(in_flight_request.leader), word),
             Observe(f"bakery.{in_flight_request.name.kind.name}".lower()),
@@ -215,6 +233,23 @@ class InFlightRequests:
             return self.say(in_flight_request, now)
         return None if len(in_flight_request.answered) >= exports_needed(len(led)) else []
 
+    def read(
+        self, in_flight_request: InFlightRequest, leader: str, said: QueryResult, now: Instant
+    ) -> QueryResult | None:
+        """Count what a leader says of a lock; return the answer once a quorum agrees on it."""
+        poll, readiness = in_flight_request.poll, self.readiness
+        seated = leader in [one.node for one in readiness.leaders]
+        if (
+            poll is None
+            or said.nonce != poll.nonce
+            or said.lock != in_flight_request.name.lock
+            or not seated
+        ):
+            return None
+        if said.epoch == readiness.epoch:
+            poll.answers[leader] = said
+        return poll.decide(quorum(len(readiness.leaders)), now)
+
     def lead(self, readiness: Readiness, now: Instant) -> list[Effect]:
         """Take in who leads; say again at once what was said to one who does no more."""
         before = self.readiness
@@ -245,7 +280,10 @@ class InFlightRequests:
 
     def _later(self, in_flight_request: InFlightRequest, now: Instant) -> None:
         pause_ms = in_flight_request.pause_ms
-        in_flight_request.pause_ms = min(2 * pause_ms, REPEAT_MS_MAX)
+        if (
+            in_flight_request.name.kind is not Kind.PEEK
+        ):  # A read waits for no lock, only for agreement.
+            in_flight_request.pause_ms = min(2 * pause_ms, REPEAT_MS_MAX)
         at = later(now, pause_ms)
         in_flight_request.due = (
             at

@@ -52,7 +52,7 @@ class LeaderRequests:
     def serve(self, door: Address, asked: FromDoor, now: Instant) -> list[Effect]:
         """Do what a door asks for."""
         if isinstance(asked, Query):
-            return [Send(door, peeked(self.tickets, asked, now))]
+            return self._on_peek(door, asked, now)
         if isinstance(asked, UnlockAll):
             return self._on_unlock_all(door, asked, now) if self.epoch_state.serving else []
         if not self.epoch_state.serving:
@@ -67,6 +67,12 @@ class LeaderRequests:
                 return self._on_unlock(door, asked, now)
             case RenewHold():
                 return self._on_prolong(door, asked, now)
+
+    def _on_peek(self, door: Address, peek: Query, now: Instant) -> list[Effect]:
+        """Say who holds a lock; nothing if others may have been let in without this leader."""
+        if not self.epoch_state.trusted(now):
+            return [Observe("bakery.peek_unanswered")]
+        return [Send(door, peeked(self.tickets, peek, self.epoch_state.epoch, now))]
 
     def _on_lock(self, door: Address, asked: Lock, now: Instant) -> list[Effect]:
         lease_ms = asked.hold_ms + asked.grace_ms

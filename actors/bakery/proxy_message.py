@@ -141,10 +141,15 @@ class HoldRenewed(Message):
 
 @message(0xCA)
 class Query(Message):
-    """Tell me who holds ``lock``, and who waits."""
+    """Tell me who holds ``lock``, and who waits.
+
+    Sent to all leaders, and answered only by those that may grant locks now.
+    """
 
     lock: str
     number: int
+    nonce: int = 0
+    """Of one round of asking; the answer repeats it."""
 
 
 @message(0xCB)
@@ -157,6 +162,12 @@ class QueryResult(Message):
     waiters: tuple[Contender, ...]
     waiting: int
     """How many wait, of which some are told."""
+    epoch: int = 0
+    """In which the leader serves."""
+    nonce: int = 0
+    """Of the `Query`."""
+    lapsed_ms: int | None = None
+    """How long ago a vote for a holder of this lock ended here by its lease; None for never."""
 
 
 @message(0xCC)

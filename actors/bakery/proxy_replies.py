@@ -135,6 +135,11 @@ class ProxyReplies:
                     return asked_on
             case QueryResult() if not isinstance(asked, Inspect):
                 return [Observe("bakery.answer_malformed")]
+            case QueryResult():
+                decided = self.in_flight_requests.read(in_flight_request, leader, event, now)
+                if decided is None:
+                    return []
+                event = decided
             case _:
                 pass
         self.in_flight_requests.end(in_flight_request)

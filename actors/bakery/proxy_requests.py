@@ -173,7 +173,7 @@ class ProxyRequests:
         return len(waits)
 
     def inspect(self, asker: Address, asked: Inspect, now: Instant) -> list[Effect]:
-        """Have a leader asked what it knows of a lock."""
+        """Have the leaders asked who holds a lock, until a quorum of them agrees."""
         name = Name(Kind.PEEK, asked.lock, Who(asker, ""), asked.request)
         return self.begin(name, asker, asked, now, until=later(now, ANSWER_MS))
 

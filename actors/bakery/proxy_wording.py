@@ -159,6 +159,10 @@ def over(in_flight_request: InFlightRequest, readiness: Readiness, now: Instant)
     lock = in_flight_request.name.lock
     if isinstance(in_flight_request.asked, End):
         return []
+    if in_flight_request.name.kind is Kind.PEEK:
+        why = "the leaders did not agree" if readiness.ready else readiness.detail
+        text = f"lock {lock!r}: it is not known who holds it: {waited}; {why}"
+        return [refuse(in_flight_request.asker, in_flight_request.asked, Reason.UNAVAILABLE, text)]
     if not readiness.ready:
         text = f"lock {lock!r}: {waited}; bakery grants nothing now: {readiness.detail}"
         text += in_flight_request.note

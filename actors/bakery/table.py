@@ -244,9 +244,18 @@ class Table:
         if not entry.is_over(now) or self.get(lock, entry.key) is not entry:
             return False
         self.remove(entry)
-        if entry.phase is Phase.HOLDING:
+        if entry.phase is Phase.HOLDING and entry.until is not None:
             self.past.lapse(lock, entry.ticket.who, entry.ticket.request, entry.fence)
+            self.past.note_lapse(lock, entry.until)
         return True
+
+    def lapsed_at(self, lock: str, now: Instant) -> Instant | None:
+        """Return when a vote for ``lock`` ended last by its lease, None for never."""
+        queue = self.queues.get(lock)
+        holds = [queue.entries[key] for key in queue.holding] if queue is not None else []
+        ends = [e.until for e in holds if e.until is not None and e.is_over(now)]
+        before = self.past.lapsed_at(lock)
+        return max(ends if before is None else [before, *ends], default=None)
 
     def _file(self, queue: Queue, entry: Entry) -> None:
         match entry.phase:

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from fencelock.actors.bakery.ticket import End, Ticket, Who
+from fencelock.actors.message import Instant
 
 REMEMBERED_MAX = 100_000
 """Owners whose requests that ended are remembered; the oldest go first."""
@@ -40,6 +41,10 @@ class Tombstones:
 
     def __init__(self) -> None:
         self._ends: OrderedDict[tuple[str, Who], Ends] = OrderedDict()
+        self._lapses: OrderedDict[str, Instant] = OrderedDict()
+        """By lock: when a hold of it was last over by its lease."""
+        self._lapsed_before: Instant | None = None
+        """No lapse that was forgotten is later than this."""
 
     def of(self, lock: str, who: Who) -> Ends:
         """Return what ended of an owner."""
@@ -80,6 +85,18 @@ class Tombstones:
         ends = self.of(lock, who)
         if (request, fence) > (ends.lapsed, ends.fence):
             self._keep(lock, who, ends._replace(lapsed=request, fence=fence))
+
+    def note_lapse(self, lock: str, at: Instant) -> None:
+        """Remember that a hold of ``lock`` was over by its lease at ``at``."""
+        self._lapses[lock] = max(at, self._lapses.get(lock, at))
+        self._lapses.move_to_end(lock)
+        if len(self._lapses) > REMEMBERED_MAX:
+            _, gone = self._lapses.popitem(last=False)
+            self._lapsed_before = max(gone, self._lapsed_before or gone)
+
+    def lapsed_at(self, lock: str) -> Instant | None:
+        """Return when a hold of ``lock`` was last over by its lease, or may have been."""
+        return self._lapses.get(lock, self._lapsed_before)
 
     def _keep(self, lock: str, who: Who, ends: Ends) -> None:
         self._ends[lock, who] = ends

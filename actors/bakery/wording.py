@@ -6,7 +6,7 @@ from heapq import nsmallest
 
 from fencelock.actors.bakery.entry import Entry, Phase
 from fencelock.actors.bakery.proxy_message import Query, QueryResult
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.table import Queue, Table
 from fencelock.actors.bakery.ticket import Turn
 from fencelock.actors.lock.message import Contender, LockStatus
 from fencelock.actors.message import Instant, ms_between, node_of
@@ -42,21 +42,34 @@ def in_the_way(table: Table, entry: Entry, ahead: Turn | None, waited_ms: int, n
     return f"{text}, and it was about to be granted, or a quorum of the leaders did not answer"
 
 
-def peeked(table: Table, peek: Query, now: Instant) -> QueryResult:
-    """Return what ``table`` says of a lock."""
+def peeked(table: Table, peek: Query, epoch: int, now: Instant) -> QueryResult:
+    """Return the answer to ``peek`` of a leader that serves in ``epoch``."""
     queue = table.queues.get(peek.lock)
-    if queue is None:
-        return QueryResult(lock=peek.lock, number=peek.number, holder=None, waiters=(), waiting=0)
-    holders = [_contender(queue.entries[key], now) for key in queue.holding]
-    shown = queue.line[:WAITERS_SHOWN_MAX]
-    waiters = [_contender(queue.entries[place.key], now) for place in shown]
+    holder, waiters = _contenders(queue, now)
+    lapsed = table.lapsed_at(peek.lock, now)
     return QueryResult(
         lock=peek.lock,
         number=peek.number,
-        holder=holders[0] if holders else None,
-        waiters=tuple(waiters),
-        waiting=len(queue.line),
+        holder=holder,
+        waiters=waiters,
+        waiting=len(queue.line) if queue is not None else 0,
+        epoch=epoch,
+        nonce=peek.nonce,
+        lapsed_ms=None if lapsed is None else ms_between(lapsed, now),
     )
+
+
+def _contenders(
+    queue: Queue | None, now: Instant
+) -> tuple[Contender | None, tuple[Contender, ...]]:
+    """Return for whom this leader's vote stands, if for anybody, and who waits."""
+    if queue is None:
+        return None, ()
+    votes = [entry for key in queue.holding if not (entry := queue.entries[key]).is_over(now)]
+    holder = max(votes, key=lambda entry: entry.fence, default=None)
+    shown = queue.line[:WAITERS_SHOWN_MAX]
+    waiters = [_contender(queue.entries[place.key], now) for place in shown]
+    return None if holder is None else _contender(holder, now), tuple(waiters)
 
 
 def tickets_of(table: Table, now: Instant) -> tuple[LockStatus, ...]:
@@ -64,13 +77,13 @@ def tickets_of(table: Table, now: Instant) -> tuple[LockStatus, ...]:
     found: list[LockStatus] = []
     room = CONTENDERS_SHOWN_MAX
     for lock in nsmallest(CONTENDERS_SHOWN_MAX, table.queues):
-        seen = peeked(table, Query(lock=lock, number=0), now)
-        waiters = seen.waiters[:room]
+        holder, waiters = _contenders(table.queues[lock], now)
+        waiters = waiters[:room]
         room -= len(waiters) + 1
         if room < 0:
             break
-        if seen.holder is not None or waiters:
-            status = LockStatus(lock=lock, holder=seen.holder, waiters=waiters, waits_for=())
+        if holder is not None or waiters:
+            status = LockStatus(lock=lock, holder=holder, waiters=waiters, waits_for=())
             found.append(status)
     return tuple(found)
 

@@ -69,7 +69,7 @@ class Welcome(Stamped):
 
 @message(0x35)
 class Probe(Stamped):
-    """Are you there? A request of yours is ahead of mine, and you are quiet."""
+    """Are you there? Asked of who is ahead and quiet, and of all before "no holder" is told."""
 
     stamp: int = 0
 
@@ -172,6 +172,13 @@ class AskDue(Timer):
     """If ``node`` has not said who it is, ask again."""
 
     node: str
+
+
+@timer
+class ProofDue(Timer):
+    """Give up the proof for the look numbered ``query``."""
+
+    query: int
 
 
 @timer

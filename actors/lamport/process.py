@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fencelock.actors.clock import STAMP_MAX, Post, Stamped
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lamport.message import (
@@ -14,6 +16,7 @@ from fencelock.actors.lamport.message import (
     PeerJoined,
     Probe,
     ProbeDue,
+    ProofDue,
     Release,
     Request,
     Welcome,
@@ -21,17 +24,18 @@ from fencelock.actors.lamport.message import (
 from fencelock.actors.lamport.order import Evidence, Turn, Uncovered, pack_fence
 from fencelock.actors.lamport.peer_contact import PeerContact
 from fencelock.actors.lamport.pending_request import PendingRequests, Ticket
+from fencelock.actors.lamport.proof import PROOF_MS, Proofs
 from fencelock.actors.lamport.rejoin import Rejoin
 from fencelock.actors.lamport.requests import REQUESTS_MAX, Requests
 from fencelock.actors.lamport.status_view import StatusView
-from fencelock.actors.lock.backend import Full, Give, Got, Look, Ready, Want
+from fencelock.actors.lock.backend import Full, Give, Got, Look, Ready, Seen, Want
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Host, Role
 
 PROBE_MS = 500
 """How often those are asked for a sign of life whose requests are ahead of ours (ms)."""
 
-Heard = Neighbors | Want | Give | Look | Delivered | PeerJoined | Congested | ProbeDue
+Heard = Neighbors | Want | Give | Look | Delivered | PeerJoined | Congested | ProbeDue | ProofDue
 
 
 class LockProcess(Role[Heard]):
@@ -73,6 +77,7 @@ class LockProcess(Role[Heard]):
         self.requests = Requests()
         self.bids = PendingRequests()
         self.uncovered = Uncovered()
+        self.proofs = Proofs()
         self.congested: set[str] = set()
         self.probing = False
         self.told = ""  # Of being ready, to the proxy.
@@ -94,6 +99,8 @@ class LockProcess(Role[Heard]):
                 return self._on_congested(event)
             case ProbeDue():
                 return self._on_probe_due(now)
+            case ProofDue():
+                return self._on_proof_due(event, now)
             case Neighbors():
                 return self._on_neighbors(event, now)
 
@@ -161,15 +168,57 @@ class LockProcess(Role[Heard]):
         return self.requests.first(lock) == turn and self.evidence.covers(turn)  # M4
 
     def _on_look(self, look: Look, now: Instant) -> Effects:
+        seen = self._seen(look, now)
+        if not look.proven or seen.holder is not None or self.nodes == (self.node,):
+            return (Send(self.proxy, seen),)
+        self.proofs.add(look)
+        return (*self._probe_for_looks(now), Wake(PROOF_MS, ProofDue(query=look.query)))
+
+    def _seen(self, look: Look, now: Instant) -> Seen:
         sight = StatusView(self.nodes, self.node, self.requests, self.bids, now)
-        seen = sight.seen(look, self.joining, self.evidence, self.silence)
-        return (Send(self.proxy, seen),)
+        return sight.seen(look, self.joining, self.evidence, self.silence)
+
+    def _probe_for_looks(self, now: Instant) -> list[Effect]:
+        """Ask every process for a word, for each look that waits; before it is ready, nobody."""
+        if not self.joining.ready:
+            return []
+        effects: list[Effect] = []
+        for proof in self.proofs.unprobed():
+            proof.probed = True
+            self.silence.asked(self.others, now)
+            effects += self._post(self.nodes, Probe())
+        return effects
+
+    def _answer_looks(self, now: Instant) -> list[Effect]:
+        """Answer the looks for which every process was heard late enough."""
+        looks = self.proofs.take_proven(self.evidence)
+        return [Send(self.proxy, self._seen(look, now)) for look in looks]
+
+    def _on_proof_due(self, due: ProofDue, now: Instant) -> Effects:
+        """Say that it is not known who holds a lock, if it is not."""
+        proof = self.proofs.waiting.get(due.query)
+        if proof is None:
+            return ()
+        if proof.probed and proof.turn is None:  # Its own probe has yet to come back.
+            return (Wake(PROOF_MS, due),)
+        del self.proofs.waiting[due.query]
+        missing = self.joining.missing()
+        if proof.turn is not None:
+            missing = self.evidence.missing(proof.turn)
+        seen = self._seen(proof.look, now)
+        if seen.holder is None:
+            why = f"not heard in the last {PROOF_MS} ms: {', '.join(missing)}"
+            seen = replace(seen, unknown=why)
+        return (Send(self.proxy, seen), Observe("lamport.look_unproven"))
 
     # What other processes say, once each and in order.
 
     def _on_delivered(self, delivered: Delivered, now: Instant) -> Effects:
         origin, message = delivered.origin, delivered.message
         if origin == self.node:
+            if isinstance(message, Probe):
+                self.proofs.stamped(Turn(message.stamp, origin))
+                return ()
             assert isinstance(message, Request)
             return self._on_own_request(message, now)
         if origin not in self.others:
@@ -211,7 +260,8 @@ class LockProcess(Role[Heard]):
         """Note evidence, and grant what lacked only this."""
         self.evidence.hear(origin, stamp)
         locks = self.uncovered.covered(self.evidence)
-        return [effect for lock in locks for effect in self._settle(lock, now)]
+        effects = [effect for lock in locks for effect in self._settle(lock, now)]
+        return [*effects, *self._answer_looks(now)] if self.proofs.waiting else effects
 
     def _on_request(self, origin: str, request: Request, now: Instant) -> list[Effect]:
         """Queue it, and acknowledge it."""
@@ -262,7 +312,8 @@ class LockProcess(Role[Heard]):
         self.told = detail
         lines = list(self.bids.lines)
         requests = [effect for lock in lines for effect in self._request_next(lock, now)]
-        return [Send(self.proxy, Ready(ready=ready, detail=detail)), *requests]
+        probes = self._probe_for_looks(now)
+        return [Send(self.proxy, Ready(ready=ready, detail=detail)), *requests, *probes]
 
     def _on_peer_joined(self, joined: PeerJoined, now: Instant) -> Effects:
         """Drop what a former life of the node asked and vouched for; greet it if we are new."""
@@ -273,7 +324,9 @@ class LockProcess(Role[Heard]):
         greeted = self.joining.meet(joined.node, joined.boot)
         self.silence.asked(greeted, now)
         greet = Greet(boot=self.boot, round=self.joining.round)
-        return [*self._post(greeted, greet), *self._tell_ready(now)]
+        # Its former life may have lost the probe of a look that waits.
+        probed = self._post((joined.node,), Probe()) if self.proofs.waiting else []
+        return [*self._post(greeted, greet), *probed, *self._tell_ready(now)]
 
     def _on_congested(self, congested: Congested) -> Effects:
         change = self.congested.add if congested.congested else self.congested.discard

@@ -129,6 +129,8 @@ class Look(Local):
 
     lock: str
     query: int
+    proven: bool = False
+    """Whether "no holder" may be answered only if nobody held the lock at some instant since."""
 
 
 @local

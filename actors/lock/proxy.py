@@ -215,7 +215,8 @@ class Proxy(Role[Heard]):
             return [refuse(asker, inspect, Reason.OVERLOADED, text)]
         self.lock_manager.looks += 1
         self.inspections[self.lock_manager.looks] = (asker, inspect)
-        return [Send(self.backend, Look(lock=inspect.lock, query=self.lock_manager.looks))]
+        look = Look(lock=inspect.lock, query=self.lock_manager.looks, proven=True)
+        return [Send(self.backend, look)]
 
     def _on_seen(self, seen: Seen, now: Instant) -> Effects:
         ended = self.lock_manager.seen(seen, now)

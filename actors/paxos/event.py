@@ -92,7 +92,7 @@ class Confirm(Local):
 class Fresh(Local):
     """Acceptor to replica: whatever anybody knew to be decided at ``since`` is before ``slot``.
 
-    ``since`` is by the own clock. See `freshness.StalenessBound` for why.
+    ``since`` is by the own clock. See `freshness.Proofs` for why.
     """
 
     since: Instant

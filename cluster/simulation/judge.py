@@ -149,7 +149,7 @@ class LockJudge:
             return  # It enters again what it holds.
         if not self._believes(contender):
             raise ViolationError(f"belief: {_told(hold)}, which it cannot rely on")
-        if other is not None and self.clocks_true and self._may_be_inside(other):
+        if other is not None and self.clocks_true and self.may_be_inside(other):
             raise ViolationError(f"mutual exclusion: {_told(hold)} while {_told(other)}")
         self.inside[hold.lock] = hold
 
@@ -160,7 +160,7 @@ class LockJudge:
         node = node_of(contender)
         return node in self.until and self.sessions(node) < self.until[node]
 
-    def _may_be_inside(self, hold: Hold) -> bool:
+    def may_be_inside(self, hold: Hold) -> bool:
         """Whether the holder may believe that it holds the lock still."""
         node, owner = node_of(hold.contender), role_of(hold.contender)
         until = self.leases.get((node, owner, hold.lock, hold.fence))

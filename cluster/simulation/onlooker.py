@@ -1,0 +1,157 @@
+"""A reader in a simulated cluster, and the judge of what it is told.
+
+Both are added to a run by `run_read_seed` only, so that all other seeds run as before.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle
+from random import Random
+
+from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.lock.message import Inspect, LockStatus, Refused
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, address_of, timer
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.bakery_run import draw_bakery_plan
+from fencelock.cluster.simulation.environment import Judge
+from fencelock.cluster.simulation.judge import Hold, LockJudge
+from fencelock.cluster.simulation.plan import Plan
+from fencelock.cluster.simulation.promise import promise_of
+from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import NodeContext, Recipe, Settings, recipe_of
+
+READ_EVERY_MS = 40
+"""The longest pause between two reads (ms)."""
+
+READER = "r"
+
+
+@timer
+class Read(Timer):
+    """Ask the next gate about a lock."""
+
+
+class Onlooker(Role[Read | LockStatus | Refused]):
+    """Asks all gates in turn who holds the locks, and does not wait for the answers.
+
+    Args:
+        gates: the doors of the cluster.
+        locks: which locks to ask about.
+        random: when to ask, and about which lock.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        gates: tuple[Address, ...],
+        locks: tuple[str, ...],
+        random: Random,
+    ) -> None:
+        super().__init__(address, host)
+        self.gates = cycle(gates)
+        self.locks = locks
+        self.random = random
+        self.request = 0
+
+    def begin(self, now: Instant) -> Effects:
+        """Begin to read."""
+        del now
+        return [self._again()]
+
+    def handle(self, sender: Address, event: Read | LockStatus | Refused, now: Instant) -> Effects:
+        """Read, or count an answer."""
+        del sender, now
+        match event:
+            case Read():
+                self.request += 1
+                lock = self.random.choice(self.locks)
+                asked = Inspect(lock=lock, session=READER, request=self.request)
+                return [Send(next(self.gates), asked), self._again()]
+            case LockStatus():
+                name = "free" if event.holder is None else "held"
+                return [Observe(f"onlooker.told_{name}")]
+            case Refused():
+                return [Observe("onlooker.refused")]
+
+    def _again(self) -> Wake:
+        return Wake(self.random.randint(1, READ_EVERY_MS), Read())
+
+
+class ReadsJudge:
+    """Demands that no read says "no holder" of a lock that one contender held all the while.
+
+    A read lasts from when its reader asks until the reader is told. A contender holds a lock
+    as `LockJudge` counts it: while it may believe that it does.
+
+    Args:
+        locks: knows who is inside.
+        reader: the address of the `Onlooker`.
+
+    """
+
+    def __init__(self, locks: LockJudge, reader: Address) -> None:
+        self.locks = locks
+        self.reader = reader
+        self.held: dict[int, Hold] = {}
+        """By request: who held the lock when it was asked about."""
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        """Note who holds a lock when a read of it begins; judge the answer."""
+        if delivered.to != self.reader:
+            return
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is Inspect:
+                hold = self.locks.inside.get(effect.message.lock)
+                if hold is not None and self.locks.may_be_inside(hold):
+                    self.held[effect.message.request] = hold
+        event = delivered.event
+        if type(event) is not LockStatus:
+            return
+        hold = self.held.pop(event.request, None)
+        if hold is None or event.holder is not None:
+            return
+        if self.locks.inside.get(event.lock) is hold and self.locks.may_be_inside(hold):
+            since = f"{hold.since / NS_PER_MS:.3f} ms"
+            raise ViolationError(
+                f"reads: {delivered.sender} says that nobody holds {event.lock!r}, which "
+                f"{hold.contender} has held since {since} under fence {hold.fence}"
+            )
+
+    def crashed(self, node: str, boot: int) -> None:
+        """Nothing: `LockJudge` ends the holds of whoever died."""
+
+
+def run_read_seed(protocol: str, seed: int, *, recipe: Recipe | None = None) -> Report:
+    """Run one seed with a reader in it, and judge the reads, too.
+
+    Args:
+        protocol: which one.
+        seed: fixes everything.
+        recipe: how a member is seated, such as with a bug planted; that of the protocol if None.
+
+    """
+    promise = promise_of(protocol, Settings())
+    plan: Plan | None = draw_bakery_plan(seed) if protocol == "bakery" else None
+
+    def judges(world: World) -> list[Judge]:
+        (locks,) = [judge for judge in world.judges if isinstance(judge, LockJudge)]
+        address = address_of(READER, "onlooker")
+        gates = tuple(address_of(name, "proxy") for name in sorted(locks.members))
+
+        def cast(seat: NodeContext) -> RoleSet:
+            random = Random(f"{seed}/onlooker/{seat.boot}")
+            arguments = {"gates": gates, "locks": ("lock-1",), "random": random}
+            return RoleSet((Spawn(address, Onlooker, arguments),))
+
+        world.add(READER, cast, member=False)
+        return [ReadsJudge(locks, address)]
+
+    chosen = recipe if recipe is not None else recipe_of(protocol)
+    return run_seed(chosen, seed, plan=plan, promise=promise, judges=judges)

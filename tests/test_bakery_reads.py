@@ -1,0 +1,271 @@
+"""Reads of `bakery`: no leader's word alone says that a lock is free."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from fencelock.actors.bakery.config import Terms, door_of, election_of, leader_of
+from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.poll import Poll
+from fencelock.actors.bakery.proxy import TicketProxy
+from fencelock.actors.bakery.proxy_message import Query, QueryResult
+from fencelock.actors.bakery.step_message import AddTicket, Extend
+from fencelock.actors.bakery.tombstones import REMEMBERED_MAX, Tombstones
+from fencelock.actors.effect import Send
+from fencelock.actors.lock.message import Contender, Inspect, LockStatus, Reason, Refused
+from fencelock.actors.message import Address, Instant, node_of
+from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
+from fencelock.cluster.simulation.leader_trio import FENCE, GRACE_MS, HOLD_MS, LeaderTrio
+from fencelock.cluster.simulation.onlooker import run_read_seed
+from fencelock.cluster.simulation.role_harness import RoleHarness
+from fencelock.cluster.simulation.session_harness import of, one
+
+MEMBERS = ("n1", "n2", "n3", "n4")
+ANN = Address("ann/session")
+HOLDER = Contender("n1", "c", "o", 9, 5)
+LEASE_MS = HOLD_MS + GRACE_MS
+SEEDS = 8
+SEEDS_FOR_A_MUTANT = 20
+
+
+class Reader(RoleHarness[TicketProxy]):
+    """The door of n4, where n1, n2 and n3 lead in epoch 1, and its reads of lock x."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda host: TicketProxy(
+                door_of("n4"),
+                host,
+                node="n4",
+                members=MEMBERS,
+                terms=Terms(),
+                random=Random(1),
+                life=1,
+            )
+        )
+        self.peek = Query(lock="x", number=0)
+        self.seat(1, "n1", "n2", "n3")
+
+    def seat(self, epoch: int, *leaders: str) -> list[Send]:
+        readiness = Readiness(
+            epoch=epoch,
+            leaders=tuple(Chosen(name, 1) for name in leaders),
+            reachable=MEMBERS,
+            ready=True,
+            detail="ready",
+            members=(),
+        )
+        return self._note(self.hear(election_of("n4"), readiness))
+
+    def ask(self) -> list[str]:
+        """Have ann ask, and return which leaders are asked."""
+        inspect = Inspect(lock="x", session="ann", request=1)
+        return [node_of(send.to) for send in self._note(self.hear(ANN, inspect))]
+
+    def again(self, ms: int = 250) -> list[Send]:
+        """Let the next round begin."""
+        return self._note(self.run(ms))
+
+    def _note(self, said: list[Send]) -> list[Send]:
+        for send in said:
+            if isinstance(send.message, Query):
+                self.peek = send.message
+        return said
+
+    def told(
+        self,
+        leader: str,
+        holder: Contender | None,
+        *,
+        epoch: int = 1,
+        lapsed_ms: int | None = None,
+        peek: Query | None = None,
+        lock: str = "x",
+    ) -> list[Send]:
+        """Have a leader answer, and return what ann is told."""
+        peek = peek or self.peek
+        said = QueryResult(
+            lock=lock,
+            number=peek.number,
+            holder=holder,
+            waiters=(),
+            waiting=0,
+            epoch=epoch,
+            nonce=peek.nonce,
+            lapsed_ms=lapsed_ms,
+        )
+        return self.hear(leader_of(leader), said)
+
+
+@pytest.fixture
+def reader() -> Reader:
+    reader = Reader()
+    assert reader.ask() == ["n1", "n2", "n3"]
+    return reader
+
+
+def test_a_lock_is_free_once_a_quorum_of_the_leaders_knows_no_holder(reader: Reader) -> None:
+    assert reader.told("n2", None) == []
+    assert reader.told("n2", None) == []  # The same leader counts once.
+    assert one(LockStatus, reader.told("n3", None), ANN).holder is None
+
+
+def test_a_leader_that_did_not_vote_does_not_outweigh_two_that_did(reader: Reader) -> None:
+    assert reader.told("n1", None) == []
+    assert reader.told("n2", HOLDER) == []
+    assert one(LockStatus, reader.told("n3", HOLDER), ANN).holder == HOLDER
+
+
+def test_both_of_two_leaders_have_to_agree(reader: Reader) -> None:
+    reader.seat(2, "n1", "n2")
+    assert reader.told("n1", None, epoch=2) == []
+    assert one(LockStatus, reader.told("n2", None, epoch=2), ANN).holder is None
+
+
+def test_votes_for_different_holders_are_no_answer_and_the_leaders_are_asked_again(
+    reader: Reader,
+) -> None:
+    for leader, holder in (("n1", HOLDER), ("n2", HOLDER._replace(owner="p")), ("n3", None)):
+        assert reader.told(leader, holder) == []
+    assert of(Query, reader.again()) != []
+    reader.told("n1", HOLDER)
+    assert one(LockStatus, reader.told("n3", HOLDER), ANN).holder == HOLDER
+
+
+def test_answers_of_another_epoch_round_lock_or_node_do_not_count(reader: Reader) -> None:
+    earlier = reader.peek
+    reader.again()
+    assert reader.peek.nonce != earlier.nonce
+    assert reader.told("n1", None) == []
+    assert reader.told("n2", None, peek=earlier) == []
+    assert reader.told("n2", None, epoch=0) == []
+    assert reader.told("n2", None, epoch=2) == []
+    assert reader.told("n2", None, lock="y") == []
+    assert reader.told("n4", None) == []
+    assert one(LockStatus, reader.told("n2", None), ANN).holder is None
+
+
+def test_a_leader_where_a_lease_ended_during_the_round_does_not_count(reader: Reader) -> None:
+    assert reader.told("n1", None) == []
+    reader.run(100)
+    assert reader.told("n2", None, lapsed_ms=100) == []
+    assert one(LockStatus, reader.told("n3", None, lapsed_ms=103), ANN).holder is None
+
+
+def test_a_read_without_agreement_is_refused_in_the_end(reader: Reader) -> None:
+    reader.told("n1", None)
+    refused = one(Refused, reader.run(16_000), ANN)
+    assert refused.reason is Reason.UNAVAILABLE
+    assert refused.detail.startswith("lock 'x': it is not known who holds it: waited 15")
+
+
+def answers(trio: LeaderTrio, *names: str) -> dict[str, QueryResult]:
+    """Return what leaders tell doors now."""
+    told: dict[str, QueryResult] = {}
+    for name in names:
+        trio.told.clear()
+        trio.ask(name, Query(lock="x", number=1, nonce=7))
+        told.update((name, said) for said in trio.heard(QueryResult))
+    return told
+
+
+def test_a_leader_that_missed_the_vote_says_that_nobody_holds() -> None:
+    trio = LeaderTrio()
+    trio.lose_between("n1", "n3", AddTicket)
+    trio.lock("n1")
+    trio.settle()
+    told = answers(trio, "n1", "n2", "n3")
+    assert [said.holder is not None for said in told.values()] == [True, True, False]
+    poll = Poll(7, Instant(trio.now), told)
+    decided = poll.decide(2, trio.now)
+    assert decided is not None
+    assert decided.holder is not None
+    assert decided.holder.owner == "ann"
+
+
+def test_a_leader_that_does_not_serve_or_is_not_trusted_does_not_answer() -> None:
+    trio = LeaderTrio()
+    trio.leaders["n1"].epoch_state.serving = False
+    trio.leaders["n2"].epoch_state.trusted_at = None
+    assert list(answers(trio, "n1", "n2", "n3")) == ["n3"]
+
+
+def test_votes_that_move_with_a_renewal_do_not_make_a_held_lock_free() -> None:
+    """n2 answers, takes part in a renewal that n3 misses, and then n3's lease ends."""
+    trio = LeaderTrio()
+    trio.hold("n1", "n3")
+    trio.pass_time(LEASE_MS - 100)
+    poll = Poll(7, trio.now, answers(trio, "n2"))
+    assert poll.answers["n2"].holder is None
+
+    entry = next(trio.leaders["n1"].tickets.entries())
+    extend = Extend(epoch=1, ticket=entry.ticket, fence=FENCE, number=1)
+    trio.say(leader_of("n1"), "n2", extend)
+    trio.pass_time(200)
+    poll.answers |= answers(trio, "n3")
+    assert poll.answers["n3"].holder is None
+    assert poll.answers["n3"].lapsed_ms == 100
+    assert poll.decide(2, trio.now) is None
+
+    later = Poll(8, trio.now, answers(trio, "n2", "n3"))
+    assert later.answers["n2"].holder is not None
+    assert later.decide(2, trio.now) is None
+
+
+def test_a_lease_that_ended_before_the_round_does_not_hold_up_a_read() -> None:
+    trio = LeaderTrio()
+    trio.hold("n1", "n3")
+    trio.pass_time(LEASE_MS + 50)
+    assert Poll(7, trio.now, answers(trio, "n1", "n3")).decide(2, trio.now) is not None
+
+
+def test_a_lapse_that_was_forgotten_counts_as_the_latest_of_those_forgotten() -> None:
+    past = Tombstones()
+    past.note_lapse("x", Instant(5))
+    assert past.lapsed_at("y") is None
+    for number in range(REMEMBERED_MAX):
+        past.note_lapse(f"lock-{number}", Instant(9))
+    assert past.lapsed_at("x") == Instant(5)
+    assert past.lapsed_at("y") == Instant(5)
+
+
+def test_any_door_tells_of_a_holder_when_one_leader_is_cut_off() -> None:
+    harness = ClusterHarness(3).start().ready()
+    granted = harness.lock("n1", hold_ms=60_000)
+    (lost, *_) = [name for name in harness.names if name != "n1"]
+    harness.cut([lost])
+    for gate in [name for name in harness.names if name != lost]:
+        harness.say(gate, Inspect(lock="x", session="u", request=900))
+    harness.say(lost, Inspect(lock="x", session="u", request=901))
+    harness.until(lambda: len(harness.answers(LockStatus, 900)) == 2)
+    assert {status.holder.fence for status in harness.answers(LockStatus)} == {granted.fence}
+    harness.until(lambda: bool(harness.answers(Refused, 901)))
+    assert "not known who holds it" in harness.answers(Refused, 901)[0].detail
+
+
+def test_no_read_says_nobody_of_a_lock_that_is_held_all_the_while() -> None:
+    told = {"onlooker.told_free": 0, "onlooker.told_held": 0}
+    for seed in range(SEEDS):
+        report = run_read_seed("bakery", seed)
+        assert report.violation is None, (seed, report.violation)
+        told = {name: count + report.marks.get(name, 0) for name, count in told.items()}
+    assert min(told.values()) > 20 * SEEDS
+
+
+def is_caught() -> bool:
+    reports = (run_read_seed("bakery", seed) for seed in range(SEEDS_FOR_A_MUTANT))
+    return any("reads:" in (report.violation or "") for report in reports)
+
+
+def test_a_door_that_believes_one_leader_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide = Poll.decide
+
+    def decide_by_one(poll: Poll, quorum: int, now: Instant) -> QueryResult | None:
+        del quorum
+        return decide(poll, 1, now)
+
+    monkeypatch.setattr(Poll, "decide", decide_by_one)
+    assert is_caught()
