@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, NewType, TypeVar, dataclass_transform
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, NewType, TypeVar, cast, dataclass_transform
 
 Address = NewType("Address", str)
 """Where a role is reached, as ``node/role``; unique in a cluster for all time."""
@@ -100,16 +100,22 @@ def _value(cls: type[V]) -> type[V]:
 def message(tag: int) -> Callable[[type[M]], type[M]]:
     """Register the decorated class under ``tag`` and make it a value.
 
+    Fields with a default are optional on the wire, so they come last: a peer of an older version
+    does not send those that were added later (``transport/README.md``, *Versions*).
+
     Args:
         tag: the wire tag, 0x10 to 0xffff; see ``actors/README.md`` for who owns which.
 
     Raises:
+        TypeError: a field without a default follows one that has a default, or a default is
+            made by a factory.
         ValueError: ``tag`` already belongs to another message.
 
     """
 
     def declare(cls: type[M]) -> type[M]:
         declared = _value(cls)
+        _check_optional_fields(declared)
         if tag in REGISTRY:
             raise ValueError(f"tag {tag:#x} is taken by {REGISTRY[tag].__name__}")
         declared.TAG = tag
@@ -117,6 +123,22 @@ def message(tag: int) -> Callable[[type[M]], type[M]]:
         return declared
 
     return declare
+
+
+def _check_optional_fields(cls: type[Message]) -> None:
+    """Refuse a message whose optional fields are not its last ones, or have no fixed default."""
+    optional = ""
+    for field in fields(cast("Any", cls)):
+        name = f"{cls.__name__}.{field.name}"
+        if field.default_factory is not MISSING:
+            raise TypeError(f"{name}: the default of a message's field is a value, not a factory")
+        if field.default is not MISSING:
+            optional = field.name
+        elif optional:
+            raise TypeError(
+                f"{name} has no default but follows {optional!r}, which has one: "
+                "optional fields come last"
+            )
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

@@ -25,6 +25,8 @@ GRANTED, RELEASED, REFUSED, REJECTED = 0x18, 0x19, 0x1B, 0x70
 OPEN, OPENED, END, ENDED, HOLD_LOST = 0x60, 0x61, 0x62, 0x63, 0x64
 NUMBER_AT = {ALIVE: 3, GRANTED: 5, RELEASED: 4, REFUSED: 6, OPENED: 5, ENDED: 3}
 """Where an answer has the number of its request; the tag is item 0."""
+DETAIL_AT = {REFUSED: 3, ENDED: 2, HOLD_LOST: 5}
+"""Where a message says why. Count from the front: newer nodes may send more items at the end."""
 SESSION_EXPIRED = 12
 RESEND_S = 1.0
 """A request without an answer is sent again this often, under the same request number."""
@@ -90,7 +92,7 @@ class Client:
         number = message[NUMBER_AT[tag]] if tag in NUMBER_AT else 0
         lost = tag == REFUSED and message[2] == SESSION_EXPIRED
         if lost or tag == HOLD_LOST or (tag == ENDED and number == 0):
-            sys.exit(f"lost: {message[3] if lost else message[-2 if tag == ENDED else -1]}")
+            sys.exit(f"lost: {message[DETAIL_AT[tag]]}")
         sent_at = self.sent_at.pop(number, 0.0)
         if tag != REFUSED:  # It was done after it was sent: the session lived then.
             self.confirmed_at = max(self.confirmed_at, sent_at)

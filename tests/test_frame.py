@@ -205,7 +205,7 @@ def test_any_bytes_are_a_frame_or_malformed(raw: bytes) -> None:
         frame = decode_frame(raw)
     except MalformedFrameError:
         return
-    assert decode_frame(encode_frame(frame)) == frame
+    assert decode_frame(encode_frame(frame)) == frame._replace(newer=0)
 
 
 def test_an_identity_names_its_link() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cbor2
@@ -41,8 +42,9 @@ ODD: list[Any] = [
     RELEASE[:1],
     RELEASE[:2],
     RELEASE[:3],
-    RELEASE[:-1],
-    [*RELEASE, 0],
+    RELEASE[:4],
+    [*RELEASE, *range(17)],
+    [*RELEASE[:6], 5, 1, "more"],
     dict.fromkeys(RELEASE),
     "".join(("*/proxy", "me/session")),
     b"bytes of no meaning",
@@ -66,6 +68,24 @@ def test_what_is_odd_is_dropped_as_if_it_were_the_first(odd: Any, behind: int) -
     judged = experienced().admit("me", raw)
     assert isinstance(judged, Dropped)
     assert judged == FrameValidator("n1", "test", gates=False).admit("me", raw)
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.parametrize(
+    ("of_another_version", "newer"),
+    [(RELEASE[:5], 0), (RELEASE[:-1], 0), ([*RELEASE, "more"], 1), ([*RELEASE, *range(16)], 1)],
+)
+def test_a_message_of_another_version_passes_as_if_it_were_the_first(
+    of_another_version: list[Any], newer: int, behind: int
+) -> None:
+    raw = cbor2.dumps([1, "test", 0, 0, [RELEASE] * behind + [of_another_version]])
+    judged = experienced().admit("me", raw)
+    assert isinstance(judged, Frame)
+    assert judged.newer == newer
+    assert judged == FrameValidator("n1", "test", gates=False).admit("me", raw)
+    (*_, (_, _, message)) = judged.envelopes
+    known = dict(zip(("session", "owner", "request"), of_another_version[5:], strict=False))
+    assert message == replace(Release(lock="lock", fence=7), **known)
 
 
 @pytest.mark.parametrize("number", [0, 1, 255, (1 << 63) - 1, -1, -(1 << 63)])

@@ -25,7 +25,7 @@ from fencelock.transport.cbor import (
 from fencelock.transport.compiled import number_bytes
 from fencelock.transport.name import ANY_NODE, NAMES_KEPT, check_address, check_cluster
 from fencelock.transport.schema import ENVELOPE_HEAD_ITEMS, array, schema_of
-from fencelock.transport.wire import encode, unpack
+from fencelock.transport.wire import encode, unpack_fitted
 
 __all__ = [
     "ENVELOPES_MAX",
@@ -100,6 +100,8 @@ class Frame(NamedTuple):
     stamp: int
     """Logical time of the sender when the frame left."""
     envelopes: tuple[EnvelopeItems, ...]
+    newer: int = 0
+    """Messages in a frame that arrived which had more fields than this version declares."""
 
 
 def encode_frame(frame: Frame, alias: str = "") -> bytes:
@@ -117,7 +119,7 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
         TypeError: a message has a field of another type than it declares.
 
     """
-    cluster, view, stamp, envelopes = frame
+    cluster, view, stamp, envelopes, _ = frame
     if len(envelopes) > ENVELOPES_MAX:
         raise FrameTooLargeError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
     if not 0 <= view | stamp <= INT_MAX:
@@ -240,10 +242,13 @@ def frame_of(items: list[Any], cluster: str | None) -> Frame:
     envelopes = array(packed)
     if len(envelopes) > ENVELOPES_MAX:
         raise MalformedFrameError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
-    return Frame(found, view, stamp, tuple([_envelope(one) for one in envelopes]))
+    opened = [_envelope(one) for one in envelopes]
+    newer = sum(has_more for _, has_more in opened)
+    return Frame(found, view, stamp, tuple([envelope for envelope, _ in opened]), newer)
 
 
-def _envelope(packed: object) -> Envelope:
+def _envelope(packed: object) -> tuple[Envelope, bool]:
+    """Return an envelope, and whether its message has fields that are unknown here."""
     items = array(packed)
     if len(items) <= ENVELOPE_HEAD_ITEMS:
         raise MalformedFrameError(
@@ -252,7 +257,8 @@ def _envelope(packed: object) -> Envelope:
     to, sender = items[0], items[1]
     _check_name_of(check_address, to)
     _check_name_of(check_address, sender)
-    return Envelope(to, sender, unpack(items[ENVELOPE_HEAD_ITEMS:]))
+    message, has_more = unpack_fitted(items[ENVELOPE_HEAD_ITEMS:])
+    return Envelope(to, sender, message), has_more
 
 
 def _check_name_of(check: Callable[[str], None], name: object) -> None:

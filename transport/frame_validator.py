@@ -31,7 +31,7 @@ from fencelock.transport.frame import (
 )
 from fencelock.transport.name import ANY_NODE, NAMES_KEPT, check_node
 from fencelock.transport.refusal import Mismatch, Rejected
-from fencelock.transport.schema import ENVELOPE_HEAD_ITEMS, schema_of
+from fencelock.transport.schema import ENVELOPE_HEAD_ITEMS, FieldCountError, schema_of
 
 _NOBODY: object = object()
 """Unlike everything that arrives."""
@@ -158,6 +158,8 @@ class FrameValidator:
                 envelopes.append((there, here, unpacker(one)))
         except (LookupError, TypeError):  # Too short; an address or a tag that is new, or is none.
             return None
+        except FieldCountError:  # Perhaps of a peer of another version: `frame_of` judges that.
+            return None
         return envelopes
 
     def _addressed(self, link: str, frame: Frame) -> Frame | Dropped:
@@ -184,7 +186,7 @@ class FrameValidator:
             self._passed[link, to, sender] = completed_to, completed_sender
             self._unpackers[message.TAG] = schema_of(type(message)).unpack_enveloped
             completed.append(Envelope(completed_to, completed_sender, message))
-        return Frame(frame.cluster, frame.view, frame.stamp, tuple(completed))
+        return frame._replace(envelopes=tuple(completed))
 
     def refusal(self, link: str, mismatch: Mismatch, detail: str) -> Frame:
         """Return the frame that tells ``link`` why its frames are dropped."""

@@ -201,6 +201,8 @@ class SocketHub:
     def _on_dealer(self, link: Link, raw: bytes, arrivals: list[Arrival]) -> None:
         frame = self._admission.admit(link.node, raw)
         if isinstance(frame, Frame):
+            if frame.newer:
+                self._count("wire.newer_message", frame.newer)
             arrivals.append(Arrival(link.node, frame))
             return
         self._count(frame.counter, 1)

@@ -170,6 +170,8 @@ class Listener:
             return size
         if source >= 0:
             connections.spoke(source)
+        if frame.newer:
+            self._count("wire.newer_message", frame.newer)
         arrivals.append(Arrival(name, frame))
         return size
 
@@ -239,6 +241,8 @@ class Listener:
             return None
         if waiting.source >= 0:
             self.connections.spoke(waiting.source)
+        if frame.newer:
+            self._count("wire.newer_message", frame.newer)
         if self._clients.heard(name, identity):
             self._count("wire.client_forgotten", 1)
         return frame

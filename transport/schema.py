@@ -8,12 +8,16 @@ field is refused when it is compiled, which a test does for every registered cla
 Packing turns a message into the lists and plain values that CBOR has, unpacking turns
 them back; both check every value against its declaration, so that neither we nor a peer
 can put anything else into a message.
+
+An unpacker takes exactly the declared fields. Journals and the replicated log depend on that.
+For a message in a frame, `fit` first adds the optional fields that an older peer does not send,
+and removes those that only a newer peer knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from enum import IntEnum
 from operator import attrgetter
 from types import NoneType, UnionType
@@ -35,12 +39,22 @@ from fencelock.transport.scalar_codecs import PLAIN, SIMPLE
 ENVELOPE_HEAD_ITEMS = 2
 """Items of an envelope before the tag."""
 
+EXTRA_FIELDS_MAX = 16
+"""Fields that a message in a frame may have beyond those declared here. A message that grew by
+more within one wire version should be a new message."""
+
+
+class FieldCountError(MalformedFrameError):
+    """A message has more or fewer fields than its class declares."""
+
 
 class Schema(NamedTuple):
     """How messages of one class become ``[tag, field, ...]``, and back."""
 
     length: int
     """Items of the array: the tag and every field."""
+    defaults: list[Any]
+    """The packed defaults of the optional fields, which are the last ones."""
     opening_bytes: int
     """How many bytes the array's head and the tag take."""
     plain: bool
@@ -48,7 +62,8 @@ class Schema(NamedTuple):
     pack: Callable[[Any], list[Any]]
     """From a message to the whole array."""
     unpack: Callable[[list[Any]], Any]
-    """From the whole array, whose tag was read, to a message."""
+    """From the whole array, whose tag was read, to a message. It takes exactly `length` items,
+    else it raises `FieldCountError`."""
     unpack_enveloped: Callable[[list[Any]], Any]
     """The same from an envelope: two addresses before the tag, which were judged."""
     write: Callable[..., bytes]
@@ -84,6 +99,21 @@ def array(value: Any, length: int | None = None) -> list[Any]:
     return items
 
 
+def fit(schema: Schema, items: list[Any]) -> list[Any]:
+    """Return ``items`` with as many fields as ``schema`` declares, if a peer's may differ so.
+
+    A message of an older version lacks optional fields: they get their defaults. A message of a
+    newer version has up to `EXTRA_FIELDS_MAX` more fields: they are removed unread. Any other
+    array is returned as it is, and `Schema.unpack` refuses it.
+    """
+    extra = len(items) - schema.length
+    if 0 < extra <= EXTRA_FIELDS_MAX:
+        return items[: schema.length]
+    if -len(schema.defaults) <= extra < 0:
+        return [*items, *schema.defaults[extra:]]
+    return items
+
+
 def _schema(cls: type[Message], within: tuple[type, ...]) -> Schema:
     """Compile ``cls``, which is a field of the classes ``within``."""
     if cls in _schemas:
@@ -109,6 +139,7 @@ def _schema(cls: type[Message], within: tuple[type, ...]) -> Schema:
     opening = array_head(1 + len(ways)) + dump(cls.TAG)
     _schemas[cls] = Schema(
         length=1 + len(ways),
+        defaults=_defaults(cls, codecs),
         opening_bytes=len(opening),
         plain=all(codec.write for _, codec in codecs),
         pack=pack,
@@ -117,6 +148,18 @@ def _schema(cls: type[Message], within: tuple[type, ...]) -> Schema:
         write=short_write(ways, opening, pack),
     )
     return _schemas[cls]
+
+
+def _defaults(cls: type[Message], codecs: list[tuple[str, Codec]]) -> list[Any]:
+    """Return the packed defaults of the optional fields of ``cls``."""
+    defaults: list[Any] = []
+    for field, (name, codec) in zip(fields(cast("Any", cls)), codecs, strict=True):
+        if field.default is not MISSING:
+            try:
+                defaults.append(codec.pack(field.default))
+            except MalformedFrameError as error:
+                raise TypeError(f"{cls.__name__}.{name}: its default: {error}") from error
+    return defaults
 
 
 def _codec(hint: Any, within: tuple[type, ...]) -> Codec:
@@ -279,9 +322,7 @@ def _unpacker(cls: type[Message], codecs: list[tuple[str, Codec]]) -> Callable[[
     def unpack(items: list[Any]) -> Any:
         tag_of(items)  # What equals a tag is found by it, 16.0 for instance.
         if len(items) != length:
-            raise MalformedFrameError(
-                f"{cls.__name__} has {length - 1} fields, not {len(items) - 1}"
-            )
+            raise FieldCountError(f"{cls.__name__} has {length - 1} fields, not {len(items) - 1}")
         values: dict[str, Any] = {}
         name = ""
         try:

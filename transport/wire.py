@@ -12,7 +12,7 @@ from fencelock.transport.cbor import (
     MalformedFrameError,
     load,
 )
-from fencelock.transport.schema import array, schema_of, tag_of
+from fencelock.transport.schema import Schema, array, fit, schema_of, tag_of
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -22,6 +22,7 @@ __all__ = [
     "encode",
     "pack",
     "unpack",
+    "unpack_fitted",
 ]
 
 
@@ -54,7 +55,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Return the message in ``data``.
+    """Return the message in ``data``, which has exactly the fields that its class declares.
 
     Raises:
         MalformedFrameError: too long, no CBOR of the kind we speak, trailing bytes, an
@@ -75,7 +76,7 @@ def pack(message: Message) -> list[Any]:
 
 
 def unpack(items: list[Any]) -> Message:
-    """Return the message that ``items`` are: its tag, then its fields.
+    """Return the message that ``items`` are: its tag, then exactly the declared fields.
 
     Raises:
         MalformedFrameError: see `decode`.
@@ -85,12 +86,30 @@ def unpack(items: list[Any]) -> Message:
         unpacker = _unpackers.get(items[0])
         if unpacker is not None:
             return unpacker(items)
+    _unpackers[tag_of(items)] = _schema_in(items).unpack
+    return _unpackers[items[0]](items)
+
+
+def unpack_fitted(items: list[Any]) -> tuple[Message, bool]:
+    """Return the message that ``items`` are, and whether it has fields that are unknown here.
+
+    A peer of another version may send fewer optional fields, or more (`fit`).
+
+    Raises:
+        MalformedFrameError: see `decode`.
+
+    """
+    schema = _schema_in(items)
+    return schema.unpack(fit(schema, items)), len(items) > schema.length
+
+
+def _schema_in(items: list[Any]) -> Schema:
+    """Return the schema of the message that ``items`` are, by its tag."""
     tag = tag_of(items)
     cls = REGISTRY.get(tag)
     if cls is None:
         raise MalformedFrameError(f"no message has tag {tag:#x}")
-    _unpackers[tag] = schema_of(cls).unpack
-    return _unpackers[tag](items)
+    return schema_of(cls)
 
 
 def _writer(cls: type[Message]) -> Callable[[Any], bytes]:

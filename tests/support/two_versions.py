@@ -1,0 +1,147 @@
+"""Run a node or a client in another version of the wire, for `test_growth_real.py`.
+
+    python two_versions.py VERSION serve ARGUMENT...
+    python two_versions.py VERSION lock CLUSTER PATIENCE_S TIMES ADDRESS...
+
+VERSION is one of:
+
+``old``
+    The messages as the product declares them.
+``new``
+    The messages in `GROWN` have one more optional field.
+``refusing``
+    As ``old``, with a planted bug: the reader refuses messages that have more fields.
+
+``serve`` is ``fencelock serve``. ``lock`` connects to each address in turn, acquires and releases
+a lock there, and prints a line of JSON: the fences, the client's counters, and those of each node.
+"""
+
+# ruff: noqa: PLC0415  (the package is imported after its messages are replaced)
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+GROWN = {
+    0x10: "Acquire",
+    0x15: "KeepAlive",
+    0x18: "Granted",
+    0x1D: "NodeStatus",
+    0x24: "Accepted",
+    0x26: "Heartbeat",
+    0x27: "HeartbeatAck",
+    0x60: "Open",
+    0x61: "Opened",
+}
+"""Messages of clients, of nodes to clients, and between nodes. None is written to a journal."""
+
+
+class NewVersion(MetaPathFinder):
+    """Adds a field to messages as they are declared, before any other module imports them."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find ``fencelock.actors.message`` as usual, and replace its ``message`` once it ran."""
+        if name != "fencelock.actors.message":
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        assert spec is not None
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def execute_grown(module: ModuleType) -> None:
+            execute(module)
+            module.message = growing(module.message)  # type: ignore[attr-defined]
+
+        loader.exec_module = execute_grown
+        return spec
+
+
+def growing(message: Callable[[int], Callable[[type], type]]) -> Callable[..., Any]:
+    """Return a `message` that adds an optional field to the classes in `GROWN`."""
+
+    def declare(tag: int) -> Callable[[type], type]:
+        def declare_grown(cls: Any) -> type:
+            if cls.__name__ == GROWN.get(tag):
+                cls.__annotations__["added"] = "tuple[str, ...]"
+                cls.added = ("from", "a newer version")
+            return message(tag)(cls)
+
+        return declare_grown
+
+    return declare
+
+
+def refuse_longer_messages() -> None:
+    """Plant the bug: a reader that knows only one length of each message."""
+    from fencelock.transport import frame
+    from fencelock.transport.wire import MalformedFrameError, unpack_fitted
+
+    def unpack_refusing(items: list[Any]) -> tuple[Any, bool]:
+        message, has_more = unpack_fitted(items)
+        if has_more:
+            raise MalformedFrameError("more fields than declared")
+        return message, has_more
+
+    setattr(frame, "unpack_fitted", unpack_refusing)  # noqa: B010  (as the next, not exported)
+
+
+def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) -> dict[str, Any]:
+    """Acquire and release at each address; return the fences, and what was counted."""
+    import fencelock
+    from fencelock.cluster import connection
+
+    counted: Counter[str] = Counter()
+    bridge_of: Any = vars(connection)["Bridge"]
+
+    def counting_bridge(*, count: Callable[[str, int], None], **arguments: Any) -> Any:
+        def count_both(name: str, times: int) -> None:
+            counted[name] += times
+            count(name, times)
+
+        return bridge_of(count=count_both, **arguments)
+
+    setattr(connection, "Bridge", counting_bridge)  # noqa: B010
+    fences: list[int] = []
+    for address in addresses:
+        with fencelock.connect(address, cluster=cluster, timeout=patience_s) as client:
+            for _ in range(times):
+                held = client.lock("printer")
+                held.acquire(timeout=patience_s)
+                assert held.fence is not None
+                fences.append(held.fence)
+                held.release()
+            assert client.status("printer").holder is None
+    with fencelock.connect(",".join(addresses), cluster=cluster, timeout=patience_s) as client:
+        statuses = client.describe()
+    nodes = {one.node: {each.name: each.times for each in one.counters} for one in statuses}
+    return {"fences": fences, "client": dict(counted), "nodes": nodes}
+
+
+def main(version: str, action: str, *arguments: str) -> None:
+    """Do what the command line says, in ``version``."""
+    if version == "new":
+        sys.meta_path.insert(0, NewVersion())
+    if version == "refusing":
+        refuse_longer_messages()
+    if action == "serve":
+        from fencelock.cluster.cli.main import main as command_line
+
+        sys.argv = ["fencelock", "serve", *arguments]
+        command_line()
+    else:
+        cluster, patience_s, times, *addresses = arguments
+        told = lock(cluster, float(patience_s), int(times), addresses)
+        sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

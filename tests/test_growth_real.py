@@ -1,0 +1,132 @@
+"""Clients and nodes of two versions of the messages in one cluster, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fencelock
+from fencelock.cluster.bench.members import Members
+
+LAUNCHER = str(Path(__file__).with_name("support") / "two_versions.py")
+RAW_CLIENT = Path(__file__).parent.parent / "examples" / "raw_zmq_client.py"
+NEWER = "wire.newer_message"
+TIMES = 3
+PATIENCE_S = 60.0
+Finished = subprocess.CompletedProcess[str]
+
+
+class Mixed(Members):
+    """A cluster of `paxos` whose nodes have the ``versions``, in the order n1, n2, n3."""
+
+    def __init__(self, folder: Path, *versions: str) -> None:
+        super().__init__(folder, "paxos", len(versions), durable=False)
+        self.version = dict(zip(self.names, versions, strict=True))
+
+    def start(self, node: str) -> None:
+        command = [sys.executable, LAUNCHER, self.version[node], "serve", "--id", node]
+        with (self.folder / f"{node}.log").open("ab") as log:
+            self.processes[node] = subprocess.Popen(
+                [*command, "--config", str(self.configuration_of(node))],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def client(self, version: str, patience_s: float, *nodes: str) -> Finished:
+        """Run a client of ``version`` that acquires and releases at each of ``nodes``."""
+        addresses = [self.addresses[node] for node in nodes]
+        arguments = [version, "lock", self.cluster, str(patience_s), str(TIMES), *addresses]
+        return subprocess.run(
+            [sys.executable, LAUNCHER, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=3 * PATIENCE_S,
+            check=False,
+        )
+
+    def lock_from(self, version: str) -> dict[str, Any]:
+        """Acquire and release at every node; return what the client printed."""
+        done = self.client(version, PATIENCE_S, *self.names)
+        assert done.returncode == 0, done.stderr
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+
+@contextmanager
+def ready(cluster: Mixed) -> Generator[Mixed]:
+    with (
+        cluster,
+        fencelock.connect(cluster.connect, cluster=cluster.cluster, timeout=PATIENCE_S) as watcher,
+    ):
+        cluster.wait_until_ready(watcher)
+        yield cluster
+
+
+def judge(told: dict[str, Any]) -> None:
+    """Every node granted the lock, fences rise, and nothing was malformed."""
+    fences = told["fences"]
+    assert len(fences) == 3 * TIMES
+    assert fences == sorted(set(fences))
+    for counters in (told["client"], *told["nodes"].values()):
+        assert "wire.malformed" not in counters
+
+
+def test_clients_of_two_versions_lock_at_old_nodes(tmp_path: Path) -> None:
+    with ready(Mixed(tmp_path, "old", "old", "old")) as cluster:
+        old = cluster.lock_from("old")
+        judge(old)
+        assert not any(NEWER in counters for counters in old["nodes"].values())
+        new = cluster.lock_from("new")
+        judge(new)
+        for counters in new["nodes"].values():
+            assert counters[NEWER] >= TIMES  # Acquire, at each node; Open, too.
+        assert NEWER not in new["client"]
+        assert new["fences"][0] > old["fences"][-1]
+
+
+def test_clients_of_two_versions_lock_at_new_nodes(tmp_path: Path) -> None:
+    with ready(Mixed(tmp_path, "new", "new", "new")) as cluster:
+        old, new = cluster.lock_from("old"), cluster.lock_from("new")
+        judge(old)
+        judge(new)
+        assert old["client"][NEWER] >= 3 * TIMES  # Granted; Opened, too.
+        assert NEWER not in new["client"]
+        for told in (old, new):
+            assert not any(NEWER in counters for counters in told["nodes"].values())
+
+
+def test_a_raw_client_locks_at_new_nodes(tmp_path: Path) -> None:
+    with ready(Mixed(tmp_path, "new", "new", "new")) as cluster:
+        arguments = ["--node", cluster.addresses["n1"], "--cluster", cluster.cluster]
+        command = [sys.executable, str(RAW_CLIENT), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_clients_of_two_versions_lock_at_nodes_of_two_versions(tmp_path: Path) -> None:
+    with ready(Mixed(tmp_path, "old", "new", "old")) as cluster:
+        for version in ("old", "new"):
+            told = cluster.lock_from(version)
+            judge(told)
+            nodes = told["nodes"]
+            # n2 leads and sends heartbeats to both, or it answers those of the leader.
+            assert NEWER in nodes["n1"] or NEWER in nodes["n3"]
+            assert NEWER not in nodes["n2"]
+            assert (NEWER in told["client"]) == (version == "old")
+
+
+def test_a_planted_bug_that_refuses_longer_messages_shows(tmp_path: Path) -> None:
+    with ready(Mixed(tmp_path, "old", "refusing", "old")) as cluster:
+        assert cluster.client("old", PATIENCE_S, "n2").returncode == 0
+        done = cluster.client("new", 2.0, "n2")
+        assert done.returncode != 0
+        assert "UnavailableError" in done.stderr
+        with fencelock.connect(cluster.connect, cluster=cluster.cluster) as watcher:
+            (n2,) = [status for status in watcher.describe() if status.node == "n2"]
+        assert "wire.malformed" in {counter.name for counter in n2.counters}

@@ -1,0 +1,292 @@
+"""Messages that grow: optional fields at the end, between readers of two versions."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import field, fields
+from pathlib import Path
+from typing import Any, NamedTuple, cast, get_args
+
+import cbor2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fencelock.actors.lock.command import AcquireLock, Command, OpenSession
+from fencelock.actors.lock.message import Acquire, Granted
+from fencelock.actors.message import REGISTRY, Address, Message, message
+from fencelock.actors.paxos.message import Accept, Ballot, Batch
+from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.storage.record import Entry
+from fencelock.transport.frame import (
+    Envelope,
+    Frame,
+    MalformedFrameError,
+    decode_frame,
+    encode_frame,
+)
+from fencelock.transport.frame_validator import FrameValidator
+from fencelock.transport.schema import EXTRA_FIELDS_MAX, schema_of
+from fencelock.transport.wire import decode, encode
+
+PATIENCE_S = 60
+TO, SENDER = Address("n1/proxy"), Address("me/session")
+
+
+class Point(NamedTuple):
+    x: int
+    y: int = 0
+
+
+@message(0xFF20)
+class Order(Message):
+    lock: str
+    many: int
+    label: str = ""
+    limit: int | None = 5
+    places: tuple[Point, ...] = (Point(1, 2),)
+
+
+FULL: list[Any] = [0xFF20, "a", 3, "l", None, [[7, 8]]]
+WHOLE = Order(lock="a", many=3, label="l", limit=None, places=(Point(7, 8),))
+
+
+def framed(*messages: list[Any]) -> bytes:
+    return cbor2.dumps([1, "test", 0, 0, [[TO, SENDER, *items] for items in messages]])
+
+
+def received(*messages: list[Any]) -> tuple[list[Message], int]:
+    """Return what a node gets of ``messages``, whether it has seen their like before or not."""
+    raw = framed(*messages)
+    fresh = FrameValidator("n1", "test", gates=False)
+    experienced = FrameValidator("n1", "test", gates=False)
+    assert isinstance(experienced.admit("me", framed(FULL)), Frame)
+    frame = decode_frame(raw)
+    assert frame == fresh.admit("me", raw) == experienced.admit("me", raw)
+    return [one for _, _, one in frame.envelopes], frame.newer
+
+
+@pytest.mark.parametrize(
+    ("length", "message"),
+    [
+        (3, Order(lock="a", many=3)),
+        (4, Order(lock="a", many=3, label="l")),
+        (5, Order(lock="a", many=3, label="l", limit=None)),
+        (6, WHOLE),
+    ],
+)
+def test_optional_fields_that_were_not_sent_have_their_defaults(
+    length: int, message: Message
+) -> None:
+    assert received(FULL[:length]) == ([message], 0)
+
+
+@pytest.mark.parametrize("more", [1, 2, EXTRA_FIELDS_MAX])
+def test_fields_that_only_a_newer_version_knows_are_ignored_and_counted(more: int) -> None:
+    grown = [*FULL, *(["x", None, [1, [2]], True] * 4)[:more]]
+    assert received(grown) == ([WHOLE], 1)
+    assert received(FULL, grown, FULL, grown) == ([WHOLE] * 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        (FULL[:2], "Order has 5 fields, not 1"),
+        (FULL[:1], "Order has 5 fields, not 0"),
+        ([*FULL, *[0] * (EXTRA_FIELDS_MAX + 1)], "Order has 5 fields, not 22"),
+        ([*FULL, *[0] * 1000], "Order has 5 fields, not 1005"),
+    ],
+)
+def test_a_message_without_required_fields_or_with_far_too_many_is_dropped(
+    items: list[Any], words: str
+) -> None:
+    with pytest.raises(MalformedFrameError, match=words):
+        decode_frame(framed(items))
+
+
+@pytest.mark.parametrize("extra", [[], ["more"]])
+@pytest.mark.parametrize(
+    ("at", "wrong", "words"),
+    [
+        (2, "3", r"Order\.many: '3' is no int"),
+        (4, "5", r"Order\.limit: '5' is no int"),
+        (5, [[1]], r"Order\.places: 1 items, not 2"),
+        (5, [[1, 2, 3]], r"Order\.places: 3 items, not 2"),
+    ],
+)
+def test_known_fields_are_checked_and_nested_arrays_do_not_grow(
+    extra: list[Any], at: int, wrong: Any, words: str
+) -> None:
+    with pytest.raises(MalformedFrameError, match=words):
+        decode_frame(framed([*FULL[:at], wrong, *FULL[at + 1 :], *extra]))
+
+
+def test_a_message_in_a_message_does_not_grow() -> None:
+    *head, batch, committed = cbor2.loads(encode(ACCEPT))
+    for nested in ([*batch, 0], batch[:-1]):
+        with pytest.raises(MalformedFrameError, match=r"Accept\.batch: Batch has"):
+            decode_frame(framed([*head, nested, committed]))
+
+
+def test_all_fields_are_written_also_those_with_their_defaults() -> None:
+    assert cbor2.loads(encode(Order(lock="a", many=3))) == [0xFF20, "a", 3, "", 5, [[1, 2]]]
+
+
+POINTS = st.lists(st.builds(Point, st.integers(0, 9), st.integers(-9, 9)))
+OPTIONAL: list[tuple[Any, Any, st.SearchStrategy[Any]]] = [
+    (int, 7, st.integers(-(1 << 63), (1 << 63) - 1)),
+    (str, "none", st.text(max_size=300)),
+    (int | None, None, st.none() | st.integers(-9, 9)),
+    (tuple[Point, ...], (Point(1, 2),), POINTS.map(tuple)),
+    (Order | None, None, st.none() | st.just(WHOLE)),
+    (bytes, b"", st.binary(max_size=300)),
+]
+"""Type, default and values of each field that was added to a message, in the order of adding."""
+
+GROWING = 0xFF24
+
+
+def version(number: int) -> type[Message]:
+    """Declare a message in its version ``number``, with as many optional fields."""
+    REGISTRY.pop(GROWING, None)
+    optional = {f"f{n}": one[:2] for n, one in enumerate(OPTIONAL[:number])}
+    cls = declared(f"Version{number}", GROWING, **optional)
+    schema_of(cls)
+    return cls
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_message_passes_between_any_two_versions(data: st.DataObject) -> None:
+    theirs, ours = data.draw(st.tuples(*[st.integers(0, len(OPTIONAL))] * 2))
+    known = [data.draw(values) for _, _, values in OPTIONAL[:theirs]]
+    first = data.draw(st.integers(-(1 << 63), (1 << 63) - 1))
+    sent = cast("Any", VERSIONS[theirs])(first=first, **{f"f{n}": v for n, v in enumerate(known)})
+    raw = encode_frame(Frame("test", 0, 0, (Envelope(TO, SENDER, sent),)))
+    defaults = [default for _, default, _ in OPTIONAL]
+    expected = [first, *(known + defaults[theirs:])[:ours]]
+
+    REGISTRY[GROWING] = VERSIONS[ours]
+    (envelope,) = (frame := decode_frame(raw)).envelopes
+    assert type(envelope[2]) is VERSIONS[ours]
+    assert [getattr(envelope[2], one.name) for one in fields(cast("Any", envelope[2]))] == expected
+    assert frame.newer == (theirs > ours)
+    admission = FrameValidator("n1", "test", gates=False)
+    assert [admission.admit("me", raw) for _ in range(2)] == [frame, frame]
+
+
+# Replicated commands and journal records.
+
+ACCEPT = Accept(
+    ballot=Ballot(1, Address("n1/leader")),
+    slot=4,
+    batch=Batch(time_ms=5, commands=(b"x",)),
+    committed=3,
+)
+PINS = Path(__file__).with_name("wire_pins.txt").read_text(encoding="utf-8").splitlines()
+PINNED = {int(tag, 16): bytes.fromhex(raw) for tag, _, raw in map(str.split, PINS)}
+
+
+@pytest.mark.parametrize("cls", get_args(Command), ids=lambda cls: cls.__name__)
+def test_a_replicated_command_has_exactly_its_fields(cls: type[Message]) -> None:
+    """A member that ignored a field would apply another command than the others."""
+    raw = PINNED[cls.TAG]
+    assert LockMachine().admits(raw)
+    items = cbor2.loads(raw)
+    for other in ([*items, 0], [*items, "more"], items[:-1], items[:2]):
+        assert not LockMachine().admits(cbor2.dumps(other))
+
+
+def test_a_command_of_another_length_changes_no_table() -> None:
+    opening = encode(OpenSession(session="me", ttl_ms=5_000))
+    acquire = cbor2.loads(encode(AcquireLock(session="me.1", owner="o", request=1, lock="l")))
+    for other in ([*acquire, 0], acquire[:-1]):
+        changed, unchanged = LockMachine(), LockMachine()
+        outcomes = changed.apply(5, [opening, cbor2.dumps(other)])
+        assert outcomes == [*unchanged.apply(5, [opening]), ()]
+        assert changed.digest() == unchanged.digest()
+
+
+def test_a_journal_record_has_exactly_its_fields() -> None:
+    """`decode` reads journals and snapshots; a record of another version is an error there."""
+    items = cbor2.loads(encode(ACCEPT))
+    assert decode(cbor2.dumps(items)) == ACCEPT
+    for other in (FULL[:-1], [*FULL, 0], [*items, 0], items[:-1]):
+        with pytest.raises(MalformedFrameError, match="fields, not"):
+            decode(cbor2.dumps(other))
+
+
+@pytest.mark.parametrize("length", [3, 5])
+def test_a_node_does_not_start_from_a_record_of_another_length(length: int, tmp_path: Path) -> None:
+    addresses = {"n1": f"tcp://127.0.0.1:{free_ports(1)[0]}"}
+    config = parse(starting_config(addresses, protocol="paxos"), tmp_path)
+    with Node.start(config, "n1") as node:
+        assert isinstance(node.proxy.ask(Acquire(lock="a"), timeout=PATIENCE_S), Granted)
+    folder = config.folder_of("n1")
+    assert folder is not None
+    with closing(Journal.open(folder)) as journal:
+        accepted = cbor2.loads(journal.take_records()["acceptor"][-1])
+        assert accepted[0] == Accept.TAG
+        journal.append([Entry("acceptor", cbor2.dumps([*accepted, 0][: 1 + length]))])
+        journal.sync()
+    with pytest.raises(MalformedFrameError, match=f"Accept has 4 fields, not {length}"):
+        Node.start(config, "n1")
+
+
+# Declarations.
+
+
+def declared(name: str, tag: int, **optional: tuple[Any, Any]) -> type[Message]:
+    """Declare a message with a required field and ``optional`` ones: type and default of each."""
+    types = {"first": int, **{each: hint for each, (hint, _) in optional.items()}}
+    defaults = {each: default for each, (_, default) in optional.items()}
+    body = {"__annotations__": types, "__module__": __name__, **defaults}
+    return message(tag)(cast("Any", type)(name, (Message,), body))
+
+
+def test_a_field_with_a_default_is_only_allowed_at_the_end() -> None:
+    with pytest.raises(TypeError, match=r"Wrong\.last has no default but follows 'label'"):
+
+        @message(0xFF21)
+        class Wrong(Message):
+            first: int
+            label: str = ""
+            last: int
+
+    assert 0xFF21 not in REGISTRY
+
+
+def test_the_default_of_a_field_is_a_value() -> None:
+    with pytest.raises(TypeError, match=r"Made\.label: .* not a factory"):
+
+        @message(0xFF22)
+        class Made(Message):
+            label: str = field(default_factory=str)
+
+    assert 0xFF22 not in REGISTRY
+
+
+@pytest.mark.parametrize(
+    ("name", "hint", "default", "words"),
+    [
+        ("Texted", int, "7", "'7' is no int"),
+        ("Truth", int, True, "True is no int"),
+        ("Nothing", str, None, "None is no str"),
+        ("Huge", int, 1 << 63, "not within"),
+        ("Float", float, 0.0, "cannot cross the wire"),
+    ],
+)
+def test_a_default_is_a_value_of_its_field(
+    name: str, hint: Any, default: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(REGISTRY, 0xFF23, raising=False)
+    wrong = declared(name, 0xFF23, later=(hint, default))
+    with pytest.raises(TypeError, match=rf"{name}\.later: .*{words}"):
+        schema_of(wrong)
+
+
+VERSIONS = [version(number) for number in range(len(OPTIONAL) + 1)]
