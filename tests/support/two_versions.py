@@ -100,16 +100,16 @@ def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) 
     from fencelock.cluster import connection
 
     counted: Counter[str] = Counter()
-    bridge_of: Any = vars(connection)["Bridge"]
+    hub_of: Any = vars(connection)["SocketHub"]
 
-    def counting_bridge(*, count: Callable[[str, int], None], **arguments: Any) -> Any:
+    def counting_hub(*, count: Callable[[str, int], None], **arguments: Any) -> Any:
         def count_both(name: str, times: int) -> None:
             counted[name] += times
             count(name, times)
 
-        return bridge_of(count=count_both, **arguments)
+        return hub_of(count=count_both, **arguments)
 
-    setattr(connection, "Bridge", counting_bridge)  # noqa: B010
+    setattr(connection, "SocketHub", counting_hub)  # noqa: B010
     fences: list[int] = []
     for address in addresses:
         with fencelock.connect(address, cluster=cluster, timeout=patience_s) as client:
