@@ -10,15 +10,12 @@ from selectors import EVENT_READ, DefaultSelector
 
 import pytest
 import zmq
+from support.hub_station import PATIENCE_S, Make, alive, stations, until
 
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
-from fencelock.actors.lock.message import Alive, KeepAlive
-from fencelock.actors.message import Address, Message
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.lock.message import KeepAlive
+from fencelock.actors.message import Address
 from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
-from fencelock.transport.hub import Arrival, SocketHub
-
-PATIENCE_S = 20
-"""How long a test waits for an event before it fails; far beyond what any takes."""
 
 
 class Proxy:
@@ -75,53 +72,9 @@ class Proxy:
         self._selector.close()
 
 
-class Station:
-    """A bridge with everything it brought so far, in a test's own hands."""
-
-    def __init__(self, node: str, peers: dict[str, str], cluster: str, gates: bool) -> None:
-        self.counters: Counter[str] = Counter()
-        self.arrivals: list[Arrival] = []
-        self.news: list[LinkUp | LinkDown | LinkRefused] = []
-        self.node, self.cluster = node, cluster
-        self.hub = SocketHub(
-            node=node,
-            boot=1,
-            cluster=cluster,
-            listen="tcp://127.0.0.1:0",
-            peers=peers,
-            gates=gates,
-            count=lambda name, times: self.counters.update({name: times}),
-        )
-
-    def turn(self, timeout_ms: int = 20) -> None:
-        self.hub.poll(timeout_ms)
-        self.news += self.hub.events()
-        self.arrivals += self.hub.receive(100)
-
-    def say(self, link: str, message: Message, role: str = "proxy") -> None:
-        to, sender = Address(f"{link}/{role}"), Address(f"{self.node}/session")
-        self.hub.send(link, Frame(self.cluster, 0, 7, (Envelope(to, sender, message),)))
-
-    def heard(self) -> list[Message]:
-        return [message for a in self.arrivals for _, _, message in a.frame.envelopes]
-
-
-Make = Callable[..., Station]
-
-
 @pytest.fixture
 def station() -> Iterator[Make]:
-    made: list[Station] = []
-
-    def make(
-        node: str, peers: dict[str, str] | None = None, cluster: str = "test", gates: bool = False
-    ) -> Station:
-        made.append(Station(node, peers or {}, cluster, gates))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.hub.close()
+    yield from stations()
 
 
 @pytest.fixture
@@ -135,18 +88,6 @@ def proxy() -> Iterator[Callable[[str], Proxy]]:
     yield make
     for one in made:
         one.close()
-
-
-def until(done: Callable[[], object], *stations: Station) -> None:
-    limit = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < limit, [(s.node, s.news, s.counters) for s in stations]
-        for one in stations:
-            one.turn()
-
-
-def alive(number: int) -> Alive:
-    return Alive(session="s", node="n", request=number)
 
 
 def test_a_link_that_falls_silent_is_down_within_seconds_and_comes_back(

@@ -3,90 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from support.lock_scene import PATIENCE_S, Scene, ScriptedSession
 
-from fencelock.actors.client.message import HoldsLost, Loss, Suspected, Trusted
+from fencelock.actors.client.message import HoldsLost, Loss, Suspected
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
-from fencelock.actors.lock.message import Acquire, Cancel, Granted, Release, Released
-from fencelock.actors.message import Event, Instant
+from fencelock.actors.lock.message import Acquire, Cancel, Release
+from fencelock.actors.message import Instant
 from fencelock.cluster.callback_executor import ThreadExecutor
-from fencelock.cluster.hold_registry import HoldRegistry
-from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.local_hold import HoldState, Notice
-from fencelock.cluster.lock import Lock
-from fencelock.cluster.lock_options import LockOptions
-from fencelock.cluster.session_channel import SessionChannel
-
-PATIENCE_S = 30
-
-
-class Desk:
-    """A session that grants what it is asked, counts what is held, and is told the rest."""
-
-    def __init__(self) -> None:
-        self.now = Instant(0)
-        self.fence = 0
-        self.count = 0
-        self.told: list[Event] = []
-        self.refusal: Exception | None = None
-        self.mute = False
-        self.asked: list[tuple[Event, Reply]] = []
-        self.before: Callable[[], None] = lambda: None
-
-    def submit(self, message: Event, reply: Reply) -> None:
-        self.asked.append((message, reply))
-        self.before()
-        if self.refusal is not None:
-            reply.fail(self.refusal)
-        elif not self.mute:
-            reply.set(self.answer(message))
-
-    def answer(self, message: Event) -> Granted | Released:
-        match message:
-            case Acquire(lock=lock):
-                self.fence += self.count == 0
-                self.count += 1
-                return Granted(lock=lock, fence=self.fence, count=self.count)
-            case Release(lock=lock):
-                self.count -= 1
-                return Released(lock=lock, count=self.count)
-            case _:
-                raise AssertionError(message)
-
-    def abandon(self, reply: Reply) -> None:
-        del reply
-
-    def tell(self, message: Event) -> None:
-        self.told.append(message)
-
-
-class Scene:
-    """A lock, whose session and clock are moved by hand."""
-
-    def __init__(self, lock_manager: Desk, executor: ThreadExecutor) -> None:
-        self.lock_manager = lock_manager
-        self.hold_registry = HoldRegistry(lambda: lock_manager.now, executor)
-        self.line = SessionChannel(lock_manager)
-
-    def lock(self, **terms: Any) -> Lock:
-        return Lock(self.line, self.hold_registry, LockOptions("x", owner="ann", **terms))
-
-    def trust(self, suspect_at: int, until: int) -> None:
-        self.hold_registry.hear(Trusted(suspect_at=Instant(suspect_at), until=Instant(until)))
-
-    def lose(self, fence: int, owner: str = "ann") -> None:
-        self.lock_manager.count = 0
-        losses = (Loss(lock="x", owner=owner, fence=fence),)
-        self.hold_registry.hear(HoldsLost(losses=losses, detail="the session ended"))
 
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
     executor = ThreadExecutor()
-    yield Scene(Desk(), executor)
+    yield Scene(ScriptedSession(), executor)
     executor.stop(PATIENCE_S)
 
 
@@ -97,7 +30,7 @@ def test_a_hold_is_judged_by_the_clock_when_it_is_looked_at(scene: Scene) -> Non
     states.append((lock.state, lock.held, lock.lost))  # Without sessions nothing runs out.
     scene.trust(suspect_at=50, until=100)
     for now in (49, 50, 99, 100):
-        scene.lock_manager.now = Instant(now)
+        scene.session.now = Instant(now)
         states.append((lock.state, lock.held, lock.lost))
     assert states == [
         (HoldState.FREE, False, False),
@@ -113,12 +46,12 @@ def test_late_news_do_not_bring_back_what_was_over(scene: Scene) -> None:
     lock = scene.lock()
     lock.acquire()
     scene.trust(suspect_at=50, until=100)
-    scene.lock_manager.now = Instant(100)
+    scene.session.now = Instant(100)
     scene.trust(suspect_at=150, until=200)
     assert lock.state is HoldState.LOST
     with pytest.raises(LockOwnershipLostError):
         lock.release()
-    assert scene.lock_manager.told == [
+    assert scene.session.told == [
         Release(lock="x", fence=1, owner="ann")
     ]  # The session may hold on.
 
@@ -127,7 +60,7 @@ def test_news_in_time_end_the_doubt(scene: Scene) -> None:
     lock = scene.lock()
     lock.acquire()
     scene.trust(suspect_at=50, until=100)
-    scene.lock_manager.now = Instant(99)
+    scene.session.now = Instant(99)
     scene.trust(suspect_at=150, until=200)
     assert lock.state is HoldState.HELD
 
@@ -142,7 +75,7 @@ def test_rule_65_a_release_after_the_loss_says_so_and_then_it_is_not_held(scene:
     assert (lock.state, lock.fence) == (HoldState.FREE, None)
     with pytest.raises(NotHeldError):
         lock.release()
-    assert not [asked for asked, _ in scene.lock_manager.asked if isinstance(asked, Release)]
+    assert not [asked for asked, _ in scene.session.asked if isinstance(asked, Release)]
 
 
 def test_what_the_session_says_of_a_loss_is_not_said_twice(scene: Scene) -> None:
@@ -193,20 +126,20 @@ def test_rule_59_a_loss_while_entering_again_is_told_and_the_new_grant_given_bac
 ) -> None:
     lock = scene.lock(limit=0)
     lock.acquire()
-    scene.lock_manager.before = lambda: scene.lose(fence=1)
+    scene.session.before = lambda: scene.lose(fence=1)
     with pytest.raises(LockOwnershipLostError):
         lock.acquire()
-    asked = scene.lock_manager.asked[-1][0]
+    asked = scene.session.asked[-1][0]
     assert isinstance(asked, Acquire)
     cancel = Cancel(lock="x", session="", owner="ann", request=asked.request)
-    assert scene.lock_manager.told == [cancel]
+    assert scene.session.told == [cancel]
     assert lock.state is HoldState.FREE
 
 
 def test_a_grant_that_comes_when_the_session_is_over_is_no_hold(scene: Scene) -> None:
     lock = scene.lock()
     scene.trust(suspect_at=50, until=100)
-    scene.lock_manager.now = Instant(100)
+    scene.session.now = Instant(100)
     with pytest.raises(LockOwnershipLostError):
         lock.acquire()
     assert lock.state is HoldState.FREE
@@ -259,7 +192,7 @@ def test_callbacks_hear_of_doubt_and_loss_once_and_may_block(scene: Scene) -> No
     lock.acquire()
     scene.hold_registry.hear(Suspected(silent_ms=7, left_ms=8))
     scene.trust(suspect_at=50, until=100)
-    scene.lock_manager.now = Instant(100)
+    scene.session.now = Instant(100)
     assert lock.lost
     scene.lose(fence=1)
     assert lost.wait(PATIENCE_S)

@@ -2,115 +2,24 @@
 
 from __future__ import annotations
 
-from random import Random
-from typing import TypeVar
-
 import pytest
+from support.session_play import ANN, BEN, ME, A, B, Play, of, one, refusal
 
-from fencelock.actors.client.session import ClientSession
-from fencelock.actors.client.session_lease import Stage
 from fencelock.actors.effect import Send
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.lock.message import (
     Abandon,
     Acquire,
-    Alive,
     Cancel,
     Cancelled,
     Granted,
     Inspect,
-    KeepAlive,
     Reason,
     Refused,
     Release,
     Released,
 )
-from fencelock.actors.message import Address, Message, node_of
-from fencelock.cluster.simulation.role_harness import RoleHarness
-
-A, B = Address("a/proxy"), Address("b/proxy")
-ANN, BEN = Address("c/ann"), Address("c/ben")
-ME = Address("c/session")
-
-M = TypeVar("M", bound=Message)
-
-
-class First(Random):
-    """Chance that always takes the first gate and never varies a pause."""
-
-    def randrange(self, *args: object, **kwargs: object) -> int:
-        return 0
-
-    def random(self) -> float:
-        return 0.5
-
-
-class Play(RoleHarness[ClientSession]):
-    """A session ``c`` with two gates of a cluster that keeps no sessions, as it has said."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=First())
-        )
-        self.role.ledger.session_lease.enter(Stage.UNKEPT)
-        self.role.ledger.session_lease.assigned = "c"
-
-    def acquire(
-        self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0
-    ) -> Send:
-        """Ask for a lock as ``user``; return what went to a gate."""
-        owner = user.partition("/")[2]
-        said = self.hear(user, Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token))
-        (send,) = said
-        return send
-
-    def grant(self, asked: Send, fence: int = 7) -> list[Send]:
-        assert isinstance(asked.message, Acquire)
-        a = asked.message
-        grant = Granted(lock=a.lock, fence=fence, session="c", owner=a.owner, request=a.request)
-        return self.hear(asked.to, grant)
-
-    def held(self, user: Address = ANN, token: int = 0) -> Send:
-        """Have ``user`` hold lock ``x`` under fence 7; return the request that got it."""
-        asked = self.acquire(user, token=token)
-        self.grant(asked)
-        return asked
-
-    def run_answering(self, ms: int, *alive: Address) -> list[Send]:
-        """Let time pass while the gates ``alive`` answer the greetings they get."""
-        heard: list[Send] = []
-        for _ in range(0, ms, 100):
-            said = self.run(100)
-            heard += said
-            for send in said:
-                if isinstance(send.message, KeepAlive) and send.to in alive:
-                    heard += self.alive(send)
-        return heard
-
-    def alive(self, greeting: Send) -> list[Send]:
-        """Answer one greeting."""
-        assert isinstance(greeting.message, KeepAlive)
-        number = greeting.message.request
-        alive = Alive(session="c", node=node_of(greeting.to), request=number)
-        return self.hear(greeting.to, alive)
-
-
-def of(kind: type[M], sends: list[Send], to: Address | None = None) -> list[M]:
-    return [
-        send.message
-        for send in sends
-        if isinstance(send.message, kind) and (to is None or send.to == to)
-    ]
-
-
-def one(kind: type[M], sends: list[Send], to: Address | None = None) -> M:
-    (message,) = of(kind, sends, to)
-    return message
-
-
-def refusal(sends: list[Send], to: Address = ANN) -> Refused:
-    return one(Refused, sends, to)
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Set-ups that several test files share."""

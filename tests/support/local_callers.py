@@ -1,0 +1,105 @@
+"""A proxy of the log with the table behind it, and callers inside its process."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from fencelock.actors.client.message import Closed
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.command import (
+    Command,
+)
+from fencelock.actors.lock.message import (
+    Acquire,
+    Granted,
+    Reason,
+    Refused,
+)
+from fencelock.actors.lock.outcome import Outcome
+from fencelock.actors.lock.table import LockTable
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
+from fencelock.actors.paxos.event import SlotOutcomes
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.proxy import ROUND_MS
+from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
+from fencelock.transport.wire import decode, encode
+
+DOOR, REPLICA = Address("n1/proxy"), Address("n1/replica")
+ONE, TWO, THREE = (Address(f"n1/ask-{number}") for number in (1, 2, 3))
+A = Acquire(lock="a")
+K = TypeVar("K")
+
+
+class NoHost:
+    def now(self) -> Instant:
+        return Instant(0)
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        raise AssertionError((source, effects))
+
+    def adopt(self, role: Role[Event]) -> None:
+        raise AssertionError(role)
+
+
+class Inside:
+    """A door, the table, and what callers inside the process were told."""
+
+    def __init__(self) -> None:
+        self.table = LockTable()
+        self.silent = False
+        self.ms = 0
+        self.told: list[tuple[Address, Message | Closed]] = []
+        self.commands: list[Command] = []
+        self.door = UnbatchedProxy(
+            DOOR,
+            NoHost(),
+            node="n1",
+            members=("n1", "n2", "n3"),
+            replica=REPLICA,
+            name="n1/b00",
+            encode=encode,
+        )
+        self.door.begin(Instant(0))
+
+    @property
+    def now(self) -> Instant:
+        return Instant(self.ms * NS_PER_MS)
+
+    def do(self, sender: Address, event: Any) -> None:
+        """Let the door handle ``event``, and the log do what it proposes."""
+        for effect in self.door.handle(sender, event, self.now):
+            if not isinstance(effect, Send):
+                continue
+            if isinstance(effect.message, Propose):
+                command: Any = decode(effect.message.command)
+                self.commands.append(command)
+                if not self.silent:
+                    self.happens(self.table.apply(self.ms, command))
+            elif isinstance(effect.message, Message | Closed):
+                self.told.append((effect.to, effect.message))
+
+    def happens(self, outcomes: list[Outcome]) -> None:
+        self.do(REPLICA, SlotOutcomes(slot=1, time_ms=self.ms, outcomes=tuple(outcomes)))
+
+    def pass_time(self, ms: int, step_ms: int = ROUND_MS) -> None:
+        """Let time pass, in the log too unless it is silent, and the door's timer ring."""
+        end = self.ms + ms
+        while self.ms < end:
+            self.ms = min(end, self.ms + step_ms)
+            if not self.silent:
+                self.happens(self.table.advance(self.ms))
+            if self.door.ticking:
+                self.do(DOOR, Round())
+
+    def heard(self, asker: Address, kind: type[K]) -> list[K]:
+        return [message for to, message in self.told if to == asker and isinstance(message, kind)]
+
+    def fence(self, asker: Address) -> int:
+        (granted,) = self.heard(asker, Granted)
+        return granted.fence
+
+    def reason(self, asker: Address) -> Reason:
+        (refused,) = self.heard(asker, Refused)
+        return refused.reason
