@@ -21,7 +21,7 @@ from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, 
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
 from fencelock.actors.message import node_of as node_at
 from fencelock.actors.notice import Level, Notice
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 GREET_MS = 1_300
 """How long a registered journal waits for every other member to confirm its start (ms): as long as
@@ -205,6 +205,13 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
                 return self._on_config(member, event, now)
             case Superseded():
                 return self._on_superseded(event, now)
+
+    def summary(self) -> Summary:
+        """Return whether this node votes, or why not yet."""
+        return (
+            ("standing", self.standing.name),
+            ("members", ", ".join(self.members)),
+        )
 
     def _recover(self, records: Sequence[Message]) -> None:
         for record in records:

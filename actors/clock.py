@@ -11,7 +11,8 @@ from typing import Any
 
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Instant, Local, Message, local
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import ClockTime, ReadClock
 
 STAMP_MAX = (1 << 56) - 1
 """Stamps fit 56 bits, so that a stamp and the number of a node (7 bits) pack into a fence."""
@@ -51,7 +52,7 @@ class Carry(Local):
     message: Stamped
 
 
-class Clock(Role[Departing | Arrived | Post]):
+class Clock(Role[Departing | Arrived | Post | ReadClock]):
     """Counts events of one node and stamps what leaves it.
 
     Invariants:
@@ -70,9 +71,11 @@ class Clock(Role[Departing | Arrived | Post]):
         self.time = start
         self.channel = channel
 
-    def handle(self, sender: Address, event: Departing | Arrived | Post, now: Instant) -> Effects:
+    def handle(
+        self, sender: Address, event: Departing | Arrived | Post | ReadClock, now: Instant
+    ) -> Effects:
         """Tick. Physical time plays no part here."""
-        del sender, now
+        del now
         match event:
             case Departing():
                 return self._on_departing()
@@ -80,6 +83,12 @@ class Clock(Role[Departing | Arrived | Post]):
                 return self._on_arrived(event)
             case Post():
                 return self._on_post(event)
+            case ReadClock():
+                return (Send(sender, ClockTime(time=self.time)),)
+
+    def summary(self) -> Summary:
+        """Return the logical time."""
+        return (("time", self.time),)
 
     def _on_departing(self) -> Effects:
         self.time += 1  # IR1

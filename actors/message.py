@@ -136,7 +136,7 @@ def _check_optional_fields(cls: type[Message]) -> None:
             optional = field.name
         elif optional:
             raise TypeError(
-                f"{name} has no default but follows {optional!r}, which has one: "
+                f"{name} has no default but follows {optional}, which has one: "
                 "optional fields come last"
             )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args, get_origin
 
 import pykka
 
@@ -13,6 +12,9 @@ from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.message import Address, Event, Instant
 
 E = TypeVar("E", bound=Event)
+
+Summary = tuple[tuple[str, str | int], ...]
+"""Names and values. A value of type `bool` is shown as ``yes`` or ``no``."""
 
 
 class Host(Protocol):
@@ -31,38 +33,25 @@ class Host(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """An event on its way into a role's inbox, with the address that sent it."""
+class NoInbox:
+    """The inbox of a role, which is always empty: events wait in the queue of the role's host.
 
-    sender: Address
-    event: Event
-
-
-class Inbox:
-    """Pykka's inbox, as a doorway: what Pykka puts in goes straight to the host.
-
-    Pykka makes an actor's inbox before the actor knows its host, so the host fits
-    ``forward`` when it adopts the role. An inbox without a host refuses.
+    Pykka gives every actor an inbox. The reference of a started role does not use it.
     """
 
-    __slots__ = ("forward",)
-
-    def __init__(self) -> None:
-        self.forward: Any = None
+    __slots__ = ()
 
     def put(self, envelope: Any, /) -> None:
-        """Hand a Pykka envelope to the host of this inbox's role; from any thread."""
-        if self.forward is None:
-            raise pykka.ActorDeadError("the role was never started")
-        self.forward(envelope.message, envelope.reply_to)
+        """Refuse a message to a role that no host runs."""
+        del envelope
+        raise pykka.ActorDeadError("the role was never started")
 
     def get(self) -> Any:
-        """Refuse: the dispatcher pulls from its own ready-queue, nobody pulls here."""
-        raise NotImplementedError("a role's inbox is emptied by its host")
+        """Refuse: a role's events are taken from the queue of its host."""
+        raise NotImplementedError("a role has no inbox of its own")
 
     def empty(self) -> bool:
-        """Return True: nothing ever rests here."""
+        """Return True."""
         return True
 
 
@@ -95,6 +84,19 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
         self.address = address
         self._host = host
 
+    @classmethod
+    def start(  # pyright: ignore[reportIncompatibleMethodOverride]  # It misreads Pykka's `Self`.
+        cls, *args: Any, **kwargs: Any
+    ) -> pykka.ActorRef[Self]:
+        """Start the role on the host that is its second argument, and return its reference.
+
+        The host registers the role in `pykka.ActorRegistry` before the role's first turn.
+        Pykka's own `start` would register a reference that the host does not know.
+        """
+        role = cls(*args, **kwargs)
+        role._start_actor_loop()
+        return role.actor_ref
+
     def begin(self, now: Instant) -> Effects:
         """Return the role's first effects. Called once, before any event."""
         del now
@@ -103,6 +105,14 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
     @abc.abstractmethod
     def handle(self, sender: Address, event: E, now: Instant) -> Effects:
         """Move to the next state and return what should happen."""
+
+    def summary(self) -> Summary:
+        """Return what an operator wants to know of the role first, for `DescribeRole`.
+
+        The names are ASCII. The host cuts off what is longer than
+        `fencelock.actors.role_message` allows.
+        """
+        return ()
 
     def state(self) -> Mapping[str, Any]:
         """Return what the role remembers: its attributes less Pykka's and the host."""
@@ -113,26 +123,14 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
             if not name.startswith("_") and name not in hidden
         }
 
-    def on_start(self) -> None:
-        """Take the first turn (Pykka's hook)."""
-        self._host.perform(self.address, self.begin(self._host.now()))
-
     def on_receive(self, message: Any) -> None:
-        """Take one turn with a `Delivery` (Pykka's hook).
-
-        The clock is read here, when the message is handled, and not when it was
-        queued: a lease judged by the time of queueing could outlive itself by
-        however long the inbox was.
-        """
-        if not isinstance(message, Delivery) or type(message.event) not in self.accepts:
-            self._host.perform(self.address, (Observe("role.stranger_dropped"),))
-            return
-        event: Any = message.event
-        self._host.perform(self.address, self.handle(message.sender, event, self._host.now()))
+        """Count a message that the role does not accept (Pykka's hook)."""
+        del message
+        self._host.perform(self.address, (Observe("role.stranger_dropped"),))
 
     @staticmethod
     def _create_actor_inbox() -> Any:
-        return Inbox()
+        return NoInbox()
 
     @staticmethod
     def _create_future() -> pykka.Future[Any]:

@@ -127,8 +127,10 @@ class Client(BaseClient):
         """
         return drive(self._connection.evicting(name, fence, operator))
 
-    def describe(self) -> tuple[NodeStatus, ...]:
+    def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return what each node of the address list says of itself, in that order.
+
+        With ``roles`` a `NodeStatus` also describes the node's roles.
 
         A node that is silent for 2 s, or known to be down, is missing.
 
@@ -137,7 +139,7 @@ class Client(BaseClient):
             ClosedError: the client is closed.
 
         """
-        return drive(self._connection.surveying())
+        return drive(self._connection.surveying(roles=roles))
 
     def close(self) -> None:
         """Release what is held, cancel what waits, and leave nothing running.

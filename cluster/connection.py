@@ -38,7 +38,7 @@ from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.scheduler import CLOCK
 from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of
 from fencelock.cluster.operation import Operation, Wait
@@ -106,7 +106,7 @@ class Connection:
         try:
             self.line = SessionChannel(self._dispatcher.ref(address_of(self.session, "session")))
         except BaseException:
-            self._dispatcher.stop(STOP_S)
+            self._dispatcher.stop(STOP_S, at_once=True)
             raise
 
     def _cast(self, settings: Settings, links: tuple[str, ...]) -> RoleSet:
@@ -121,7 +121,11 @@ class Connection:
             "label": label,
         }
         session = Spawn(address_of(self.session, "session"), ClientSession, arguments)
-        return RoleSet(roles=(session, Spawn(address_of(self.session, "clock"), Clock)))
+        clock = Spawn(address_of(self.session, "clock"), Clock)
+        # Pykka's `stop_all` closes the client in order; `closing` sends the same message itself.
+        return RoleSet(
+            (session, clock), closings=(Closing(session.address, Close(), 2 * CLOSE_MS),)
+        )
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, ClusterState):
@@ -201,9 +205,9 @@ class Connection:
         pack(Acquire(lock=name, owner=owner or "", limit=most, label=label))
         return LockOptions(name, timeout, owner, most, label, hold_ms, grace_ms)
 
-    def surveying(self) -> Operation[tuple[NodeStatus, ...]]:
-        """End with what each node says of itself."""
-        surveyed = yield from self.line.ask(Survey())
+    def surveying(self, *, roles: bool = False) -> Operation[tuple[NodeStatus, ...]]:
+        """End with what each node says of itself, and of its ``roles``."""
+        surveyed = yield from self.line.ask(Survey(roles=roles))
         assert isinstance(surveyed, Surveyed)
         if not surveyed.statuses:
             raise UnavailableError(f"no node described itself: {', '.join(surveyed.silent)}")
@@ -264,7 +268,7 @@ class Connection:
             self.line.submit(Close(), reply)
             with suppress(pykka.ActorDeadError, TimeoutError, FencelockError):
                 yield Wait(reply, 2 * CLOSE_MS / 1000)
-            self._dispatcher.stop(0)
+            self._dispatcher.stop(0, at_once=True)
             with suppress(TimeoutError):
                 yield Wait(self._dispatcher.ended, STOP_S)
         finally:  # Also when a second Ctrl-C ends the wait: nobody closes it again.
@@ -273,6 +277,6 @@ class Connection:
 
     def stop(self) -> None:
         """Stop at once; what was held or waited for is for the nodes to notice."""
-        self._dispatcher.stop(STOP_S)
+        self._dispatcher.stop(STOP_S, at_once=True)
         self.executor.stop(STOP_S)
         self.hold_registry.clear()

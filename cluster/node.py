@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import time
@@ -11,13 +10,9 @@ from dataclasses import replace
 from random import Random
 from typing import Self
 
-import pykka
-
-from fencelock.actors.client.message import Close
 from fencelock.actors.clock import STAMP_MAX
-from fencelock.actors.error import ConfigError, FencelockError
+from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
-from fencelock.actors.paxos.event import Resign
 from fencelock.cluster.config import Config
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.profile_marks import ProfileMarks
@@ -28,12 +23,6 @@ from fencelock.cluster.topology import NodeContext, keeps_journal, recipe_of
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import decode
-
-RESIGN_S = 2.0
-"""How long a node that is told to stop may take to let another lead (s)."""
-
-CLOSE_S = 1.0
-"""How long it may take to give back what is held by callers inside its process (s)."""
 
 VOTING = frozenset({"bakery", "paxos"})
 """Whose journal has promises to a majority of the members: it is no good among others."""
@@ -56,11 +45,11 @@ class Node:
     """
 
     def __init__(
-        self, node_id: str, address: str, dispatcher: Dispatcher, *, may_lead: bool = False
+        self, node_id: str, address: str, dispatcher: Dispatcher, *, closing_s: float = 0.0
     ) -> None:
         self.id = node_id
         self.address = address
-        self._may_lead = may_lead
+        self._closing_s = closing_s
         self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "proxy"))
         self._dispatcher = dispatcher
 
@@ -146,8 +135,8 @@ class Node:
         except BaseException:
             hub.close()
             raise
-        may_lead = config.protocol == "paxos" and bool(peers)
-        return cls(node_id, hub.endpoint, dispatcher, may_lead=may_lead)
+        closing_s = sum(closing.within_ms for closing in cast.closings) / 1000
+        return cls(node_id, hub.endpoint, dispatcher, closing_s=closing_s)
 
     @property
     def failure(self) -> BaseException | None:
@@ -165,18 +154,11 @@ class Node:
     def stop(self, timeout: float | None = 10.0) -> bool:
         """Stop in order; return whether everything has stopped within ``timeout`` (s).
 
-        What callers inside this process hold in the table of a log is given back first, and a
-        master lets another lead, for which it takes no more than `CLOSE_S` and `RESIGN_S` longer.
+        On `paxos` the node first gives back what callers inside this process hold, and a master
+        lets another node lead. That may take `CLOSE_MS` and `RESIGN_MS` longer (see
+        ``cluster/recipe.py``). `pykka.ActorRegistry.stop_all` does the same.
         """
-        if Close in self.proxy.actor_class.accepts and not self._dispatcher.stopped.is_set():
-            # If nobody answers, it is free once the TTL of the node's session is over.
-            with contextlib.suppress(pykka.Timeout, pykka.ActorDeadError, FencelockError):
-                self.proxy.ask(Close(), timeout=CLOSE_S)
-        if self._may_lead and not self._dispatcher.stopped.is_set():
-            # Whatever goes wrong with that, the others find out by themselves that it is gone.
-            with contextlib.suppress(pykka.Timeout, pykka.ActorDeadError, FencelockError):
-                self.ref("leader").ask(Resign(), timeout=RESIGN_S)
-        return self._dispatcher.stop(timeout)
+        return self._dispatcher.stop(None if timeout is None else timeout + self._closing_s)
 
     def __enter__(self) -> Self:
         return self

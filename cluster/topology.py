@@ -17,6 +17,7 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.seating import seat_bakery
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.server import LockServer
+from fencelock.actors.client.message import Close
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Send, Spawn
 from fencelock.actors.error import UnsupportedError
@@ -26,15 +27,22 @@ from fencelock.actors.lamport.reliable_channel import ReliableChannel
 from fencelock.actors.lock.command import FENCE_FLOOR_MAX, ExtendSessions
 from fencelock.actors.lock.proxy import Proxy
 from fencelock.actors.message import Address, Message, address_of
-from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.config import leader_of, replica_of
+from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
-from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.wire import encode
 
 US_PER_MS = 1_000
+
+CLOSE_MS = 1_000
+"""How long a node that stops may take to give back what callers inside its process hold (ms)."""
+
+RESIGN_MS = 2_000
+"""How long a leader that stops may take to let another one lead (ms)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +244,9 @@ def paxos(seat: NodeContext) -> RoleSet:
             journal_bytes=seat.settings.paxos_journal_bytes,
         ),
     )
+    closings = [Closing(proxy, Close(), CLOSE_MS)]
+    if len(seat.nodes) > 1:
+        closings.append(Closing(leader_of(seat.node), Resign(), RESIGN_MS))
     arguments = {
         "node": seat.node,
         "members": seat.nodes,
@@ -248,7 +259,8 @@ def paxos(seat: NodeContext) -> RoleSet:
             Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
             *log,
             Spawn(proxy, LogProxy, arguments),
-        )
+        ),
+        closings=tuple(closings),
     )
 
 

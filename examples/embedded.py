@@ -3,7 +3,9 @@
     python examples/embedded.py
 
 Three nodes run in this process, as they would in three processes of a service, and
-find each other over loopback. A lock is taken through one and waited for through another.
+find each other over loopback. A lock is taken through one and waited for through another, and
+the roles of the nodes are asked for their state. A service that ends with Pykka's
+`ActorRegistry.stop_all()` stops its nodes with it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fencelock import Acquire, Granted, Inspect, LockStatus, LockTimeoutError, Node, Release
+from fencelock import (
+    Acquire,
+    DescribeRole,
+    Granted,
+    Inspect,
+    LockStatus,
+    LockTimeoutError,
+    Node,
+    ReadClock,
+    ReadLeaders,
+    Release,
+)
 from fencelock.cluster.config import parse
 from fencelock.cluster.ports import free_ports
 
@@ -46,6 +59,15 @@ def main(folder: Path) -> None:
         print(f"waited for on {', '.join(waiter.node for waiter in status.waiters)}")
 
         one.proxy.ask(Release(lock="orders/42", fence=first.fence), timeout=30)
+        for node in (one, two):  # Any role can be asked, from any thread.
+            clock = node.ref("clock").ask(ReadClock(), timeout=1)
+            leader = node.ref("leader").ask(ReadLeaders(), timeout=1)
+            role = node.ref("replica").ask(DescribeRole(), timeout=1)
+            print(
+                f"{node.id} has logical time {clock.time}, and follows {leader.leaders}; ", end=""
+            )
+            print(f"{role.waiting} events wait for its {role.kind}")
+
         second: Granted = waiting.get(timeout=30)
         print(f"n2 granted orders/42 under fence {second.fence}")
         assert second.fence > first.fence

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -67,6 +68,12 @@ def test_help_names_every_command_and_teaches_by_example() -> None:
     for command in commands:
         assert command in out
     assert "fencelock init --nodes 3" in out
+
+
+def test_help_of_status_teaches_how_to_see_roles() -> None:
+    out = run(app, ["status", "--help"]).output
+    assert "--roles" in out
+    assert "fencelock status --roles" in out
 
 
 def test_the_version_is_told() -> None:
@@ -177,6 +184,16 @@ def test_nodes_serve_tell_their_status_and_stop_when_told(tmp_path: Path, protoc
         assert max(map(len, table.stdout.splitlines())) <= 80
         assert f"{protocol} on 2 nodes" in table.stdout
         assert table.stdout.count("ready") == 2
+        assert "clock" not in table.stdout
+        roles = fencelock(tmp_path, "status", "--roles").stdout
+        assert max(map(len, roles.splitlines())) <= 80
+        for node in ("n1", "n2"):
+            assert re.search(rf"^ *{node} +clock +Clock +\d+ +time \d+ *$", roles, re.MULTILINE)
+            assert re.search(rf"^ *{node} +proxy ", roles, re.MULTILINE)
+        listed = json.loads(fencelock(tmp_path, "status", "--roles", "--json").stdout)
+        described = [role["kind"] for node in listed for role in node["roles"]]
+        assert described.count("Clock") == 2
+        assert set(listed[0]["roles"][0]) == {"name", "kind", "waiting", "summary", "counters"}
         other = fencelock(tmp_path, "status", "--connect", addresses["n1"], "--cluster", "other")
         assert other.returncode == 2
         assert "other" in other.stderr

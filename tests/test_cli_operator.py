@@ -57,7 +57,7 @@ class Made:
         if self.error is not None:
             raise self.error
 
-    def describe(self) -> tuple[NodeStatus, ...]:
+    def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         raise NotImplementedError
 
     def status(self, name: str) -> LockStatus:

@@ -10,7 +10,14 @@ from rich.table import Table
 
 from fencelock.actors.lock.message import Absence, Contender, LockStatus, NodeStatus
 from fencelock.actors.lock.self_report import Counted
-from fencelock.cluster.cli.status import headline, locks_seen, locks_table, nodes_table
+from fencelock.actors.role_message import Fact, RoleDescription
+from fencelock.cluster.cli.status import (
+    headline,
+    locks_seen,
+    locks_table,
+    nodes_table,
+    roles_table,
+)
 from fencelock.cluster.cli.wording import as_plain, duration, in_full, person
 
 NODE = NodeStatus(
@@ -75,6 +82,22 @@ def test_the_tables_show_who_holds_who_waits_and_who_is_missed() -> None:
     locks = shown(locks_table(locks_seen([NODE])))
     for part in ("orders/[42]", "n1/s-1/thread-7", "9001", "2s", "n2 40ms", "n2 (silent 7s)"):
         assert part in locks
+
+
+def test_a_table_of_roles_has_what_waits_and_the_summary_of_each() -> None:
+    facts = (Fact("phase", "reigning"), Fact("ballot", "3"))
+    leader = RoleDescription("leader", "Leader", 12, facts, (Counted("paxos.preempted", 1),))
+    clock = RoleDescription("clock", "Clock", 0, (Fact("time", "[7]"),), ())
+    table = roles_table([dataclasses.replace(NODE, roles=(leader, clock))])
+    _, _, first, second = (line.split() for line in shown(table).strip().splitlines())
+    assert first == ["n1", "leader", "Leader", "12", "phase", "reigning,", "ballot", "3"]
+    assert second == ["n1", "clock", "Clock", "0", "time", "[7]"]
+
+
+def test_the_json_of_a_node_has_its_roles() -> None:
+    clock = RoleDescription("clock", "Clock", 0, (Fact("time", "7"),), ())
+    (role,) = as_plain(dataclasses.replace(NODE, roles=(clock,)))["roles"]
+    assert role["summary"] == [{"name": "time", "value": "7"}]
 
 
 def test_locks_that_every_node_knows_are_shown_once_and_as_the_freshest_knows_them() -> None:

@@ -59,6 +59,7 @@ def describe(
                 request=question.request,
                 master=leaders[0] if leaders else "",
                 elected=Elected(readiness.epoch, leaders, _members(members, readiness)),
+                roles=reported.roles if question.roles else (),
             ),
         )
         for asker, question in asked

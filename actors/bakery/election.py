@@ -39,11 +39,12 @@ from fencelock.actors.bakery.message import (
     Vouch,
     Vouched,
 )
-from fencelock.actors.bakery.reason import readiness
+from fencelock.actors.bakery.reason import leadership, readiness
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import ReadLeaders
 
 if TYPE_CHECKING:
     from random import Random
@@ -61,7 +62,7 @@ RECORDS_MAX = 64
 """Records in the journal before what they say is written anew."""
 
 FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
-Heard = FromPeer | Seen | Raise | CampaignDue | StopVoting
+Heard = FromPeer | Seen | Raise | CampaignDue | StopVoting | ReadLeaders
 
 
 class ElectionCoordinator(Role[Heard]):
@@ -134,8 +135,21 @@ class ElectionCoordinator(Role[Heard]):
                 self.is_voter = False
                 given_up = self.campaign is not None
                 return self._give_up(now, "bakery.campaign_given_up") if given_up else ()
+            case ReadLeaders():
+                epoch, leaders, _ = self.durable_promises.seating
+                return [Send(sender, leadership(self.node, epoch, leaders))]
             case _:
                 return self._on_peer(sender, event, now)
+
+    def summary(self) -> Summary:
+        """Return the epoch and its leaders, as far as this member knows, and its promise."""
+        seating = self.durable_promises.seating
+        return (
+            ("epoch", seating.epoch),
+            ("leaders", ", ".join(leader.node for leader in seating.leaders) or "not known"),
+            ("promised", self.durable_promises.promised),
+            ("votes", self.is_voter),
+        )
 
     def _on_peer(self, sender: Address, event: FromPeer, now: Instant) -> Effects:
         member = node_of(sender)

@@ -21,6 +21,7 @@ from fencelock.actors.bakery.proxy_message import (
     Unlock,
     UnlockAll,
 )
+from fencelock.actors.bakery.reason import leadership
 from fencelock.actors.bakery.state_transfer import StateTransfer
 from fencelock.actors.bakery.step_message import (
     AddTicket,
@@ -41,7 +42,8 @@ from fencelock.actors.bakery.voting import Voting
 from fencelock.actors.bakery.wording import tickets_of
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, ms_between, node_of
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import ReadLeaders
 
 TICK_MS = 25
 """How exactly deadlines are kept (ms)."""
@@ -77,6 +79,7 @@ Heard = (
     | Seen
     | ListTickets
     | StepDue
+    | ReadLeaders
 )
 
 
@@ -153,7 +156,7 @@ class Leader(Role[Heard]):
     def _on_other(
         self,
         sender: Address,
-        event: Lead | Export | Table | Serve | Trust | Seen | ListTickets | StepDue,
+        event: Lead | Export | Table | Serve | Trust | Seen | ListTickets | StepDue | ReadLeaders,
         now: Instant,
     ) -> list[Effect]:
         match event:
@@ -166,6 +169,13 @@ class Leader(Role[Heard]):
                 serving = self.epoch_state.serving
                 locks = tickets_of(self.tickets, now) if serving else ()
                 return [Send(sender, Tally(serving=serving, locks=locks))]
+            case ReadLeaders():
+                epoch_state = self.epoch_state
+                return [
+                    Send(
+                        sender, leadership(epoch_state.node, epoch_state.epoch, epoch_state.leaders)
+                    )
+                ]
             case Serve():
                 return self.succession.on_serve(event, now)
             case Lead():
@@ -178,6 +188,18 @@ class Leader(Role[Heard]):
                 self.ticking = False
                 return self._on_due(now)
         return []
+
+    def summary(self) -> Summary:
+        """Return the epoch, its leaders, and how much this leader serves."""
+        return (
+            ("epoch", self.epoch_state.epoch),
+            (
+                "leaders",
+                ", ".join(leader.node for leader in self.epoch_state.leaders) or "not known",
+            ),
+            ("serving", self.epoch_state.serving),
+            ("tickets", self.tickets.size),
+        )
 
     def _on_due(self, now: Instant) -> list[Effect]:
         effects: list[Effect] = []

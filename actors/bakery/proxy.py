@@ -44,7 +44,7 @@ from fencelock.actors.lock.message import (
 from fencelock.actors.lock.probe_message import Probe, ProbeReply
 from fencelock.actors.lock.session_message import End, Evict, ListLocks, Open, Opened, Renew
 from fencelock.actors.message import Address, Instant, address_of, ms_between
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 if TYPE_CHECKING:
     from random import Random
@@ -145,6 +145,14 @@ class TicketProxy(Role[Heard]):
         else:
             effects = self._on_node(sender, event, now)
         return [*effects, *self._tick()]
+
+    def summary(self) -> Summary:
+        """Return how many clients it knows, and how many requests are in flight."""
+        return (
+            ("clients", len(self.guests.known)),
+            ("in flight", len(self.in_flight_requests.by_number)),
+            ("serves", self.in_flight_requests.readiness.ready),
+        )
 
     def _on_client(self, asker: Address, event: FromClient, now: Instant) -> list[Effect]:
         if isinstance(event, Describe | Watch | Probe):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from fencelock.actors.bakery.config import quorum
 from fencelock.actors.bakery.event import Member, Readiness
 from fencelock.actors.bakery.leader_selection import can_hand_over, choose
-from fencelock.actors.bakery.message import Seating
+from fencelock.actors.bakery.message import Chosen, Seating
+from fencelock.actors.role_message import Leaders
 
 MS_PER_S = 1_000
 
@@ -33,6 +34,12 @@ def readiness(
         detail=missing or "ready",
         members=tuple(member._replace(waiting_ms=0) for member in seen),
     )
+
+
+def leadership(node: str, epoch: int, leaders: Sequence[Chosen]) -> Leaders:
+    """Return what a role of ``node`` replies to `ReadLeaders`."""
+    names = tuple(leader.node for leader in leaders)
+    return Leaders(leaders=names, number=epoch, here=node in names)
 
 
 def _missing(seating: Seating, seen: Sequence[Member], configured: int, *, heeded: bool) -> str:

@@ -21,7 +21,7 @@ from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.link import LinkDown
 from fencelock.actors.message import Address, Instant, ms_between, node_of
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 NEVER = Instant(0)
 """Before anything a clock shows."""
@@ -123,6 +123,14 @@ class ClusterStatus(Role[Heard]):
             case StopVoting():
                 self.is_voter = False
                 return [*self._beat(now), *self._tell(now)]
+
+    def summary(self) -> Summary:
+        """Return how many members are connected."""
+        return (
+            ("connected", len(self.seen)),
+            ("priority", self.priority),
+            ("votes", self.is_voter),
+        )
 
     def _beat(self, now: Instant) -> list[Effect]:
         self.number += 1

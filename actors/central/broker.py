@@ -36,7 +36,7 @@ from fencelock.actors.lock.backend import (
     Want,
 )
 from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 if TYPE_CHECKING:
     from random import Random
@@ -135,6 +135,10 @@ class Broker(Role[Met]):
         if isinstance(event, Revoked):
             return (Send(self.server, event),)
         return self._on_client(sender, event, now)
+
+    def summary(self) -> Summary:
+        """Return how many lock clients live, and how many owners wait or hold."""
+        return (("lock clients", len(self.clients)), ("tickets", len(self.tickets)))
 
     def _on_proxy(self, event: FromProxy, now: Instant) -> Effects:
         match event:

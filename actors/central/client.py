@@ -21,7 +21,8 @@ from fencelock.actors.central.message import (
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.lock.backend import Full, Give, Got, Taken, Want
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import Queues, ReadQueues, queue_of
 
 if TYPE_CHECKING:
     from random import Random
@@ -31,7 +32,10 @@ RETRANSMIT_MS = 50
 what a contested lock idles for; a thousand waiting clients are 20,000 messages a second."""
 
 
-class LockClient(Role[Want | Give | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit]):
+Heard = Want | Give | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit | ReadQueues
+
+
+class LockClient(Role[Heard]):
     """One session's dealings with the server about one lock. Lives beside its broker.
 
     | mode | newer `Grant` | its `ReleaseAck` | `ClientRetransmit` | owner is done |
@@ -105,12 +109,7 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | ServerFull | Revoke | C
         self.contested = False
         self._random = random
 
-    def handle(
-        self,
-        sender: Address,
-        event: Want | Give | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Take one step of the table. Time plays no part here."""
         del now
         effects = self._step(sender, event)
@@ -119,11 +118,16 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | ServerFull | Revoke | C
         assert self.armed or not unsettled  # C3
         return effects
 
-    def _step(
-        self,
-        sender: Address,
-        event: Want | Give | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit,
-    ) -> Effects:
+    def summary(self) -> Summary:
+        """Return the lock, the mode, and how many owners hold or wait."""
+        return (
+            ("lock", self.lock),
+            ("session", self.session),
+            ("mode", self.mode.name),
+            ("owners", len(self.tickets)),
+        )
+
+    def _step(self, sender: Address, event: Heard) -> Effects:
         match event:
             case Want():
                 return self._on_want(event)
@@ -139,6 +143,9 @@ class LockClient(Role[Want | Give | Grant | ReleaseAck | ServerFull | Revoke | C
                 return self._on_revoke(sender, event)
             case ClientRetransmit():
                 return self._on_retransmit()
+            case ReadQueues():
+                queue = queue_of(self.lock, list(self.tickets.values()))
+                return (Send(sender, Queues(queues=(queue,), locks=1)),)
 
     def _on_want(self, want: Want) -> Effects:
         self.wants += 1

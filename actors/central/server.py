@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
+
 from fencelock.actors.central.message import (
     NUMBER_MAX,
     EndSession,
@@ -33,6 +35,7 @@ from fencelock.actors.central.table import (
     confirms,
     contender_of,
     held_record,
+    holder_in_words,
     may_free,
     records_of,
     remember,
@@ -41,7 +44,8 @@ from fencelock.actors.central.table import (
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import Address, Instant, Message, address_of, node_of
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 
 RECORDS_MAX = 1_000
 """Records after which the journal begins anew with the table, or four times as many as locks
@@ -54,7 +58,10 @@ BROKER = "clients"
 FromNode = Request | Release | Peek | Probe | Free | EndSession | Revoked
 
 
-class LockServer(Role[FromNode]):
+Heard = FromNode | ReadQueues
+
+
+class LockServer(Role[Heard]):
     """Grants each lock to one client at a time. It has no queue and no timer.
 
     | arrives | while | then |
@@ -129,7 +136,7 @@ class LockServer(Role[FromNode]):
         self.held = {lock: holding._replace(since=now) for lock, holding in self.held.items()}
         return (Observe("central.holdings_replayed", len(self.held)),) if self.held else ()
 
-    def handle(self, sender: Address, event: FromNode, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Answer one message. Time is only noted, for status."""
         match event:
             case Request():
@@ -146,6 +153,18 @@ class LockServer(Role[FromNode]):
                 return self._on_end_session(sender, event, now)
             case Revoked():
                 return self._on_revoked(sender, event)
+            case ReadQueues():
+                return (Send(sender, self._queues()),)
+
+    def summary(self) -> Summary:
+        """Return how many locks are held, and the number of the last grant."""
+        return (("held", len(self.held)), ("last grant", self.granted))
+
+    def _queues(self) -> Queues:
+        """Return the holder of each lock: a server keeps no queue of those who wait."""
+        names = nsmallest(QUEUES_MAX, self.held)
+        queues = tuple(queue_of(name, [holder_in_words(self.held[name])]) for name in names)
+        return Queues(queues=queues, locks=len(self.held))
 
     def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:
         fits = lock_fits(request.lock) and words_fit(request.session, request.owner)

@@ -57,6 +57,12 @@ def contender_of(holding: Holding, now: Instant) -> Contender:
     )
 
 
+def holder_in_words(holding: Holding) -> str:
+    """Return the holder as ``node/session/owner``, without the parts that it does not have."""
+    parts = (node_of(holding.client), holding.session, holding.owner)
+    return "/".join(part for part in parts if part)
+
+
 def may_free(free: Free, holding: Holding) -> bool:
     """Tell whether ``free`` ends this hold: its session asks, or an operator does."""
     return holding.number == free.number and free.session in ("", holding.session)

@@ -18,7 +18,7 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lock.backend import Ready, Seen
 from fencelock.actors.lock.message import Absence
 from fencelock.actors.message import Address, Instant, ms_between, node_of
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 PROBE_FIRST_MS = 100
 """How often to look for a server that never answered (ms): a cluster that starts is in a hurry."""
@@ -99,6 +99,13 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
                 return self._on_peek_retry(event, now)
             case ProbeServer():
                 return self._on_probe_server(now)
+
+    def summary(self) -> Summary:
+        """Return whether the server answers."""
+        return (
+            ("server", self.server),
+            ("answers", self.ready),
+        )
 
     def _on_glance(self, glance: LocalView, now: Instant) -> Effects:
         if len(self.looks) >= LOOKS_MAX:

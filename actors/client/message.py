@@ -22,7 +22,9 @@ class Closed(Local):
 
 @local
 class Survey(Local):
-    """Ask every gate to describe itself. Answered by `Surveyed`."""
+    """Ask every gate to describe itself, with its roles or without. Answered by `Surveyed`."""
+
+    roles: bool = False
 
 
 @local

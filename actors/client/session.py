@@ -192,7 +192,7 @@ class ClientSession(Role[Said | Tick]):
             case Abandon():
                 return cancellation.on_abandon(self.ledger, sender, now)
             case Survey():
-                return self._on_survey(sender, now)
+                return self._on_survey(sender, event, now)
             case WatchCluster():
                 return [] if self.closing.begun else cluster_watch.watch(self.ledger, now)
             case Close():
@@ -258,7 +258,7 @@ class ClientSession(Role[Said | Tick]):
         gate = ledger.gate_for(ledger.holds[claim])
         return outstanding.ask(user, release, gate, now, limit_ms=ANSWER_MS)
 
-    def _on_survey(self, user: Address, now: Instant) -> list[Effect]:
+    def _on_survey(self, user: Address, survey: Survey, now: Instant) -> list[Effect]:
         ledger = self.ledger
         no = CLOSED if self.closing.begun else why_not(ledger, Describe(), now)
         if no is not None:
@@ -269,7 +269,7 @@ class ClientSession(Role[Said | Tick]):
         missing: dict[Address, int] = {}
         for gate in ledger.gates.table:
             effects += ledger.outstanding.ask(
-                None, Describe(), gate, now, limit_ms=SURVEY_MS, survey=number
+                None, Describe(roles=survey.roles), gate, now, limit_ms=SURVEY_MS, survey=number
             )
             missing[gate] = ledger.outstanding.number
         ledger.surveys[number] = Broadcast(user, missing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from heapq import nsmallest
 
 from fencelock.actors.clock import STAMP_MAX, Post, Stamped
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -30,12 +31,24 @@ from fencelock.actors.lamport.requests import REQUESTS_MAX, Requests
 from fencelock.actors.lamport.status_view import StatusView
 from fencelock.actors.lock.backend import Full, Give, Got, Look, Ready, Seen, Want
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 
 PROBE_MS = 500
 """How often those are asked for a sign of life whose requests are ahead of ours (ms)."""
 
-Heard = Neighbors | Want | Give | Look | Delivered | PeerJoined | Congested | ProbeDue | ProofDue
+Heard = (
+    Neighbors
+    | Want
+    | Give
+    | Look
+    | Delivered
+    | PeerJoined
+    | Congested
+    | ProbeDue
+    | ProofDue
+    | ReadQueues
+)
 
 
 class LockProcess(Role[Heard]):
@@ -83,7 +96,7 @@ class LockProcess(Role[Heard]):
         self.told = ""  # Of being ready, to the proxy.
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Take in one event; all are from roles of this node, hence ``sender`` says nothing."""
+        """Take in one event; all are from this node, and ``sender`` matters for a query only."""
         match event:
             case Delivered():
                 return self._on_delivered(event, now)
@@ -103,6 +116,28 @@ class LockProcess(Role[Heard]):
                 return self._on_proof_due(event, now)
             case Neighbors():
                 return self._on_neighbors(event, now)
+            case ReadQueues():
+                return [Send(sender, self._queues())]
+
+    def summary(self) -> Summary:
+        """Return whether the process may request, and how much is requested."""
+        return (
+            ("ready", self.joining.ready),
+            ("locks", len(self.requests.queues)),
+            ("requests", sum(len(known) for known in self.requests.known.values())),
+            ("tickets of this node", self.bids.tickets),
+        )
+
+    def _queues(self) -> Queues:
+        """Return the nodes that request each lock, in the order in which they will enter."""
+        names = nsmallest(QUEUES_MAX, self.requests.queues)
+        return Queues(
+            queues=tuple(
+                queue_of(name, [turn.node for turn in self.requests.in_order(name)])
+                for name in names
+            ),
+            locks=len(self.requests.queues),
+        )
 
     # What the node wants for its clients.
 

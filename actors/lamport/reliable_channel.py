@@ -27,7 +27,7 @@ from fencelock.actors.lamport.message import (
 from fencelock.actors.lamport.peer import RESEND_MS, RESEND_MS_MAX, Peer
 from fencelock.actors.lamport.stream import WINDOW, Arrival
 from fencelock.actors.message import Address, Instant, address_of, node_of
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 CONFIRM_MS = 20
 """How long a confirmation waits for something to ride on (ms), far below `RESEND_MS`."""
@@ -102,6 +102,10 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
                 if peer is None or sender != peer.address:
                     return (Observe("lamport.stranger_dropped"),)
                 return self._on_peer(peer, event)
+
+    def summary(self) -> Summary:
+        """Return the nodes to which it carries messages."""
+        return (("peers", ", ".join(self.peers)),)
 
     def _on_peer(self, peer: Peer, event: Mail) -> Effects:
         match event:

@@ -14,6 +14,7 @@ from enum import IntEnum
 from fencelock.actors.lock.message import Absence, Contender
 from fencelock.actors.lock.self_report import Counted
 from fencelock.actors.message import Local, local
+from fencelock.actors.role_message import RoleDescription
 
 
 @local
@@ -163,7 +164,7 @@ Backend = Want | Give | Look
 
 @local
 class Report(Local):
-    """To the host, at ``node/node``: tell how long you run and what you counted."""
+    """To the host, at ``node/node``: report how long you run, what you counted, and your roles."""
 
 
 @local
@@ -172,3 +173,5 @@ class Reported(Local):
 
     uptime_ms: int
     counters: tuple[Counted, ...]
+    roles: tuple[RoleDescription, ...] = ()
+    """At most `fencelock.actors.role_message.ROLES_MAX`."""

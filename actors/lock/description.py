@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.lock.backend import Look, Report, Reported, Seen
 from fencelock.actors.lock.lock_manager import LockManager
 from fencelock.actors.lock.lock_request import LockRequests, Phase
-from fencelock.actors.lock.message import Describe
+from fencelock.actors.lock.message import Describe, NodeStatus
 from fencelock.actors.message import Address, address_of, node_of
+from fencelock.actors.role_message import RoleDescription
 
 DESCRIBES_MAX = 16
 """Clients' requests that one description answers: a status takes two milliseconds to send."""
@@ -61,6 +63,14 @@ def has_room(node: str, asked: Sequence[tuple[Address, object]], asker: Address)
     if len(asked) >= DESCRIBES_MAX:
         return False
     return sum(node_of(other) == client for other, _ in asked) < DESCRIBES_OF_CLIENT_MAX
+
+
+def addressed(
+    status: NodeStatus, describe: Describe, roles: tuple[RoleDescription, ...]
+) -> NodeStatus:
+    """Return ``status`` as the answer to ``describe``, with ``roles`` only if it asks for them."""
+    shown = roles if describe.roles else ()
+    return replace(status, session=describe.session, request=describe.request, roles=shown)
 
 
 def waited_for(claims: LockRequests) -> list[str]:

@@ -29,6 +29,7 @@ from fencelock.actors.error import (
 )
 from fencelock.actors.lock.self_report import Counted, Elected
 from fencelock.actors.message import Local, Message, Refusal, local, message
+from fencelock.actors.role_message import RoleDescription
 
 
 class Reason(IntEnum):
@@ -141,10 +142,11 @@ class Inspect(Message):
 
 @message(0x14)
 class Describe(Message):
-    """Tell me about the node: answered by `NodeStatus`."""
+    """Describe the node, and with ``roles`` each of its roles. Answered by `NodeStatus`."""
 
     session: str = ""
     request: int = 0
+    roles: bool = False
 
 
 @message(0x15)
@@ -282,6 +284,9 @@ class NodeStatus(Message):
     """The node that leads, where one does and it is known."""
     elected: Elected | None = None
     """Where several lead, elected for an epoch."""
+    roles: tuple[RoleDescription, ...] = ()
+    """If they were asked for, those that started first; at most
+    `fencelock.actors.role_message.ROLES_MAX`."""
 
 
 Request = Acquire | Release | Cancel | Inspect | Describe | KeepAlive

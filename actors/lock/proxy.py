@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lock.backend import (
     Doubt,
@@ -20,7 +18,7 @@ from fencelock.actors.lock.backend import (
 )
 from fencelock.actors.lock.checking import problem_of
 from fencelock.actors.lock.confirming import Confirming
-from fencelock.actors.lock.description import Description, has_room
+from fencelock.actors.lock.description import Description, addressed, has_room
 from fencelock.actors.lock.lock_manager import LockManager
 from fencelock.actors.lock.lock_request import Phase
 from fencelock.actors.lock.message import (
@@ -48,7 +46,7 @@ from fencelock.actors.lock.session_message import (
 from fencelock.actors.lock.timer import Sweep, TryLook, WaitOver
 from fencelock.actors.lock.wording import locks_of, opened, refuse, status_of
 from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 QUESTIONS_MAX = 10_000
 """Unanswered `Inspect` requests of one node."""
@@ -120,6 +118,14 @@ class Proxy(Role[Heard]):
         if isinstance(event, FromClient):
             return self._on_client(sender, event, now)
         return self._on_node(sender, event, now)
+
+    def summary(self) -> Summary:
+        """Return how many clients it knows, and how many locks are waited for or held."""
+        return (
+            ("clients", len(self.heard_at)),
+            ("claims", len(self.lock_manager.claims.by_key)),
+            ("serves", self.ready),
+        )
 
     def _on_client(self, asker: Address, event: FromClient, now: Instant) -> Effects:
         if not isinstance(event, Describe | KeepAlive):
@@ -259,7 +265,7 @@ class Proxy(Role[Heard]):
         )
         asked, gathered.asked = gathered.asked, []
         return [
-            Send(asker, replace(status, session=describe.session, request=describe.request))
+            Send(asker, addressed(status, describe, gathered.reported.roles))
             for asker, describe in asked
         ]
 

@@ -43,7 +43,7 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.rounds import Spoken, refusal
 from fencelock.actors.paxos.votes import Votes
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 STREAM_BYTES = 32 << 20
 """When the acceptor's stream is so long, its replica is asked to let it be cut (bytes, 32 MiB).
@@ -133,6 +133,14 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         if not self.is_voter:
             return self._without_votes(self._judge(sender, event, now))
         return self._judge(sender, event, now)
+
+    def summary(self) -> Summary:
+        """Return what it promised, and how much it applied."""
+        return (
+            ("votes", self.is_voter),
+            ("promised", self.promised.round),
+            ("applied", self.applied),
+        )
 
     def _without_votes(self, effects: Effects) -> Effects:
         """Return ``effects`` less all that goes to other nodes."""

@@ -24,7 +24,7 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
 )
 from fencelock.actors.paxos.timer import ExpireSnapshot, FetchRetry
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 FETCH_MS = 100
 """How long a member may take to answer before another is asked (ms), the first time."""
@@ -113,6 +113,14 @@ class CatchUp(Role[Heeded]):
                 return self._on_trimmed(event)
             case ExpireSnapshot():
                 return self._on_fade(event)
+
+    def summary(self) -> Summary:
+        """Return what it fetches, and from which node."""
+        return (
+            ("next", self.next),
+            ("target", self.target),
+            ("source", self.source or "none"),
+        )
 
     def _on_lacking(self, lacking: Lacking) -> Effects:
         others = [member for member in self.config.view.members if member != self.node]

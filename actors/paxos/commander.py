@@ -20,7 +20,7 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.quorum_choice import QuorumChoice
 from fencelock.actors.paxos.timer import CommanderResend, SpreadNews
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 COMMANDER_RESEND_MS = 100
 """How long votes may take before they are asked for again (ms): a round and a slow sync."""
@@ -121,6 +121,15 @@ class Commander(Role[Heeded]):
                 return self._on_pulse(event)
             case CommanderResend():
                 return self._on_resend()
+
+    def summary(self) -> Summary:
+        """Return the ballot, and how much is proposed and committed."""
+        return (
+            ("ballot", self.ballot.round),
+            ("next", self.next),
+            ("committed", self.committed),
+            ("backlog", len(self.backlog)),
+        )
 
     def _propose(self) -> list[Effect]:
         """Propose as much of the backlog as the window has room for."""

@@ -21,7 +21,7 @@ from fencelock.actors.paxos.digest_message import (
     TableDigest,
 )
 from fencelock.actors.paxos.event import Withdraw
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 COMPARE_MS = 2_000
 """After how long a member that has not sent its digest is asked for it (ms)."""
@@ -208,6 +208,10 @@ class Quarantined(Role[Isolate]):
     def handle(self, sender: Address, event: Isolate, now: Instant) -> Effects:
         """Do nothing."""
         return ()
+
+    def summary(self) -> Summary:
+        """Return why the member is quarantined."""
+        return (("why", self.why),)
 
 
 def host_of(node: str) -> Address:

@@ -34,7 +34,7 @@ from fencelock.actors.paxos.lease import MasterLease
 from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck
 from fencelock.actors.paxos.suspicion import Isolated, Suspicion
 from fencelock.actors.paxos.timer import Beat, Watch
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.timing import TIMING
 
 if TYPE_CHECKING:
@@ -150,6 +150,13 @@ class FailureDetector(Role[Heeded]):
                 return self._on_beat(event, now)
             case Watch():
                 return self._on_watch(event, now)
+
+    def summary(self) -> Summary:
+        """Return whom it follows, or stands for."""
+        return (
+            ("follows", self.following or "nobody"),
+            ("isolated", self.isolated),
+        )
 
     def _follow(self, node: str) -> list[Effect]:
         """Tell replica and leader who leads, if that is news."""

@@ -31,7 +31,8 @@ from fencelock.actors.paxos.message import Ballot, Pledge, Pledged, Preempted
 from fencelock.actors.paxos.rounds import ROUND_JUMP_MAX, ROUND_MAX, TOO_FAR
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import Leaders, ReadLeaders
 
 if TYPE_CHECKING:
     from random import Random
@@ -64,6 +65,7 @@ Heeded = (
     | Applied
     | AtHandOver
     | StopVoting
+    | ReadLeaders
 )
 
 
@@ -141,12 +143,25 @@ class Leader(Role[Heeded]):
                 return self._on_resign(sender)
             case Nominated():
                 return self._on_nominated(event)
-            case Drained():
-                return self._hand_over(event.ballot, drained=True)
-            case HandOverLate():
-                return self._hand_over(event.ballot, drained=False)
+            case Drained() | HandOverLate():
+                return self._hand_over(event.ballot, drained=isinstance(event, Drained))
             case ResignedLate():
                 return self.handover.tell("") if event.ballot == self.handover.ballot else ()
+            case ReadLeaders():
+                return (Send(sender, self._leadership()),)
+
+    def summary(self) -> Summary:
+        """Return the phase, the last ballot of this node, and who leads."""
+        return (
+            ("phase", self.phase.value),
+            ("ballot", self.ballot.round),
+            ("leader", self.master or "not known"),
+        )
+
+    def _leadership(self) -> Leaders:
+        number = max(self.ballot.round, self.seen.round)
+        leaders = (self.master,) if self.master else ()
+        return Leaders(leaders=leaders, number=number, here=self.phase is Phase.REIGNING)
 
     def _on_suspect(self, suspect: Suspect) -> Effects:
         self.seen = max(self.seen, suspect.above)

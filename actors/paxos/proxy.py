@@ -50,7 +50,7 @@ from fencelock.actors.paxos.proxy_session_lease import NodeSessionLease
 from fencelock.actors.paxos.proxy_status import Description
 from fencelock.actors.paxos.proxy_wording import refuse
 from fencelock.actors.paxos.suspicion import Isolated
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 ROUND_MS = 250
 """How often it is looked, while anything is under way, for what has to be said again."""
@@ -142,6 +142,14 @@ class LogProxy(Role[Heard]):
         if isinstance(event, Proposed):
             return ()  # What came of it is heard as outcomes.
         return self._on_rarer(sender, event, now)
+
+    def summary(self) -> Summary:
+        """Return how many clients it knows, and how many requests are in flight."""
+        return (
+            ("clients", len(self.guests.by_id)),
+            ("in flight", len(self.in_flight_requests)),
+            ("serves", self.closed is None),
+        )
 
     def _on_rarer(self, sender: Address, event: Rarer, now: Instant) -> Effects:
         if isinstance(event, Told):

@@ -82,6 +82,7 @@ class Closed:
                     locks=(),
                     session=describe.session,
                     request=describe.request,
+                    roles=reported.roles if describe.roles else (),
                 ),
             )
             for asker, describe in asked

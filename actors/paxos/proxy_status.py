@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.lock.backend import Report, Reported
-from fencelock.actors.lock.description import has_room
+from fencelock.actors.lock.description import addressed, has_room
 from fencelock.actors.lock.message import Describe, LockStatus, NodeStatus
 from fencelock.actors.lock.queries import Browse, Browsed, Looked, LookUp
 from fencelock.actors.lock.report import LockLine, LockReport
@@ -131,7 +129,7 @@ class Description:
         )
         asked, self.asked = self.asked, []
         return [
-            Send(asker, replace(status, session=describe.session, request=describe.request))
+            Send(asker, addressed(status, describe, self.reported.roles))
             for asker, describe in asked
         ]
 

@@ -32,7 +32,7 @@ from fencelock.actors.paxos.replica_event import ReplicaHears
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.paxos.state import PastHears, State, everything
 from fencelock.actors.paxos.timer import BatchDelay, GapCheck, Tick
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 GAP_MS = 50
 """How long a decided slot may be missing before others are asked for it (ms): it may be under
@@ -133,6 +133,13 @@ class Replica(Role[ReplicaHears]):
                 return self._on_order(event, now)
             case _:
                 return self._on_other(sender, event, now)
+
+    def summary(self) -> Summary:
+        """Return the next slot to apply, and how much is decided."""
+        return (
+            ("next", self.ledger.next),
+            ("committed", self.committed),
+        )
 
     def _on_other(
         self, sender: Address, event: ReadHears | PastHears | GapCheck, now: Instant

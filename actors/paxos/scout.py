@@ -17,7 +17,7 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.rounds import ROUND_JUMP_MAX, TOO_FAR
 from fencelock.actors.paxos.timer import ScoutResend
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 
 SCOUT_RESEND_MS = 50
 """How long an acceptor may take to answer before it is asked again (ms): a round and a sync."""
@@ -103,6 +103,13 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
                     return ()
                 self.hurried = True
                 return [*self._ask(), Wake(SCOUT_RESEND_MS, ScoutResend())]
+
+    def summary(self) -> Summary:
+        """Return the ballot, and how many members have reported all their votes."""
+        return (
+            ("ballot", self.ballot.round),
+            ("promises", len(self.complete)),
+        )
 
     def _ask(self) -> Effects:
         return [

@@ -65,9 +65,9 @@ class Client(BaseClient):
         """Take a lock from whoever holds it; see `fencelock.Client.evict`."""
         return await drive(self._connection.evicting(name, fence, operator))
 
-    async def describe(self) -> tuple[NodeStatus, ...]:
+    async def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return what each node says of itself; see `fencelock.Client.describe`."""
-        return await drive(self._connection.surveying())
+        return await drive(self._connection.surveying(roles=roles))
 
     async def close(self) -> None:
         """Release what is held, cancel what waits, and leave nothing running.

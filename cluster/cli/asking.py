@@ -46,8 +46,8 @@ TimeoutOption = Annotated[
 class Operator(Protocol):
     """What the commands need of a client."""
 
-    def describe(self) -> tuple[NodeStatus, ...]:
-        """Return what each node says of itself."""
+    def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
+        """Return what each node says of itself, and with ``roles`` of its roles."""
         ...
 
     def status(self, name: str) -> LockStatus:

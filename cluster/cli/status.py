@@ -42,6 +42,10 @@ def status(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON array, with an object for each node.")
     ] = False,
+    roles: Annotated[
+        bool,
+        typer.Option("--roles", help="Show each node's roles, too: what waits, and their state."),
+    ] = False,
 ) -> None:
     """Show [bold]which nodes are ready[/bold], who leads, and who holds what.
 
@@ -53,16 +57,20 @@ def status(
 
       [cyan]fencelock status --connect tcp://127.0.0.1:4041,tcp://127.0.0.1:4042 --json[/cyan]
 
+      [cyan]fencelock status --roles[/cyan] (leader, acceptor, clock, ... of each node)
+
     """
     where = target(connect, cluster)
     with asking(where, timeout) as operator:
-        nodes = sorted(operator.describe(), key=lambda node: node.node)
+        nodes = sorted(operator.describe(roles=roles), key=lambda node: node.node)
     if as_json:
         typer.echo(json.dumps([as_plain(node) for node in nodes], indent=2))
         return
     console = Console()
     console.print(Text(headline(nodes), "bold"))
     console.print(nodes_table(nodes, asked=len(where.addresses)))
+    if roles:
+        console.print(roles_table(nodes))
     seen = locks_seen(nodes)
     console.print(locks_table(seen) if seen else "No lock is held or waited for.")
     if seen and LISTED & {node.protocol for node in nodes}:
@@ -112,6 +120,22 @@ def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Table:
         why = Text("not asked, or no answer" if asked > len(nodes) else "not asked", "yellow")
     for name in missing:
         table.add_row(name, why, *members.get(name, ()), "", "")
+    return table
+
+
+def roles_table(nodes: Sequence[NodeStatus]) -> Table:
+    """Return a row for each role of each node."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("node", max_width=NODE_WIDTH_MAX, overflow="fold")
+    table.add_column("role", overflow="fold")
+    table.add_column("kind", overflow="fold")
+    table.add_column("waiting", justify="right", no_wrap=True)
+    table.add_column("summary", overflow="fold")
+    for node in nodes:
+        for role in node.roles:
+            summary = ", ".join(f"{fact.name} {fact.value}" for fact in role.summary)
+            cells = (node.node, role.name, role.kind, str(role.waiting), summary)
+            table.add_row(*map(Text, cells))
     return table
 
 

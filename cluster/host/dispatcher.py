@@ -11,20 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 from loguru import logger
-from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]
 
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.lock.message import Abandon, Cancel, Release
-from fencelock.actors.message import Address, Event, Instant, address_of
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Event,
+    Instant,
+    address_of,
+    ms_between,
+)
 from fencelock.actors.role import Role
+from fencelock.actors.role_message import DescribeRole
 from fencelock.cluster.host.cross_thread_queue import CrossThreadQueue
 from fencelock.cluster.host.gateway import Gateway
 from fencelock.cluster.host.links import Links
 from fencelock.cluster.host.pace import CLIENTS_NS, Pace
-from fencelock.cluster.host.ref import RoleRef
+from fencelock.cluster.host.ref import ActorStop, RoleRef
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.role_slot import RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, RoleFailedError, Scheduler
 from fencelock.cluster.storage.record import Entry
@@ -41,6 +48,9 @@ TURN_MAX = 4_096
 
 FRAMES_MAX = 256
 """Frames taken from the sockets in one turn."""
+
+_DISPATCHING = threading.local()
+"""Has an attribute on each dispatcher's thread: none of them may wait for a node to stop."""
 
 
 class Dispatcher:
@@ -83,13 +93,23 @@ class Dispatcher:
         self._journal = journal
         self._arrivals = CrossThreadQueue(self._stage.asks, hub.ring)
         self._pace = Pace()
+        self._closings: tuple[Closing, ...] = ()
         self._stopping = False
+        self._at_once = False
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"fencelock-{node}", daemon=True)
 
     def start(self, cast: RoleSet) -> None:
-        """Put the roles of ``cast`` on stage and begin to run them."""
-        self._stage.open(cast)
+        """Start the roles of ``cast`` and begin to run them."""
+        self._closings = cast.closings
+        try:
+            self._stage.open(cast)
+        except BaseException:
+            self._closed = True
+            self._retire_all()
+            self.stopped.set()
+            self.ended.set()
+            raise
         self._thread.start()
 
     def ref(self, address: Address) -> RoleRef:
@@ -111,16 +131,18 @@ class Dispatcher:
         self._stage.listeners[address := address_of(self.node, name)] = callback
         return address
 
-    def stop(self, timeout: float | None = None) -> bool:
-        """Stop in order: no new questions, the journal synced, sockets and threads gone.
+    def stop(self, timeout: float | None = None, *, at_once: bool = False) -> bool:
+        """Stop in order: the cast's closings, the journal synced, sockets and threads gone.
 
         Args:
             timeout: how long to wait for it (s), None for without limit.
+            at_once: whether to leave out the closings, or what is left of them.
 
         Returns:
             Whether everything has stopped.
 
         """
+        self._at_once = self._at_once or at_once
         self._stopping = True
         self._bridge.ring()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
@@ -145,7 +167,7 @@ class Dispatcher:
 
         def enter() -> None:
             try:
-                self._stage.adopt(role)
+                self._stage.adopt(role, guest=True)
             finally:
                 entered.set()
 
@@ -156,9 +178,30 @@ class Dispatcher:
 
     def _welcome(self, role_slot: RoleSlot) -> None:
         role: Any = role_slot.role
+        stop_node = None if role_slot.guest else self._stop_node
         submit = partial(self._submit, role_slot)
-        role.actor_inbox.forward = submit
-        role._actor_ref = RoleRef(role, submit, self.abandon)  # Pykka's own.
+        role._actor_ref = RoleRef(role, submit, self.abandon, stop_node)  # Pykka's own.
+
+    def _stop_node(self, reply: Reply | None) -> None:
+        """Stop the node for Pykka, which stops one of its roles; ``reply`` waits for the end.
+
+        A node loses its roles only all together. From any thread.
+        """
+        if self.stopped.is_set() or not (self._thread.is_alive() or self._thread.ident is None):
+            # The second is so in a forked process, which must leave its parent's sockets alone.
+            self._turn_away(reply, pykka.ActorDeadError(f"node {self.node} has stopped"))
+            return
+        self._stopping = True
+        self._bridge.ring()
+        if reply is not None:
+            reply.set_get_hook(self._await_end)
+
+    def _await_end(self, timeout: float | None) -> None:
+        """Wait until the node has stopped, except on a thread that another node may wait for."""
+        if hasattr(_DISPATCHING, "on") or self._thread.ident is None:
+            return
+        if not self.stop(timeout):
+            raise pykka.Timeout(f"node {self.node} has not stopped within {timeout} s")
 
     def _submit(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
         """Take what any thread says to a role."""
@@ -187,8 +230,8 @@ class Dispatcher:
         if role_slot.dead:
             if reply is not None:
                 reply.fail(pykka.ActorDeadError(f"{role_slot.address} has stopped"))
-        elif not isinstance(message, Event):
-            self._take_from_pykka(role_slot, message, reply)
+        elif type(message) not in role_slot.accepts:
+            self._take_unaccepted(role_slot, message, reply)
         elif len(scheduler.ready) >= INBOX_MAX and not isinstance(message, Release | Cancel):
             scheduler.counters["host.inbox_full"] += 1
             if reply is not None:
@@ -199,13 +242,15 @@ class Dispatcher:
             )
             scheduler.ready.append((role_slot, asker, message))
 
-    def _take_from_pykka(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
-        """Serve Pykka's own messages: stop, and a proxy's look at attributes."""
+    def _take_unaccepted(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
+        """Take what every role answers: `DescribeRole`, and Pykka's own messages."""
         role: Any = role_slot.role
         answer = None
         try:
-            if isinstance(message, _ActorStop):
+            if type(message) is ActorStop:
                 self._stage.retire(role_slot)
+            elif type(message) is DescribeRole:
+                answer = self._stage.describe(role_slot)
             else:
                 answer = role._handle_receive(message)
         except Exception as error:  # noqa: BLE001  # It is the caller's, as Pykka has it.
@@ -227,10 +272,13 @@ class Dispatcher:
 
     def _run(self) -> None:
         """Turn until told to stop, or until a role or the disk fails."""
+        _DISPATCHING.on = True
         try:
             while not self._stopping:
                 self._turn()
                 self._sleep()
+            for closing in self._closings:
+                self._say(closing)
             self._turn()
         except BaseException as failure:  # noqa: BLE001  # The thread's top: log, end, tell.
             self.failure = failure
@@ -239,6 +287,22 @@ class Dispatcher:
             )
         finally:
             self._close()
+
+    def _say(self, closing: Closing) -> None:
+        """Ask what the cast closes with, and serve on until it is answered or takes too long."""
+        scheduler, reply = self._stage, Reply()
+        role_slot = scheduler.cells.get(closing.to)
+        if role_slot is None:
+            return
+        scheduler.post(role_slot, scheduler.asks.open(reply, role_slot.address), closing.message)
+        ends = scheduler.now() + closing.within_ms * NS_PER_MS
+        while not (reply.done or self._at_once):
+            self._turn()
+            left_ms = ms_between(scheduler.now(), Instant(ends))
+            if reply.done or not left_ms:
+                break
+            self._sleep(left_ms)
+        scheduler.asks.abandon(reply)
 
     def _turn(self) -> None:
         self._arrivals.run()
@@ -276,12 +340,15 @@ class Dispatcher:
         )
         self._journal.sync()
 
-    def _sleep(self) -> None:
+    def _sleep(self, most_ms: int | None = None) -> None:
+        """Sleep until there is something to do; while the node closes, at most ``most_ms``."""
         idle_ms = self._stage.idle_ms()
+        if most_ms is not None:
+            idle_ms = most_ms if idle_ms is None else min(idle_ms, most_ms)
         if idle_ms == 0 or self._arrivals.queue or self._stage.records:
             return
         self._arrivals.asleep = True
-        if not self._arrivals.queue and not self._stopping:
+        if not self._arrivals.queue and (not self._stopping or most_ms is not None):
             self._bridge.poll(idle_ms)
         self._arrivals.asleep = False
 
@@ -298,5 +365,8 @@ class Dispatcher:
             while self._arrivals.queue:  # Every question gets its address, to be failed below.
                 with contextlib.suppress(RoleFailedError, IndexError):  # Logged; taken back.
                     self._arrivals.run_one()
-            for role_slot in list(self._stage.cells.values()):
-                self._stage.retire(role_slot)
+            self._retire_all()
+
+    def _retire_all(self) -> None:
+        for role_slot in list(self._stage.cells.values()):
+            self._stage.retire(role_slot)

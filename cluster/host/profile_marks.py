@@ -72,7 +72,7 @@ class ProfileMarks:
 
     def cast(self, cast: RoleSet) -> RoleSet:
         """Return ``cast`` with roles that are watched, as are all that they spawn."""
-        return RoleSet(tuple(self._watched(spawn) for spawn in cast.roles), cast.openings)
+        return replace(cast, roles=tuple(self._watched(spawn) for spawn in cast.roles))
 
     def write(self, path: Path) -> None:
         """Write all marks into ``path``, for `read_marks`."""

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeVar, overload
 
 import pykka
 from pykka import messages
 
 from fencelock.actors.message import Message
 from fencelock.actors.role import Role
+from fencelock.actors.role_message import DescribeRole, Query
 from fencelock.cluster.host.reply import Reply
 from fencelock.transport.wire import pack
 
-PYKKAS_OWN = (
+A = TypeVar("A")
+
+ActorStop = messages._ActorStop  # pyright: ignore[reportPrivateUsage]
+"""The message by which Pykka stops an actor, and `pykka.ActorRegistry.stop_all` stops all."""
+
+UNIVERSAL = (
+    DescribeRole,
     messages.ProxyCall,
     messages.ProxyGetAttr,
     messages.ProxySetAttr,
-    messages._ActorStop,  # pyright: ignore[reportPrivateUsage]
+    ActorStop,
 )
-"""What Pykka itself says to an actor."""
+"""What every role can be sent: the host answers, in place of the role."""
 
 
 class RoleRef(pykka.ActorRef[Any]):
@@ -29,6 +36,8 @@ class RoleRef(pykka.ActorRef[Any]):
         role: who is spoken to.
         submit: takes what is said and where the answer goes, from any thread.
         abandon: takes a question back, from any thread.
+        stop_node: stops the role's node, from any thread, and has the reply wait for the end
+            of it; None for a role that stops alone.
 
     """
 
@@ -37,8 +46,10 @@ class RoleRef(pykka.ActorRef[Any]):
         role: Role[Any],
         submit: Callable[[Any, Reply | None], None],
         abandon: Callable[[Reply], None],
+        stop_node: Callable[[Reply | None], None] | None,
     ) -> None:
         super().__init__(role)
+        self._stop_node = stop_node
         self._submit = submit
         self.submit: Callable[[Any, Reply], None] = submit
         """Send a message and go on; the answer, or why there is none, goes to the reply.
@@ -62,13 +73,28 @@ class RoleRef(pykka.ActorRef[Any]):
         self._check(message)
         if not self.is_alive():
             raise pykka.ActorDeadError(f"{self} not found")
-        self._submit(message, None)
+        self._send(message, None)
 
-    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
+    @overload
+    def ask(
+        self, message: Query[A], *, block: Literal[False], timeout: float | None = None
+    ) -> pykka.Future[A]: ...
+
+    @overload
+    def ask(
+        self, message: Query[A], *, block: Literal[True] = True, timeout: float | None = None
+    ) -> A: ...
+
+    @overload
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
+
+    def ask(  # pyright: ignore[reportIncompatibleMethodOverride]  # The last overload takes all.
+        self, message: Any, *, block: bool = True, timeout: float | None = None
+    ) -> Any:
         """Send ``message`` and return the role's answer, however many events later it comes.
 
         Args:
-            message: what the role accepts.
+            message: what the role accepts, or `DescribeRole`, which the host answers.
             block: whether to wait here; else a Pykka future is returned at once.
             timeout: how long to wait here (s), None for without limit. The role is told
                 when the wait ends without an answer, so that a lock is not granted to
@@ -86,16 +112,22 @@ class RoleRef(pykka.ActorRef[Any]):
         self._check(message)
         reply = Reply()
         try:
-            self._submit(message, reply)
+            self._send(message, reply)
             return reply.get(timeout=timeout) if block else reply
         except (pykka.Timeout, KeyboardInterrupt, SystemExit):
             self.abandon(reply)
             raise
 
+    def _send(self, message: Any, reply: Reply | None) -> None:
+        if type(message) is ActorStop and self._stop_node is not None:
+            self._stop_node(reply)
+        else:
+            self._submit(message, reply)
+
     def _check(self, message: Any) -> None:
         """Refuse at the caller what a role would drop, or what would break it."""
         accepts = self.actor_class.accepts
-        if type(message) not in accepts and not isinstance(message, PYKKAS_OWN):
+        if type(message) not in accepts and not isinstance(message, UNIVERSAL):
             known = ", ".join(sorted(kind.__name__ for kind in accepts))
             raise TypeError(f"{self.actor_class.__name__} does not accept {message!r}, but {known}")
         if isinstance(message, Message):

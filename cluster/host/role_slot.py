@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from fencelock.actors.role import Role
@@ -10,14 +11,18 @@ from fencelock.actors.role import Role
 class RoleSlot:
     """One running role: its hot attributes looked up once, and whether it may act."""
 
-    __slots__ = ("accepts", "address", "dead", "handle", "held", "role")
+    __slots__ = ("accepts", "address", "counters", "dead", "guest", "handle", "held", "role")
 
-    def __init__(self, role: Role[Any]) -> None:
+    def __init__(self, role: Role[Any], *, guest: bool = False) -> None:
         self.role = role
         self.address = role.address
         self.handle = role.handle
         self.accepts = role.accepts
         """What reaches `handle`; nothing once the role is retired."""
+        self.counters: Counter[str] = Counter()
+        """What this role counted with `Observe`."""
         self.held = False
         """Whether this role persisted in the current turn: its later effects wait for the disk."""
         self.dead = False
+        self.guest = guest
+        """Whether a thread started this role on a running node: it may stop without the node."""

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import pykka
 from loguru import logger
 
 from fencelock.actors.effect import (
@@ -22,7 +23,6 @@ from fencelock.actors.effect import (
     Wake,
 )
 from fencelock.actors.lock.backend import Report, Reported
-from fencelock.actors.lock.self_report import Counted
 from fencelock.actors.message import (
     NS_PER_MS,
     Address,
@@ -38,6 +38,8 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.notice import Notice
 from fencelock.actors.role import Role
+from fencelock.actors.role_message import RoleDescription
+from fencelock.cluster.host.description import counted, describe, describe_all
 from fencelock.cluster.host.outboxes import Outboxes
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
 from fencelock.cluster.host.role_set import RoleSet
@@ -71,8 +73,8 @@ class Scheduler:
 
     Args:
         node: whose roles these are.
-        welcome: called with each role that comes on stage, before its first turn.
-        counters: where `Observe` counts.
+        welcome: gives each role that comes on stage its reference, before its first turn.
+        counters: where the host counts, and what its retired roles counted.
 
     """
 
@@ -96,30 +98,36 @@ class Scheduler:
         self._wake_number = 0
         self._held: list[tuple[RoleSlot, Effect]] = []
         self._holding: list[RoleSlot] = []
+        self._opening = False
 
     def now(self) -> Instant:
         """Read the clock of this machine (ns); it never goes back."""
         return _READ_CLOCK(CLOCK)
 
     def open(self, cast: RoleSet) -> None:
-        """Put all roles of ``cast`` on stage, then give each its first turn, then the openings."""
-        cells = [self._enter(s.role(s.address, self, **s.arguments)) for s in cast.roles]
-        for role_slot in cells:
+        """Start all roles of ``cast``, then give each its first turn, then the openings."""
+        self._opening = True
+        for spawn in cast.roles:
+            spawn.role.start(spawn.address, self, **spawn.arguments)
+        self._opening = False
+        for role_slot in list(self.cells.values()):
             self._begin(role_slot)
         for send in cast.openings:
             self.post(self.cells[send.to], self.here, send.message)
 
-    def adopt(self, role: Role[Any]) -> None:
-        """Put ``role`` on stage and give it its first turn (Host)."""
-        self._begin(self._enter(role))
+    def adopt(self, role: Role[Any], *, guest: bool = False) -> None:
+        """Register ``role``, put it on stage, and give it its first turn (Host).
 
-    def _enter(self, role: Role[Any]) -> RoleSlot:
+        The roles of a cast have theirs when all of them are on stage.
+        """
         assert node_of(role.address) == self.node
         assert role.address not in self.cells, f"{role.address} is on stage already"
-        role_slot = RoleSlot(role)
-        self.cells[role.address] = role_slot
+        role_slot = RoleSlot(role, guest=guest)
         self._welcome(role_slot)
-        return role_slot
+        pykka.ActorRegistry.register(role.actor_ref)
+        self.cells[role.address] = role_slot
+        if not self._opening:
+            self._begin(role_slot)
 
     def retire(self, role_slot: RoleSlot) -> None:
         """Take a role off stage; what still waits for it is dropped, who asks it is told."""
@@ -128,9 +136,14 @@ class Scheduler:
         role_slot.dead = True
         role_slot.accepts = frozenset()
         del self.cells[role_slot.address]
+        self.counters.update(role_slot.counters)
         self.asks.fail(f"{role_slot.address} has stopped", role=role_slot.address)
         role: Any = role_slot.role
         role._stop()  # Pykka's own last step: registry, event, `on_stop`.
+
+    def describe(self, role_slot: RoleSlot) -> RoleDescription:
+        """Describe the role of ``cell`` as it is now, before the events that wait for it."""
+        return describe(role_slot, sum(waits is role_slot for waits, _, _ in self.ready))
 
     def post(self, role_slot: RoleSlot, sender: Address, event: Event) -> None:
         """Let ``event`` wait for its turn."""
@@ -171,7 +184,7 @@ class Scheduler:
                 return
             role_slot, sender, event = ready.popleft()
             if type(event) not in role_slot.accepts:
-                self.counters["role.stranger_dropped"] += not role_slot.dead
+                role_slot.counters["role.stranger_dropped"] += not role_slot.dead
                 continue
             handle = role_slot.handle
             try:
@@ -189,7 +202,7 @@ class Scheduler:
                     else:
                         self._send_out(role_slot, to, effect.message)
                 elif type(effect) is Observe:
-                    self.counters[effect.name] += effect.count
+                    role_slot.counters[effect.name] += effect.count
                 else:
                     self._perform_one(role_slot, effect)
 
@@ -255,7 +268,7 @@ class Scheduler:
 
     def _perform_one(self, role_slot: RoleSlot, effect: Effect) -> None:
         if isinstance(effect, Observe):
-            self.counters[effect.name] += effect.count
+            role_slot.counters[effect.name] += effect.count
         elif isinstance(effect, Persist):
             self._write(role_slot, effect.record)
         elif isinstance(effect, Checkpoint):
@@ -278,7 +291,7 @@ class Scheduler:
             due = self.now() + effect.after_ms * NS_PER_MS
             heapq.heappush(self._wakes, (due, self._wake_number, role_slot, effect.timer))
         elif isinstance(effect, Spawn):
-            self.adopt(effect.role(effect.address, self, **effect.arguments))
+            effect.role.start(effect.address, self, **effect.arguments)
         elif (retired := self.cells.get(effect.address)) is not None:
             self.retire(retired)
 
@@ -306,5 +319,13 @@ class Scheduler:
             self.counters["host.nobody_there"] += 1
 
     def _report(self) -> Reported:
-        counters = tuple(Counted(name, times) for name, times in sorted(self.counters.items()))
-        return Reported(uptime_ms=ms_between(self._began, self.now()), counters=counters)
+        total = Counter(self.counters)
+        for role_slot in self.cells.values():
+            if role_slot.counters:
+                total.update(role_slot.counters)
+        waiting = Counter(role_slot for role_slot, _, _ in self.ready)
+        return Reported(
+            uptime_ms=ms_between(self._began, self.now()),
+            counters=counted(total),
+            roles=describe_all(self.cells.values(), waiting),
+        )

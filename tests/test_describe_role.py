@@ -1,0 +1,237 @@
+"""Every role of a node answers `DescribeRole`; some answer requests of their own."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, assert_type
+
+import pykka
+import pytest
+
+from fencelock import Acquire, Describe, Granted, Node, NodeStatus
+from fencelock.actors.central.client import LockClient
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lock.self_report import Counted
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.role import Role
+from fencelock.actors.role_message import (
+    COUNTERS_MAX,
+    QUEUED_MAX,
+    ROLES_MAX,
+    SUMMARY_MAX,
+    VALUE_CHARS_MAX,
+    ClockTime,
+    DescribeRole,
+    Leaders,
+    LockQueue,
+    ReadClock,
+    ReadLeaders,
+    ReadQueues,
+    RoleDescription,
+    queue_of,
+)
+from fencelock.cluster.config import parse
+from fencelock.cluster.host.description import describe, describe_all
+from fencelock.cluster.host.role_slot import RoleSlot
+from fencelock.cluster.ports import free_ports
+
+LONG_S = 30.0
+PROTOCOLS = ("bakery", "central", "lamport", "paxos")
+
+
+@contextmanager
+def cluster(protocol: str, folder: Path, size: int = 3) -> Generator[dict[str, Node]]:
+    """Run nodes in this process, of which one has granted a lock, so that somebody leads."""
+    names = [f"n{number}" for number in range(1, size + 1)]
+    lines = [f'cluster = "roles"\nprotocol = "{protocol}"\ndata = "journals"']
+    for name, port in zip(names, free_ports(size), strict=True):
+        lines.append(f'[nodes.{name}]\naddress = "tcp://127.0.0.1:{port}"')
+    config = parse("\n".join(lines), folder)
+    with ExitStack() as stack:
+        nodes = {name: stack.enter_context(Node.start(config, name)) for name in names}
+        nodes[names[-1]].proxy.ask(Acquire(lock="first"), timeout=LONG_S)
+        yield nodes
+
+
+def roles_of(node: Node) -> list[str]:
+    """Return the names of the roles that ``node`` runs."""
+    prefix = f"{node.id}/"
+    found: list[str] = []
+    for ref in pykka.ActorRegistry.get_all():
+        address: Any = ref.proxy().address.get(timeout=LONG_S)
+        if address.startswith(prefix):
+            found.append(address.removeprefix(prefix))
+    return found
+
+
+def facts(description: RoleDescription) -> dict[str, str]:
+    return dict(description.summary)
+
+
+def leaders_seen(node: Node, role: str, leaders: int) -> Leaders:
+    """Ask ``role`` who leads until it knows of so many leaders."""
+    ends = time.monotonic() + LONG_S
+    while len((seen := node.ref(role).ask(ReadLeaders(), timeout=LONG_S)).leaders) != leaders:
+        assert time.monotonic() < ends, seen
+    return seen
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_role_of_a_node_describes_itself(protocol: str, tmp_path: Path) -> None:
+    with cluster(protocol, tmp_path) as nodes:
+        for node in nodes.values():
+            for name in roles_of(node):
+                ref = node.ref(name)
+                description = ref.ask(DescribeRole(), timeout=LONG_S)
+                assert (description.name, description.kind) == (name, ref.actor_class.__name__)
+                assert description.waiting >= 0
+                assert len(description.summary) <= SUMMARY_MAX
+                assert all(fact.name.isascii() for fact in description.summary)
+                assert all(len(fact.value) <= VALUE_CHARS_MAX for fact in description.summary)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_nodes_status_describes_its_roles_if_asked_to(protocol: str, tmp_path: Path) -> None:
+    with cluster(protocol, tmp_path) as nodes:
+        node = nodes["n1"]
+        status: NodeStatus = node.proxy.ask(Describe(), timeout=LONG_S)
+        assert status.roles == ()
+        status = node.proxy.ask(Describe(roles=True), timeout=LONG_S)
+        described = {role.name: role for role in status.roles}
+        assert {"clock", "proxy"} <= set(described) <= set(roles_of(node))
+        assert described["clock"].kind == "Clock"
+        totals = {counter.name: counter.times for counter in status.counters}
+        for role in status.roles:
+            assert all(totals[counter.name] >= counter.times for counter in role.counters)
+
+
+def test_the_clock_tells_its_logical_time(tmp_path: Path) -> None:
+    with cluster("paxos", tmp_path, size=1) as nodes:
+        clock = nodes["n1"].ref("clock")
+        before = clock.ask(ReadClock(), timeout=1)
+        assert_type(before, ClockTime)
+        assert_type(clock.ask(ReadClock(), block=False), pykka.Future[ClockTime])
+        shown = clock.ask(DescribeRole(), timeout=1)
+        assert before.time > 0
+        assert int(facts(shown)["time"]) >= before.time
+
+
+def test_the_clock_rises_with_what_arrives(tmp_path: Path) -> None:
+    with cluster("lamport", tmp_path, size=2) as nodes:
+        before = nodes["n1"].ref("clock").ask(ReadClock(), timeout=LONG_S)
+        nodes["n1"].proxy.ask(Acquire(lock="a"), timeout=LONG_S)
+        after = nodes["n1"].ref("clock").ask(ReadClock(), timeout=LONG_S)
+        assert after.time >= before.time + 2  # A request was stamped, and a reply arrived.
+
+
+def test_every_leader_of_paxos_tells_who_leads(tmp_path: Path) -> None:
+    with cluster("paxos", tmp_path) as nodes:
+        seen = {name: leaders_seen(node, "leader", 1) for name, node in nodes.items()}
+        (leading,) = (name for name, leadership in seen.items() if leadership.here)
+        assert {leadership.leaders for leadership in seen.values()} == {(leading,)}
+        assert seen[leading].number >= 1
+        status: NodeStatus = nodes[leading].proxy.ask(Describe(), timeout=LONG_S)
+        assert status.master == leading
+        shown = facts(nodes[leading].ref("leader").ask(DescribeRole(), timeout=1))
+        assert (shown["phase"], shown["leader"]) == ("reigning", leading)
+        assert int(shown["ballot"]) == seen[leading].number
+
+
+def test_coordinators_and_leaders_of_bakery_tell_who_leads(tmp_path: Path) -> None:
+    with cluster("bakery", tmp_path) as nodes:
+        status: NodeStatus
+        seen = leaders_seen(nodes["n3"], "election", 3)
+        assert leaders_seen(nodes["n3"], "leader", 3) == seen
+        status = nodes["n3"].proxy.ask(Describe(), timeout=LONG_S)
+        assert status.elected is not None
+        assert seen == Leaders(
+            leaders=status.elected.leaders, number=status.elected.epoch, here=True
+        )
+        shown = facts(nodes["n3"].ref("election").ask(DescribeRole(), timeout=1))
+        assert shown["leaders"] == ", ".join(status.elected.leaders)
+        assert shown["epoch"] == str(status.elected.epoch)
+
+
+def test_a_lock_process_of_lamport_tells_its_queues(tmp_path: Path) -> None:
+    with cluster("lamport", tmp_path, size=2) as nodes:
+        nodes["n1"].proxy.ask(Acquire(lock="first"), block=False)
+        inner = nodes["n1"].ref("process")
+        queues = inner.ask(ReadQueues(), timeout=LONG_S)
+        while [len(queue.queue) for queue in queues.queues] != [2]:  # Until it knows both.
+            queues = inner.ask(ReadQueues(), timeout=LONG_S)
+        assert queues.queues == (LockQueue("first", ("n2", "n1"), 2),)
+        assert queues.locks == 1
+        assert facts(inner.ask(DescribeRole(), timeout=1))["requests"] == "2"
+
+
+def test_the_server_and_the_lock_clients_of_central_tell_holder_and_queue(tmp_path: Path) -> None:
+    with cluster("central", tmp_path, size=2) as nodes:
+        held = nodes["n1"].ref("server").ask(ReadQueues(), timeout=LONG_S)
+        assert [(queue.lock, queue.length) for queue in held.queues] == [("first", 1)]
+        assert held.queues[0].queue[0].startswith("n2/")
+        (client,) = pykka.ActorRegistry.get_by_class(LockClient)
+        queues: Any = client.ask(ReadQueues(), timeout=LONG_S)
+        assert [(queue.lock, queue.length) for queue in queues.queues] == [("first", 1)]
+        shown: Any = client.ask(DescribeRole(), timeout=LONG_S)
+        assert (facts(shown)["lock"], facts(shown)["mode"]) == ("first", "HELD")
+        assert facts(nodes["n1"].ref("server").ask(DescribeRole(), timeout=1))["held"] == "1"
+        assert int(facts(nodes["n2"].ref("clients").ask(DescribeRole(), timeout=1))["tickets"]) >= 1
+
+
+def test_a_role_that_does_not_answer_a_request_refuses_it(tmp_path: Path) -> None:
+    refused = pytest.raises(TypeError, match="Clock does not accept ReadLeaders")
+    with cluster("paxos", tmp_path, size=1) as nodes, refused:
+        nodes["n1"].ref("clock").ask(ReadLeaders(), timeout=1)
+
+
+class Verbose(Role[Granted]):
+    def handle(self, sender: Address, event: Granted, now: Instant) -> Effects:
+        del sender, event, now
+        return ()
+
+    def summary(self) -> tuple[tuple[str, str | int], ...]:
+        return tuple((f"fact {number}", "x" * 1_000) for number in range(50))
+
+
+class Plain(Role[Granted]):
+    def handle(self, sender: Address, event: Granted, now: Instant) -> Effects:
+        del sender, event, now
+        return ()
+
+
+def cell_of(role: type[Role[Any]], name: str = "role") -> RoleSlot:
+    host: Any = None
+    return RoleSlot(role(Address(f"n1/{name}"), host))
+
+
+def test_a_role_without_a_summary_still_has_a_kind_and_counters() -> None:
+    role_slot = cell_of(Plain)
+    role_slot.counters["plain.seen"] += 2
+    counters = (Counted("plain.seen", 2),)
+    assert describe(role_slot, 3) == RoleDescription("role", "Plain", 3, (), counters)
+
+
+def test_a_description_is_bounded() -> None:
+    role_slot = cell_of(Verbose)
+    role_slot.counters.update({f"c.{number}": 1 for number in range(COUNTERS_MAX + 5)})
+    shown = describe(role_slot, 0)
+    assert len(shown.summary) == SUMMARY_MAX
+    assert all(len(fact.value) == VALUE_CHARS_MAX for fact in shown.summary)
+    assert len(shown.counters) == COUNTERS_MAX
+    cells = [cell_of(Plain, f"r{number}") for number in range(ROLES_MAX + 5)]
+    assert len(describe_all(cells, Counter())) == ROLES_MAX
+    queue = queue_of("a", ["n1"] * (QUEUED_MAX + 5))
+    assert (len(queue.queue), queue.length) == (QUEUED_MAX, QUEUED_MAX + 5)
+
+
+def test_a_clock_answers_with_its_time_and_does_not_tick_for_it() -> None:
+    host: Any = None
+    clock = Clock(Address("n1/clock"), host, start=41)
+    asker = Address("n1/ask-1")
+    assert clock.handle(asker, ReadClock(), Instant(0)) == (Send(asker, ClockTime(time=41)),)
+    assert clock.time == 41

@@ -1,0 +1,264 @@
+"""Roles are in Pykka's registry while they live; `ActorRegistry.stop_all` stops nodes in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pykka
+import pytest
+
+import fencelock
+from fencelock.actors.effect import Effects, Retire, Send, Spawn
+from fencelock.actors.lock.message import Acquire, Granted, Release
+from fencelock.actors.message import Address, Instant, Local, address_of, local
+from fencelock.actors.role import Role
+from fencelock.cluster.config import Config, parse
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+from fencelock.cluster.simulation.run import run_seed
+from fencelock.transport.hub import SocketHub
+
+LONG_S = 20.0
+PARENT = address_of("n1", "parent")
+CHILD = address_of("n1", "child")
+
+
+@local
+class Grow(Local):
+    pass
+
+
+@local
+class Call(Local):
+    what: Callable[[], object]
+
+
+class Parent(Role[Acquire | Grow | Release | Call]):
+    def handle(
+        self, sender: Address, event: Acquire | Grow | Release | Call, now: Instant
+    ) -> Effects:
+        match event:
+            case Acquire():
+                return [Send(sender, Granted(lock=event.lock, fence=1))]
+            case Grow():
+                return [Spawn(CHILD, Parent)]
+            case Release():
+                return [Retire(CHILD)]
+            case Call():
+                event.what()
+                return ()
+
+
+class Stillborn(Parent):
+    def begin(self, now: Instant) -> Effects:
+        raise AssertionError("it cannot begin")
+
+
+def alone(node: str = "n1") -> SocketHub:
+    return SocketHub(
+        node=node, boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = pykka.ActorRegistry.get_all()
+    for ref in before:  # Of tests that leave something running.
+        pykka.ActorRegistry.unregister(ref)
+    yield
+    left = pykka.ActorRegistry.get_all()
+    for ref in left:
+        pykka.ActorRegistry.unregister(ref)
+    assert left == []
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[Dispatcher]:
+    dispatcher = Dispatcher("n1", alone())
+    dispatcher.start(RoleSet((Spawn(PARENT, Parent),)))
+    yield dispatcher
+    assert dispatcher.stop(LONG_S)
+
+
+def registered() -> list[Address]:
+    """Return the addresses of all registered roles, oldest first."""
+    return [ref.proxy().address.get(timeout=LONG_S) for ref in pykka.ActorRegistry.get_all()]
+
+
+def config_of(folder: Path, protocol: str, nodes: int = 1) -> Config:
+    lines = [
+        f'[nodes.n{n}]\naddress = "tcp://127.0.0.1:{p}"' for n, p in enumerate(free_ports(nodes), 1)
+    ]
+    text = f'cluster = "registry"\nprotocol = "{protocol}"\ndata = "journals"\n'
+    return parse(text + "\n".join(lines), folder)
+
+
+def test_a_role_is_registered_while_its_node_runs(dispatcher: Dispatcher) -> None:
+    assert pykka.ActorRegistry.get_by_class(Parent) == [dispatcher.ref(PARENT)]
+    assert dispatcher.stop(LONG_S)
+    assert pykka.ActorRegistry.get_all() == []
+
+
+def test_a_registered_reference_can_be_asked(dispatcher: Dispatcher) -> None:
+    del dispatcher
+    (ref,) = pykka.ActorRegistry.get_by_class_name("Parent")
+    assert ref.ask(Acquire(lock="a"), timeout=LONG_S) == Granted(lock="a", fence=1)
+
+
+def test_a_spawned_role_is_registered_until_it_retires(dispatcher: Dispatcher) -> None:
+    parent = dispatcher.ref(PARENT)
+    parent.tell(Grow())
+    assert parent.ask(Acquire(lock="a"), timeout=LONG_S).fence == 1
+    assert registered() == [PARENT, CHILD]
+    parent.tell(Release(lock="a", fence=1))
+    assert parent.ask(Acquire(lock="a"), timeout=LONG_S).fence == 1
+    assert registered() == [PARENT]
+
+
+def test_a_role_that_a_user_started_is_registered_until_it_stops(dispatcher: Dispatcher) -> None:
+    guest = Parent.start(address_of("n1", "guest"), dispatcher)
+    assert guest in pykka.ActorRegistry.get_all()
+    assert guest.stop(timeout=LONG_S)
+    assert registered() == [PARENT]
+
+
+def test_roles_are_gone_after_one_of_them_failed(dispatcher: Dispatcher) -> None:
+    def fail() -> None:
+        raise AssertionError("broken on purpose")
+
+    dispatcher.ref(PARENT).tell(Call(what=fail))
+    assert dispatcher.stopped.wait(LONG_S)
+    assert pykka.ActorRegistry.get_all() == []
+    assert "broken on purpose" in str(dispatcher.failure)
+    with pytest.raises(pykka.ActorDeadError) as caught:
+        dispatcher.ref(PARENT)
+    assert caught.value.__cause__ is dispatcher.failure
+
+
+def test_roles_are_gone_if_one_of_them_cannot_begin() -> None:
+    dispatcher = Dispatcher("n1", hub := alone())
+    with pytest.raises(Exception, match="it cannot begin"):
+        dispatcher.start(RoleSet((Spawn(PARENT, Parent), Spawn(CHILD, Stillborn))))
+    assert pykka.ActorRegistry.get_all() == []
+    assert dispatcher.stopped.is_set()
+    hub.close()
+
+
+def test_stopping_a_role_of_the_node_stops_the_node(dispatcher: Dispatcher) -> None:
+    assert dispatcher.ref(PARENT).stop(timeout=LONG_S)
+    assert dispatcher.stopped.is_set()
+    assert dispatcher.failure is None
+
+
+def test_a_role_that_has_stopped_cannot_be_stopped_again(dispatcher: Dispatcher) -> None:
+    ref = dispatcher.ref(PARENT)
+    assert ref.stop(timeout=LONG_S) is True
+    assert ref.stop(timeout=LONG_S) is False
+
+
+def test_what_was_asked_before_a_stop_is_answered(dispatcher: Dispatcher) -> None:
+    ref = dispatcher.ref(PARENT)
+    answer = ref.ask(Acquire(lock="a"), block=False)
+    assert ref.stop(timeout=LONG_S)
+    assert answer.get(timeout=LONG_S).lock == "a"
+
+
+def test_stop_all_without_waiting_returns_futures_of_the_end(dispatcher: Dispatcher) -> None:
+    futures = pykka.ActorRegistry.stop_all(block=False)
+    assert pykka.get_all(futures, timeout=LONG_S) == [True]
+    assert dispatcher.stopped.is_set()
+
+
+def test_stop_all_on_a_dispatchers_own_thread_does_not_deadlock(dispatcher: Dispatcher) -> None:
+    dispatcher.ref(PARENT).tell(Call(what=pykka.ActorRegistry.stop_all))
+    assert dispatcher.stopped.wait(LONG_S)
+    assert dispatcher.failure is None
+
+
+def test_two_dispatchers_that_stop_all_at_once_do_not_deadlock(dispatcher: Dispatcher) -> None:
+    other = Dispatcher("n2", alone("n2"))
+    address = address_of("n2", "parent")
+    other.start(RoleSet((Spawn(address, Parent),)))
+    meet = threading.Barrier(2, timeout=LONG_S)
+
+    def stop_all() -> None:
+        meet.wait()
+        pykka.ActorRegistry.stop_all()
+
+    dispatcher.ref(PARENT).tell(Call(what=stop_all))
+    other.ref(address).tell(Call(what=stop_all))
+    assert dispatcher.stopped.wait(LONG_S)
+    assert other.stopped.wait(LONG_S)
+    assert (dispatcher.failure, other.failure) == (None, None)
+
+
+@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport", "paxos"])
+def test_all_roles_of_a_node_are_registered_and_stop_all_ends_them(
+    protocol: str, tmp_path: Path
+) -> None:
+    process = psutil.Process()
+    files, threads = process.num_fds(), threading.active_count()
+    nodes = 2 if protocol == "lamport" else 1  # Its minimum; the other one is not running.
+    node = Node.start(config_of(tmp_path, protocol, nodes), "n1")
+    addresses = registered()
+    assert {address_of("n1", "clock"), address_of("n1", "proxy")} <= set(addresses)
+    assert all(pykka.ActorRegistry.stop_all(timeout=LONG_S)[:1])
+    assert pykka.ActorRegistry.get_all() == []
+    assert node.wait(0)
+    assert node.failure is None
+    assert process.num_fds() == files
+    assert threading.active_count() <= threads  # One of an earlier test may have ended meanwhile.
+    assert node.stop()
+
+
+def test_stop_all_stops_several_nodes_and_their_journals_can_be_opened_again(
+    tmp_path: Path,
+) -> None:
+    config = config_of(tmp_path, "paxos", nodes=3)
+    nodes = [Node.start(config, name) for name in config.nodes]
+    fence = nodes[0].proxy.ask(Acquire(lock="a"), timeout=LONG_S).fence
+    pykka.ActorRegistry.stop_all()
+    assert [node.wait(0) for node in nodes] == [True] * 3
+    assert [node.failure for node in nodes] == [None] * 3
+    again = [Node.start(config, name) for name in config.nodes]
+    assert again[0].proxy.ask(Acquire(lock="b"), timeout=LONG_S).fence > fence
+    pykka.ActorRegistry.stop_all()
+    assert all(node.wait(0) for node in again)
+
+
+def test_a_node_that_is_stopped_by_stop_all_gives_back_what_its_callers_hold(
+    tmp_path: Path,
+) -> None:
+    config = config_of(tmp_path, "paxos", nodes=3)
+    nodes = {name: Node.start(config, name) for name in config.nodes}
+    nodes["n3"].proxy.ask(Acquire(lock="a"), timeout=LONG_S)
+    assert nodes["n3"].ref("clock").stop(timeout=LONG_S)
+    granted = nodes["n1"].proxy.ask(Acquire(lock="a", wait_ms=2_000), timeout=LONG_S)
+    assert granted.lock == "a"
+    pykka.ActorRegistry.stop_all()
+
+
+def test_stop_all_ends_a_client_and_frees_what_it_holds(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "paxos")
+    node = Node.start(config, "n1")
+    client = fencelock.connect(next(iter(config.nodes.values())), cluster="registry")
+    client.lock("a").acquire()
+    ours = [
+        ref for ref in pykka.ActorRegistry.get_all() if ref.actor_class.__name__ == "ClientSession"
+    ]
+    assert ours[0].stop(timeout=LONG_S)
+    assert node.proxy.ask(Acquire(lock="a", wait_ms=0), timeout=LONG_S).lock == "a"
+    with pytest.raises(fencelock.ClosedError):
+        client.lock("b").acquire()
+    client.close()
+    assert node.stop()
+
+
+def test_a_simulated_cluster_registers_nothing() -> None:
+    assert run_seed("central", 3).violation is None
+    assert pykka.ActorRegistry.get_all() == []
