@@ -30,13 +30,13 @@ from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import decode
 
 RESIGN_S = 2.0
-"""How long a node that is told to stop may take to let another lead (s)."""
+"""Timeout for handing over the leadership when a node is stopped (s)."""
 
 CLOSE_S = 1.0
-"""How long it may take to give back what is held by callers inside its process (s)."""
+"""Timeout for releasing what callers inside the process hold when a node is stopped (s)."""
 
 VOTING = frozenset({"bakery", "paxos"})
-"""Whose journal has promises to a majority of the members: it is no good among others."""
+"""Protocols whose journals hold promises to a majority: such a journal is tied to its members."""
 
 
 class AssertionsOffError(RuntimeError):
@@ -72,11 +72,11 @@ class Node:
 
         The process's limit of open files is raised as far as the system allows.
 
-        With ``marks``, these note when the node did what. ``spins`` is for a process that does
-        nothing else; see `fencelock.transport.poller.Poller`.
+        ``marks``, if given, record the times of the node's steps. ``spins`` is for a process
+        with no other work; see `fencelock.transport.poller.Poller`.
 
         Raises:
-            ConfigError: the config knows no such node, or needs what it does not give, or
+            ConfigError: the config has no such node, or lacks something that the node needs, or
                 the node's address cannot be bound (then from a ``zmq.ZMQError``).
             AssertionsOffError: Python runs with ``-O``.
             fencelock.cluster.storage.error.JournalDamagedError: the journal is not readable.
@@ -151,7 +151,7 @@ class Node:
 
     @property
     def failure(self) -> BaseException | None:
-        """What stopped the node, if something did that should not have."""
+        """The exception that stopped the node, if it did not stop in order."""
         return self._dispatcher.failure
 
     def ref(self, role: str) -> RoleRef:
@@ -165,15 +165,15 @@ class Node:
     def stop(self, timeout: float | None = 10.0) -> bool:
         """Stop in order; return whether everything has stopped within ``timeout`` (s).
 
-        What callers inside this process hold in the table of a log is given back first, and a
-        master lets another lead, for which it takes no more than `CLOSE_S` and `RESIGN_S` longer.
+        Callers inside this process first release what they hold in the table of a log, and a
+        master hands over its leadership. These take at most `CLOSE_S` and `RESIGN_S` longer.
         """
         if Close in self.proxy.actor_class.accepts and not self._dispatcher.stopped.is_set():
-            # If nobody answers, it is free once the TTL of the node's session is over.
+            # Without an answer, the locks are free once the TTL of the node's session is over.
             with contextlib.suppress(pykka.Timeout, pykka.ActorDeadError, FencelockError):
                 self.proxy.ask(Close(), timeout=CLOSE_S)
         if self._may_lead and not self._dispatcher.stopped.is_set():
-            # Whatever goes wrong with that, the others find out by themselves that it is gone.
+            # If that fails, the other members detect by themselves that this one is gone.
             with contextlib.suppress(pykka.Timeout, pykka.ActorDeadError, FencelockError):
                 self.ref("leader").ask(Resign(), timeout=RESIGN_S)
         return self._dispatcher.stop(timeout)
@@ -186,10 +186,10 @@ class Node:
 
 
 def _first_stamp() -> int:
-    """Return where the logical clock begins: at the date, in microseconds.
+    """Return the first stamp of the logical clock: the date, in microseconds.
 
-    A floor and nothing more: dates are never compared. It keeps fences rising when
-    every node of a cluster that keeps nothing on disk was restarted at once.
+    It is only a floor: dates are never compared. It keeps fences rising when every node of
+    a cluster that keeps nothing on disk is restarted at once.
     """
     return min(time.time_ns() // 1_000, STAMP_MAX // 2)
 
@@ -209,7 +209,7 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
 def _records_of(
     journal: Journal | None, config: Config, node_id: str
 ) -> tuple[dict[str, tuple[Message, ...]], int]:
-    """Return what ``journal`` holds by role, and its id, if it belongs to this node."""
+    """Return the records of ``journal`` by role, and its id, if it belongs to this node."""
     if journal is None:
         return {}, 0
     found = journal.take_records()
