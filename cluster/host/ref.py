@@ -1,4 +1,4 @@
-"""The reference by which threads outside a node talk to a role inside it."""
+"""The reference by which threads outside a node send messages to a role inside it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PYKKAS_OWN = (
     messages.ProxySetAttr,
     messages._ActorStop,  # pyright: ignore[reportPrivateUsage]
 )
-"""What Pykka itself says to an actor."""
+"""Pykka's own messages to an actor."""
 
 
 class RoleRef(pykka.ActorRef[Any]):
-    """A Pykka reference whose `ask` takes its question back when the caller gives up.
+    """A Pykka reference whose `ask` withdraws its request when the caller gives up.
 
     Args:
-        role: who is spoken to.
-        submit: takes what is said and where the answer goes, from any thread.
-        abandon: takes a question back, from any thread.
+        role: the role that receives the messages.
+        submit: takes a message and the reply for its answer, from any thread.
+        abandon: withdraws a request, from any thread.
 
     """
 
@@ -41,20 +41,20 @@ class RoleRef(pykka.ActorRef[Any]):
         super().__init__(role)
         self._submit = submit
         self.submit: Callable[[Any, Reply], None] = submit
-        """Send a message and go on; the answer, or why there is none, goes to the reply.
+        """Send a message without waiting; the answer or the error goes to the reply.
 
-        The caller vouches for it: the role accepts the message, and its fields are of the types
-        that they were declared with. What is made for each request need not be checked for each.
+        The caller guarantees that the role accepts the message and that its fields have their
+        declared types. So a message whose parts are constant need not be checked for each request.
         """
         self.abandon = abandon
-        """Take back the question that a reply was to answer; the role is told."""
+        """Withdraw the request of a reply; the role is notified."""
 
     def tell(self, message: Any) -> None:
-        """Send ``message`` and go on; never blocks.
+        """Send ``message`` without waiting; never blocks.
 
         Raises:
-            TypeError: the role does not accept ``message``, or a field is of another type
-                than it was declared.
+            TypeError: the role does not accept ``message``, or a field does not have its declared
+                type.
             pykka.ActorDeadError: the role, or its node, has stopped.
             fencelock.actors.error.OverloadedError: too much waits for this node.
 
@@ -68,16 +68,16 @@ class RoleRef(pykka.ActorRef[Any]):
         """Send ``message`` and return the role's answer, however many events later it comes.
 
         Args:
-            message: what the role accepts.
-            block: whether to wait here; else a Pykka future is returned at once.
-            timeout: how long to wait here (s), None for without limit. The role is told
-                when the wait ends without an answer, so that a lock is not granted to
-                somebody who has left.
+            message: of a type that the role accepts.
+            block: whether to wait here; if not, a Pykka future is returned at once.
+            timeout: how long to wait here (s), None for without limit. When the wait ends
+                without an answer, the role is notified, so that it does not grant a lock to
+                a caller that has left.
 
         Raises:
-            TypeError: the role does not accept ``message``, or a field is of another type
-                than it was declared.
-            pykka.Timeout: ``timeout`` is over.
+            TypeError: the role does not accept ``message``, or a field does not have its declared
+                type.
+            pykka.Timeout: ``timeout`` ran out.
             pykka.ActorDeadError: the role, or its node, has stopped.
             fencelock.actors.error.OverloadedError: too much waits for this role.
             fencelock.actors.error.FencelockError: the role refused, for the reason raised.
@@ -93,10 +93,10 @@ class RoleRef(pykka.ActorRef[Any]):
             raise
 
     def _check(self, message: Any) -> None:
-        """Refuse at the caller what a role would drop, or what would break it."""
+        """Refuse at the caller a message that a role would drop, or that would break it."""
         accepts = self.actor_class.accepts
         if type(message) not in accepts and not isinstance(message, PYKKAS_OWN):
             known = ", ".join(sorted(kind.__name__ for kind in accepts))
             raise TypeError(f"{self.actor_class.__name__} does not accept {message!r}, but {known}")
         if isinstance(message, Message):
-            pack(message)  # Roles trust the types of what they hear.
+            pack(message)  # Roles trust the types of local messages.
