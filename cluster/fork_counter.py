@@ -9,8 +9,8 @@ class ForkCounter:
     """Counts the forks that led to this process."""
 
     forks = 0
-    """How often this process, or an ancestor of it, was forked off. An object made under another
-    count belongs to a parent."""
+    """The number of forks that led to this process. An object made under another count belongs to a
+    parent."""
 
 
 def _note_fork() -> None:

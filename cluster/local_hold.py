@@ -84,7 +84,7 @@ class LocalHold:
     listeners: list[Listeners]
     """The listeners of the lock objects through which it was acquired."""
     count: int = field(init=False, default=1)
-    """How often it is held, without the holds whose release has begun."""
+    """The number of holds, without those whose release has begun."""
     leaving: ReleaseCall | None = field(init=False, default=None)
     """The release that has begun and is not confirmed; one at a time."""
     until: Instant | None = field(init=False, default=None)

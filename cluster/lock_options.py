@@ -21,7 +21,7 @@ class LockOptions:
     owner: str | None = None
     """The owner; None for the running thread or task."""
     limit: int = 1
-    """How many holds an owner may have at once; 0 for no limit."""
+    """Limit of holds that an owner may have at once; 0 for no limit."""
     label: str = ""
     hold_ms: int = 0
     """Duration of a hold (ms); 0 for the cluster's own, or for none."""

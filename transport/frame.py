@@ -164,9 +164,7 @@ def _way(cls: type[Message]) -> tuple[_Write, bytes, bytes]:
 
 
 def _write_kept(message: Message, opening: bytes) -> bytes:
-    """Write a complex message from its kept encoding: it may go to several peers, and to a
-    journal.
-    """
+    """Write a message from its kept encoding: several peers and a journal may need it."""
     return opening + encode(message)[schema_of(type(message)).opening_bytes :]
 
 
