@@ -32,9 +32,7 @@ DOWN_S = 2.0
 """Downtime of a killed node (s); the others go on well before."""
 
 SILENT_S = 6.0
-"""Downtime of a leader that dies silently (s): longer than failover took before this was
-measured.
-"""
+"""Downtime of a leader that dies silently (s): longer than any such failover took."""
 
 
 @dataclass(frozen=True, slots=True)
