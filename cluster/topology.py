@@ -71,9 +71,7 @@ class NodeContext:
     nodes: tuple[str, ...]
     """All members, this one too, sorted."""
     boot: int
-    """Random number of 63 bits, drawn at each start: tells this life of the node from earlier
-    ones.
-    """
+    """Random number of 63 bits, drawn at each start; tells this life from earlier ones."""
     random: Random
     first_stamp: int = 0
     """The first stamp of the logical clock."""

@@ -92,8 +92,8 @@ def load_each(items: Sequence[bytes]) -> list[Any] | None:
 
     The items are read as one array, in half the time, with a mark behind each. A count ensures
     that the mark occurs nowhere else. So if each value is followed by the mark, each mark is
-    one of ours. The byte before the mark, 0x50, is always the head for 16 bytes and never the
-    end of a longer head. So a value ends where its item ends, whatever lengths the items state.
+    one of ours. The byte before the mark, 0x51, is a whole head for 17 bytes: longer heads for
+    17 bytes end in 0x11. So a value ends where its item ends, whatever lengths the items state.
     """
     if not items:
         return []

@@ -227,8 +227,8 @@ def _tests(ways: Sequence[Way]) -> str:
 def _ranges(ways: Sequence[Way]) -> str:
     """Return the rest of the expression of `_tests`: that all numbers are within 0 to `INT_MAX`.
 
-    Their bitwise "or" is within these bounds just if each is. A negative number, which is rare,
-    makes it negative and takes the slow path.
+    Their bitwise "or" is within these bounds if and only if each is. A negative number, which is
+    rare, makes it negative and takes the slow path.
     """
     numbers = [way.codec.number.format(v=f"v{n}") for n, way in enumerate(ways) if way.codec.number]
     return f" and 0 <= {' | '.join(numbers)} <= {INT_MAX}" if numbers else ""

@@ -87,8 +87,8 @@ class Bell:
             self.loop.call_soon_threadsafe(self._tell)
         except RuntimeError:  # The loop was closed.
             while self._answered:
-                with suppress(IndexError, ValueError):  # The loop's end or another thread may be
-                    self._answered.popleft()[1].close()  # closing the same operation.
+                with suppress(IndexError, ValueError):  # Another thread, or the end of its
+                    self._answered.popleft()[1].close()  # task, may be closing it, too.
         except BaseException:
             self._rung = False  # An interrupt on the loop's own thread must not leave it deaf.
             raise

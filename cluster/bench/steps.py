@@ -31,7 +31,7 @@ STEPS = {
     "clock": "dispatch",
     "poll": "asleep",
 }
-"""Names of spans where they differ from the span's own; a role's span is named after its turn."""
+"""Names of spans where they differ; a span with a role's name is a turn of that role."""
 
 Key = tuple[int, str, str]
 """A row: the visit on the way (the call is the first), the place, and the step."""
@@ -97,7 +97,7 @@ def steps_of(
 
 def _means(pairs: Sequence[list[dict[Key, int]]], least_us: float) -> tuple[Step, ...]:
     """Return the mean of each row over ``pairs``; those below ``least_us`` go into dispatch."""
-    # In the order of the pair with the most rows: one that was sent early lacks some.
+    # Order the rows as in the fullest pairs: a frame that was early on the wire lacks a row.
     fullest = sorted(pairs, key=lambda rows: -sum(len(row) for row in rows))
     keys = dict.fromkeys(key for rows in fullest for row in rows for key in row)
     means = {

@@ -16,9 +16,7 @@ from fencelock.cluster.bench.job import Job
 from fencelock.cluster.bench.members import BenchFailedError, stop_all, uninterrupted
 
 READY_S = 60.0
-"""Timeout for a process to be ready (s): imports and connecting take a second, or more under
-load.
-"""
+"""Timeout for a process to be ready (s): it takes a second, under load some more."""
 
 LATE_S = 60.0
 """Extra time for a job beyond its plan (s): an acquire may wait out an election."""

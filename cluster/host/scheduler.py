@@ -85,9 +85,7 @@ class Scheduler:
         self.cells: dict[Address, RoleSlot] = {}
         self.asks = PendingAsks(node)
         self.listeners: dict[Address, Callable[[Event], None]] = {}
-        """Callbacks for messages to addresses without a role, called on the thread that runs
-        roles.
-        """
+        """Callbacks for messages to addresses without a role, called on the roles' thread."""
         self.ready: deque[tuple[RoleSlot, Address, Event]] = deque()
         self.records: list[tuple[str, Message | None]] = []
         """Records that the roles of this turn persist; None drops the role's earlier ones."""

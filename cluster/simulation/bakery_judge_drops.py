@@ -27,9 +27,7 @@ class DropsJudge:
         self.world = world
         self.violation_report = violation_report
         self.dropped: dict[tuple[str, Who], dict[int, dict[str, int]]] = {}
-        """By owner and epoch: the last request that each leader dropped because a client gave it
-        back.
-        """
+        """By owner and epoch: the last request that each leader dropped for its client."""
         self.gone: dict[tuple[str, Who], dict[int, int]] = {}
         """By owner and epoch: the last request that a quorum dropped."""
 

@@ -78,9 +78,7 @@ class LockJudge:
         self.until: dict[str, Instant] = {}
         """By client: the time until which its session is reliable, on its own clock."""
         self.leases: dict[tuple[str, str, str, int], Instant] = {}
-        """By client, owner, lock and fence: the end of a hold with a deadline, on the same
-        clock.
-        """
+        """By client, owner, lock and fence: the deadline of a hold, on the same clock."""
         self.inside: dict[str, Hold] = {}
         self.wants: dict[Address, str] = {}
         """The lock that each waiting contender waits for."""

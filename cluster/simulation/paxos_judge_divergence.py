@@ -25,9 +25,7 @@ class DivergenceJudge:
         self.quarantined: set[str] = set()
         """Members that detected that they differ."""
         self.ending: dict[str, int] = {}
-        """Members that have ended their roles of the log, and in how many turns they may still
-        send.
-        """
+        """Members that have ended their roles of the log; in how many turns they may still send."""
 
     def observes(self, node: str, mark: str) -> None:
         """Judge a replica's report on the digests it compared."""

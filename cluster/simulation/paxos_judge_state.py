@@ -70,9 +70,7 @@ class StateJudge:
         self.heard: list[tuple[int, int]] = [(0, 0)]
         """Times of acknowledgements and reads, and the latest entry known then, both rising."""
         self.reads: dict[tuple[Address, int], tuple[int, int | None]] = {}
-        """For each read, the least entry it must see if it is linearizable, and else its age
-        (ms).
-        """
+        """For each read, the least entry it must see if linearizable, and else its age (ms)."""
 
     def begins(self, node: str, machine: Register) -> None:
         """Record the machine of a new life."""

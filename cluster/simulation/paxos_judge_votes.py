@@ -90,7 +90,7 @@ class VotesJudge:
                     self.violation_report(
                         "P6", f"{node} promised {image.promised} and wrote {record}"
                     )
-                if kept:  # If not, it learns the ballot, and casts no vote.
+                if kept:  # A member that lost its journal casts no vote.
                     self.choices.accept(node, Vote(record.slot, record.ballot, record.batch))
             image.take(record)
 

@@ -71,9 +71,7 @@ class LogPlan:
     partial_reign_per_mille: int = 0
     """The same, for the first proposals of a leadership."""
     gap_share: float = 0.0
-    """Share of these where only the next proposals are lost, later ones arrive, and the leader
-    dies.
-    """
+    """Share of these in which only the next proposals are lost, and the leader then dies."""
     wrong_clocks: bool = False
     """Whether such a leader's clock then is as slow as allowed, and all others fast, which may
     notice
@@ -81,11 +79,9 @@ class LogPlan:
     partial_crash_share: float = 0.0
     """Share of these leaders that crash, too."""
     others_crash_share: float = 0.0
-    """Share of these cases in which all others crash, and return while it still believes to
-    lead.
-    """
+    """Share of these in which all others crash, and return while it believes that it leads."""
     crash_at_ballot_per_mille: int = 0
-    """Share of nodes that die while they make a ballot, a promise or a snapshot durable."""
+    """Share of syncs of a ballot, a promise or a snapshot in which the node dies."""
     misfortune: Faults = CALM
 
 

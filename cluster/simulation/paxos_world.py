@@ -26,7 +26,7 @@ SILENCE_ELECTIONS = 4
 """Longest silence of such a leader, in election timeouts."""
 
 DEAF_SHARE = 0.7
-"""Share of such leaders with a slow clock that receive nothing either, so that none is deposed."""
+"""Share of such leaders with a slow clock that receive nothing either: none deposes them."""
 
 Letter = tuple[Address, Address, Message]
 """Sender, receiver and message."""

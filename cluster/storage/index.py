@@ -23,9 +23,7 @@ class Extent:
     """The live records of one stream."""
 
     begins: Place
-    """The first live group: records in it and in later ones are live, earlier ones are
-    forgotten.
-    """
+    """The first live group; records of the stream before it are forgotten."""
     live_bytes: int = 0
 
 

@@ -2,7 +2,7 @@
 
 A file is a header and then groups, one after the other, all integers little-endian::
 
-    header   8 bytes "fencelock", u32 format version, u32 CRC-32 of the 12 bytes before,
+    header   8 bytes "fencelog", u32 format version, u32 CRC-32 of the 12 bytes before,
              u32 kind, u64 number, u64 first, 8 bytes salt, 8 bytes previous,
              u32 CRC-32 of the 48 bytes before
     group    8 bytes salt, u64 offset, u64 sequence, u32 length of the body,
