@@ -1,4 +1,4 @@
-"""What a blocking client and one of a loop have in common: nothing in it waits."""
+"""The common base of the blocking and the asyncio client; nothing in it waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fencelock.cluster.local_hold import Callback
 
 
 class BaseClient:
-    """A client as its user sees it, less what takes time."""
+    """The operations of a client that return at once."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -21,20 +21,20 @@ class BaseClient:
 
     @property
     def protocol(self) -> str:
-        """Which protocol the cluster runs."""
+        """The protocol that the cluster runs."""
         return self._connection.protocol
 
     def on_lost(self, callback: Callback) -> None:
         """Have ``callback`` called when any lock of this client is lost.
 
         Callbacks run one after the other: those of `fencelock.Client` on a thread of their
-        own, so they may block or use the client, those of `fencelock.aio.Client` on the loop.
-        What they raise is logged, counted by `callbacks_failed`, and harms nobody.
+        own, so they may block or use the client; those of `fencelock.aio.Client` on the loop.
+        An exception from a callback is logged, counted by `callbacks_failed`, and goes no further.
         """
         self._connection.hold_registry.listeners.lost.append(callback)
 
     def on_unlocking(self, callback: Callback) -> None:
-        """Have ``callback`` called when the duration of any hold is over; see `on_lost`."""
+        """Have ``callback`` called when the duration of any hold ends; see `on_lost`."""
         self._connection.hold_registry.listeners.unlocking.append(callback)
 
     def on_suspect(self, callback: Callback) -> None:
@@ -43,13 +43,13 @@ class BaseClient:
 
     @property
     def cluster(self) -> ClusterState:
-        """How the cluster is, as was said last; `on_cluster` says what that means.
+        """The last known state of the cluster; see `on_cluster` for its meaning.
 
-        To look is to watch: a client that was never asked for it learns of it from then on, and
-        keeps its session alive until it is closed. Until a node has spoken, it is not up.
+        The first use subscribes: from then on the client receives changes, and it keeps its
+        session alive until it is closed. Until a node has reported, the state is not up.
 
         Raises:
-            UnsupportedError: the protocol's nodes do not tell of it (`bakery` does).
+            UnsupportedError: the protocol's nodes do not report it (`bakery` does).
             ClosedError: the client is closed, or this process was forked from its own.
 
         """
@@ -58,12 +58,12 @@ class BaseClient:
     def on_cluster(self, callback: ClusterCallback) -> None:
         """Have ``callback`` called when the cluster goes up or down, and when it is ready or not.
 
-        It is given a `ClusterState`, as the node has it that the client uses: first the present
-        one, then each that differs; what changed back meanwhile, or changed again while the
-        client was slow, is left out. When the client loses its node, and no other one has
-        spoken for a second, it is told that nobody knows: not up, not ready. A broken
-        connection is noticed at once, a silent node within some six seconds, sooner with a
-        shorter ``ttl``. Where callbacks run, and what becomes of what they raise: see `on_lost`.
+        The callback receives a `ClusterState`, as known to the node that the client uses: first
+        the present one, then each that differs. States that passed while the client was slow are
+        left out. When the client loses its node and no other node reports for a second, the
+        callback receives an unknown state: not up, not ready. A broken connection is noticed at
+        once, a silent node within some six seconds, sooner with a shorter ``ttl``. See `on_lost`
+        for the thread that runs callbacks and for their exceptions.
 
         Raises:
             UnsupportedError: as for `cluster`.
@@ -74,5 +74,5 @@ class BaseClient:
 
     @property
     def callbacks_failed(self) -> int:
-        """How many callbacks raised something; each time it was logged."""
+        """The number of callbacks that raised an exception; each was logged."""
         return self._connection.executor.failed

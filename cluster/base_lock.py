@@ -1,4 +1,4 @@
-"""A lock as a user has it in hand: all that does not depend on how the user waits."""
+"""The part of a lock object that does not depend on how its user waits."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from fencelock.cluster.session_channel import SessionChannel, closed_meanwhile
 class BaseLock:
     """One named lock of the cluster. Objects of one name and owner in a client are one lock.
 
-    What is asked of it is judged when it is asked, by the clock: no property goes stale.
+    Every property is computed from the clock when it is read, so none goes stale.
     """
 
     _runner: Callable[[], str]
-    """Returns the owner that whoever runs is, without an explicit one."""
+    """Returns the owner of the running thread or task, for locks without an explicit owner."""
 
     def __init__(
         self, line: SessionChannel, hold_registry: HoldRegistry, terms: LockOptions
@@ -75,37 +75,37 @@ class BaseLock:
     def fence(self) -> int | None:
         """The fence of the caller's hold, None without one.
 
-        After a loss it is still the lost hold's, until the loss was told: what is done with
-        it is refused where fences are checked, which is their purpose.
+        After a loss this is the fence of the lost hold, until the loss was reported. Resources
+        that check fences refuse requests under it, which is the purpose of fences.
         """
         grip = self._grip()
         return None if grip is None else grip.fence
 
     @property
     def state(self) -> HoldState:
-        """How the caller's owner stands to the lock; see `HoldState`."""
+        """The state of the lock for the caller's owner; see `HoldState`."""
         return HoldState.FREE if self._line.forked else self._grips.state(self.name, self.owner)
 
     @property
     def held(self) -> bool:
         """Whether the caller's owner holds the lock for certain now.
 
-        It stays true until a release is confirmed, and turns false at the latest when the
-        cluster may end the session, or take the lock since its deadline is over.
+        It stays true until a release is confirmed. It turns false at the latest when the
+        cluster may end the session, or may take the lock because its deadline has passed.
         """
         return self.state in HOLDING
 
     @property
     def lost(self) -> bool:
-        """Whether the caller's owner lost the lock and was not told by an error yet."""
+        """Whether the caller's owner lost the lock and no error has reported it yet."""
         return self.state is HoldState.LOST
 
     def raise_if_lost(self) -> None:
         """Return only while the caller's owner holds the lock.
 
         Raises:
-            LockOwnershipLostError: it was lost. It is said again each time, until
-                `release`, the end of ``with`` or `acquire` ends the matter.
+            LockOwnershipLostError: it was lost. Raised each time, until `release`, the end of
+                ``with`` or `acquire` reports the loss.
             NotHeldError: this owner does not hold it.
 
         """
@@ -120,10 +120,10 @@ class BaseLock:
         self._listeners.suspect.append(callback)
 
     def on_unlocking(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when the duration of such a hold is over.
+        """Have ``callback`` called with a `Notice` when the duration of such a hold ends.
 
-        Nothing is unlocked by itself before the grace is over, too: whoever holds it decides,
-        by ``release`` or ``renew``.
+        Nothing is unlocked before the grace ends, too: until then the holder decides, by
+        ``release`` or ``renew``.
         """
         self._listeners.unlocking.append(callback)
 
@@ -140,7 +140,7 @@ class BaseLock:
         return None if self._line.forked else self._grips.find(self.name, self.owner)
 
     def _sure_grip(self) -> LocalHold:
-        """Return the caller's grip, or raise as `raise_if_lost` does."""
+        """Return the caller's hold, or raise as `raise_if_lost` does."""
         grip = self._grip()
         if grip is None:
             raise NotHeldError(not_held(self.name, self.owner))
@@ -149,7 +149,7 @@ class BaseLock:
         return grip
 
     def _acquiring(self, blocking: bool, timeout: float | None) -> Operation[int | None]:
-        """Acquire as `acquire` of a face does: end with the fence, or None for "not now"."""
+        """Acquire as a lock's `acquire` does: end with the fence, or None for "not now"."""
         if not blocking and timeout is not None:
             raise ValueError("can't specify a timeout for a non-blocking call")
         wait_ms = self._wait_ms if timeout is None else wait_ms_of(timeout)
@@ -158,7 +158,7 @@ class BaseLock:
     def _entering(self, wait_ms: int | None, *, trying: bool = False) -> Operation[int | None]:
         """Acquire, and end with the fence or an error: ``with`` never enters unheld.
 
-        Who is ``trying`` gets None for "not now".
+        With ``trying``, end with None for "not now".
         """
         lock, owner = self._terms.name, self._owner()
         self._line.check()
@@ -181,36 +181,36 @@ class BaseLock:
         except pykka.ActorDeadError:
             raise closed_meanwhile() from None
         except BaseException:
-            # Interrupted, perhaps after the grant: whatever the session has, it gives back.
+            # Interrupted, perhaps after the grant: the session gives back what it has.
             self._cancel(attempt.lock, attempt.owner, self._grips.give_up(attempt))
             self._line.abandon(attempt)
             raise
 
     def _entered(self, attempt: AcquireCall) -> int:
-        """Return the fence of what was granted, if that can be held still."""
+        """Return the fence of what was granted, if it can still be held."""
         if attempt.lost_before is not None:
             self._cancel(attempt.lock, attempt.owner, attempt.token)
             raise self._told(attempt.lost_before)
         grip = attempt.grip
         assert grip is not None
         if self._grips.find(attempt.lock, attempt.owner) is grip and grip.lost is not None:
-            raise self._told(grip)  # Granted, but so late that it may be another's by now.
+            raise self._told(grip)  # Granted so late that somebody else may hold it by now.
         return grip.fence
 
     def _before_acquire(self, grip: LocalHold) -> Operation[None]:
-        """End what came before with ``grip``: tell its loss, let its release be confirmed."""
+        """End an earlier hold: report its loss, or wait until its release is confirmed."""
         if grip.lost is not None:
             told = grip.told
             error = self._told(grip)
             if not told:
                 raise error
         elif (reply := grip.leaving) is not None and reply.sent and not reply.done:
-            # However that ends, the session knows whether the owner may acquire.
+            # Whatever the outcome, the session then knows whether the owner may acquire.
             with suppress(FencelockError):
                 yield from self._line.answer(reply)
 
     def _releasing(self) -> Operation[None]:
-        """Release one hold, as `release` of a face does."""
+        """Release one hold, as a lock's `release` does."""
         name, owner = self._terms.name, self._owner()
         self._line.check()
         grip = self._grips.find(name, owner)
@@ -231,7 +231,7 @@ class BaseLock:
             try:
                 yield from self._confirming(grip)
             except BaseException:
-                if not last:  # This one happens all the same, when that before it is done.
+                if not last:  # This release still happens, once the one before it is done.
                     self._give_back(grip)
                 raise
             if last or grip.count == 0:
@@ -239,7 +239,7 @@ class BaseLock:
             self._line.check()
 
     def _renewing(self, duration: float | None) -> Operation[None]:
-        """Have the duration of the hold begin anew, as `renew` of a face does."""
+        """Start the duration of the hold anew, as a lock's `renew` does."""
         hold_ms = term_ms_of("duration", duration)
         self._line.check()
         grip = self._sure_grip()
@@ -256,7 +256,7 @@ class BaseLock:
             self._cancel(grip.lock, grip.owner, token)
 
     def _confirming(self, grip: LocalHold) -> Operation[None]:
-        """Wait until a release that was begun before is confirmed, and see that it is sent."""
+        """Wait until a release that began before is confirmed; send it again if necessary."""
         reply = self._grips.ask_again(grip)
         if reply is not None:
             self._send_release(grip, reply)
@@ -274,7 +274,7 @@ class BaseLock:
         leaving.sent = True
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
-        """Release at the end of ``with``: the body's ``error`` is never replaced, but noted on."""
+        """Release at the end of ``with``. A failure is added to the body's ``error`` as a note."""
         try:
             yield from self._releasing()
         except FencelockError as failure:
@@ -292,7 +292,7 @@ class BaseLock:
         return self._grips.tell_loss(grip)
 
     def _hand_back(self, grip: LocalHold) -> None:
-        """Release what the deadline took, should the session believe that it is still held."""
+        """Release what the deadline took, in case the session believes that it is still held."""
         if grip.known:
             return
         grip.known = True
@@ -301,7 +301,7 @@ class BaseLock:
 
 
 def _is_not_now(error: FencelockError, wait_ms: int | None) -> bool:
-    """Whether whoever tries for ``wait_ms`` hears of ``error`` as a mere "not now"."""
+    """Return whether an acquire with ``wait_ms`` reports ``error`` as a mere "not now"."""
     if isinstance(error, AlreadyHeldError | LimitReachedError):
         return wait_ms is not None  # At once: it would wait for itself.
     return isinstance(error, LockTimeoutError)

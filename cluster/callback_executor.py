@@ -1,4 +1,4 @@
-"""The herald: calls a user's callbacks where they may block without harm."""
+"""The callback executor: calls a user's callbacks where they may block without harm."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ T = TypeVar("T")
 
 
 class CallbackExecutor(Protocol):
-    """Where callbacks run."""
+    """Runs callbacks, on a thread or a loop of its choice."""
 
     failed: int
-    """How many callbacks raised something."""
+    """The number of callbacks that raised an exception."""
 
     def call(self, callback: Callable[[T], object], news: T) -> None:
         """Have ``callback`` called with ``news``, soon and elsewhere; from any thread."""
         ...
 
     def stop(self, timeout: float) -> None:
-        """Call nobody any more; wait for a running callback, unless this is one (s)."""
+        """Start no further callback; wait for a running one (s), unless called from it."""
         ...
 
 
 class ThreadExecutor:
-    """Calls callbacks one after the other on a thread of its own, begun at the first.
+    """Calls callbacks one after the other on a thread of its own, started by the first.
 
-    So a callback may block, or use the client; those after it wait meanwhile.
+    A callback may block or use the client; the callbacks after it wait meanwhile.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class ThreadExecutor:
         self._stopped = False
 
     def call(self, callback: Callable[[T], object], news: T) -> None:
-        """Have ``callback`` called with ``news`` (Herald)."""
+        """Have ``callback`` called with ``news`` (CallbackExecutor)."""
         with self._guard:
             if self._stopped:
                 return
@@ -56,7 +56,7 @@ class ThreadExecutor:
                 self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Call nobody any more (Herald)."""
+        """Start no further callback (CallbackExecutor)."""
         with self._guard:
             self._stopped = True
             thread = self._thread
@@ -72,7 +72,7 @@ class ThreadExecutor:
 def call_guarded(callback: Callable[[T], object], news: T) -> bool:
     """Call ``callback``; return whether it raised nothing.
 
-    What it raises is logged and goes nowhere else: nobody waits for it.
+    Its exception is logged and goes nowhere else, since no caller waits for it.
     """
     try:
         callback(news)

@@ -1,4 +1,4 @@
-"""One request of a user on its way: an acquire, or a release."""
+"""A user's acquire or release in progress."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from fencelock.cluster.local_hold import Listeners, LocalHold
 
 _tokens = itertools.count(1)
-"""Names each acquire of this process to the session, so that exactly that one is cancelled."""
+"""Numbers each acquire of this process for the session, so that exactly that one is cancelled."""
 
 
 class AcquireCall(Reply):
-    """One acquire on its way, and its answer, which makes the grip, on the dispatcher's thread.
+    """One acquire in progress. Its reply creates the hold on the dispatcher's thread.
 
-    There, because a loss is told there too: no loss can slip between a grant and its grip.
+    Losses are reported on that thread too, so no loss can slip between a grant and its hold.
     """
 
     given_up = False
     grip: LocalHold | None = None
     lost_before: LocalHold | None = None
-    """A hold of the same owner whose loss nobody was told of when the grant came."""
+    """An earlier hold of the same owner whose loss was not reported when the grant arrived."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class AcquireCall(Reply):
         owner: str,
         listeners: Listeners,
     ) -> None:
-        Reply.__init__(self, granted)  # To find it by `super` takes longer than what it does.
+        Reply.__init__(self, granted)  # Finding it by `super` takes longer than the call.
         self.token = next(_tokens)
         self.lock = lock
         self.owner = owner
@@ -42,10 +42,10 @@ class AcquireCall(Reply):
 
 
 class ReleaseCall(Reply):
-    """One release of a grip on its way, and its answer, which ends the grip."""
+    """One release in progress. Its reply ends the hold."""
 
     sent = False
-    """Whether its question surely reached the session."""
+    """Whether its request surely reached the session."""
 
     def __init__(
         self, released: Callable[[ReleaseCall, Any, BaseException | None], None], grip: LocalHold

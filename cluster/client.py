@@ -39,17 +39,17 @@ class Client(BaseClient):
         duration: float | None = None,
         grace: float | None = None,
     ) -> Lock:
-        """Return the lock called ``name``; asks nobody yet.
+        """Return the lock called ``name``; sends nothing yet.
 
         Args:
             name: 1 to 256 bytes of text with a visible character and no control characters.
-            timeout: how long ``with``, and `Lock.acquire` unless told otherwise, wait
-                (s), 0 to a week, ``math.inf`` for the longest; None for what the cluster lets
-                anybody wait: without limit, but on `bakery` 5 s, or what its config says.
+            timeout: how long ``with``, and `Lock.acquire` without its own, wait (s): 0 to a
+                week, or ``math.inf`` for the longest. None for the cluster's own limit: none,
+                but on `bakery` 5 s, or what its config says.
             reentrant: whether an owner may acquire what it holds once more; it releases
                 as often.
-            limit: how often at once, at least 1; None for without limit if ``reentrant``,
-                else once.
+            limit: how often an owner may hold it at once, at least 1; None for without limit if
+                ``reentrant``, else once.
             owner: who holds the lock, up to 256 bytes without control characters, for every thread
                 that uses the returned object; None for each thread by itself.
             label: a word for people who look at the lock, up to 256 bytes.
@@ -84,10 +84,10 @@ class Client(BaseClient):
             InvalidRequestError: ``name`` is out of its limits.
             UnsupportedError: the protocol has no local reads, since none of its nodes can
                 prove how old its answer is; `paxos` has them.
-            StaleError: the node has not heard for ``max_age`` how things stand.
+            StaleError: the node's knowledge is older than ``max_age``.
             UnavailableError: no node answered for 10 s.
             ClosedError: the client is closed.
-            ValueError: ``read`` or ``max_age`` is none.
+            ValueError: ``read`` or ``max_age`` is not one of these.
 
         """
         return drive(self._connection.line.inspecting(name, self._connection.age_ms(read, max_age)))
@@ -97,7 +97,7 @@ class Client(BaseClient):
     ) -> tuple[ListedLock, ...]:
         """Return the held locks whose names begin with ``prefix``, by name.
 
-        They are asked for in pages of 1,000: each is true of one instant, not all of the same.
+        They are read in pages of 1,000. Each page is true of one instant, not all of the same.
 
         Raises:
             UnsupportedError: the protocol keeps no table of locks.
@@ -107,35 +107,35 @@ class Client(BaseClient):
         return drive(self._connection.listing(prefix, read, max_age))
 
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
-        """Take the lock ``name`` from whoever holds it under ``fence``; return who did.
+        """Take the lock ``name`` from its holder under ``fence``; return that holder.
 
-        It is told so, and may still act on what the lock protects: only a fence that is
-        checked stops it. The deed is in the cluster's log with the name of the operator.
+        The holder is notified, and may still act on what the lock protects: only a fence that
+        is checked stops it. The cluster's log records the eviction and the operator's name.
 
         Args:
             name: of the lock.
-            fence: of the hold, as `status` shows it: a later holder is not hit.
-            operator: who does it, up to 200 bytes; by default user and host.
+            fence: of the hold, as `status` shows it: a later holder is not affected.
+            operator: the name of the person who does it, up to 200 bytes; by default user and host.
 
         Raises:
             NotHeldError: it is not held under ``fence``.
             UnsupportedError: the protocol keeps no table of locks.
             InvalidRequestError: an argument is out of its limits.
-            UnavailableError: no answer came for 10 s; to repeat it does no harm.
+            UnavailableError: no answer came for 10 s; repeating it does no harm.
             ClosedError: the client is closed.
 
         """
         return drive(self._connection.evicting(name, fence, operator))
 
     def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
-        """Return what each node of the address list says of itself, in that order.
+        """Return the status of each node of the address list, in that order.
 
         With ``roles`` a `NodeStatus` also describes the node's roles.
 
         A node that is silent for 2 s, or known to be down, is missing.
 
         Raises:
-            UnavailableError: all are.
+            UnavailableError: no node answered.
             ClosedError: the client is closed.
 
         """
@@ -144,8 +144,8 @@ class Client(BaseClient):
     def close(self) -> None:
         """Release what is held, cancel what waits, and leave nothing running.
 
-        Waits up to 2 s for nodes that can be heard to confirm. Threads that wait for a
-        lock get `CancelledError`. To close again, or in a forked process, does nothing.
+        Waits up to 2 s until reachable nodes confirm. Threads that wait for a lock get
+        `CancelledError`. Closing again, or in a forked process, does nothing.
         """
         drive(self._connection.closing(lambda: atexit.unregister(self.close)))
 
@@ -177,12 +177,12 @@ def connect(
 
     Args:
         addresses: one or more nodes, ``"tcp://10.0.0.1:4040,tcp://10.0.0.2:4040"``. Any
-            will do; one that goes away is left for another.
+            will do; when one goes away, the client moves to another.
         cluster: the id of the cluster, as in its config.
         timeout: how long to wait for the first answer (s), above 0.
-        ttl: how long the cluster keeps what this client holds after the last sign of it
-            (s), 1 to 3600. Short: locks of the dead are soon free; long: a longer pause or
-            cut is survived. Only where the protocol has sessions.
+        ttl: how long the cluster keeps this client's locks after its last message (s), 1 to
+            3600. With a short one, locks of dead clients are soon free; with a long one, the
+            client survives longer pauses and cuts. Only where the protocol has sessions.
         label: what people see of this client, up to 256 bytes; by default host and process.
 
     Raises:

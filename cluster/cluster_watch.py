@@ -1,4 +1,4 @@
-"""What a client knows of its cluster as a whole, and whom it tells."""
+"""A client's knowledge of its cluster as a whole, and the callbacks to notify of changes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ClusterCallback = Callable[[ClusterState], object]
 
 
 class ClusterWatch:
-    """The last `ClusterState` that a session told its client of. For any thread.
+    """The last `ClusterState` that a session sent its client. For any thread.
 
     Args:
         executor: calls callbacks.
-        begin: has the session watch; to say it twice does no harm.
+        begin: makes the session subscribe; calling it twice does no harm.
 
     """
 
@@ -29,19 +29,19 @@ class ClusterWatch:
         self._state: ClusterState | None = None
 
     def hear(self, state: ClusterState) -> None:
-        """Take what the session says; on the dispatcher's thread."""
+        """Handle a state from the session; on the dispatcher's thread."""
         with self._guard:
             self._state = state
             for callback in self._callbacks:
                 self._herald.call(callback, state)
 
     def last(self) -> ClusterState:
-        """Return what was said last; that nothing was, if that is so."""
+        """Return the last state received, or an unknown one if there is none."""
         self._watch()
         return self._state or unknown("no node has said yet how it is")
 
     def add(self, callback: ClusterCallback) -> None:
-        """Have ``callback`` called: with what is known, if anything is, and with what follows."""
+        """Have ``callback`` called with the known state, if there is one, and with later ones."""
         with self._guard:
             self._callbacks.append(callback)
             if self._state is not None:

@@ -21,31 +21,31 @@ from fencelock.cluster.guarantee import PROMISES
 from fencelock.cluster.topology import Settings
 
 DEFAULT_PORT = 4040
-"""Nodes of one machine are numbered on from here."""
+"""The nodes of one machine get the ports after this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A configuration that was found to be usable."""
+    """A configuration that was checked and is usable."""
 
     cluster: str
-    """Frames of a cluster with another id are refused."""
+    """The cluster's id. Frames of a cluster with another id are refused."""
     protocol: str
     nodes: dict[str, str]
     """Node id to address, sorted by id."""
     settings: Settings = field(default_factory=Settings)
     priorities: dict[str, int] = field(default_factory=dict[str, int])
-    """`bakery`: of the nodes that have one of their own, 1 to 14, or 15 for off."""
+    """`bakery`: the priorities of nodes that set their own: 1 to 14, or 15 for off."""
     data: Path | None = None
-    """Where nodes keep what must survive a restart; see `folder_of`."""
+    """The folder for what must survive a restart; see `folder_of`."""
     log_level: str = "INFO"
 
     def folder_of(self, node: str) -> Path | None:
-        """Return what ``node`` alone uses: nodes of one machine share ``data``, not a journal."""
+        """Return the folder of ``node``: nodes of one machine share ``data``, but not a journal."""
         return None if self.data is None else self.data / node
 
     def settings_of(self, node: str) -> Settings:
-        """Return what ``node`` is told: what all are, and its own priority."""
+        """Return the settings of ``node``: the common ones, with its own priority."""
         if node not in self.priorities:
             return self.settings
         return replace(self.settings, bakery_priority=self.priorities[node])
@@ -55,7 +55,7 @@ def load(path: Path) -> Config:
     """Read the configuration at ``path``.
 
     Raises:
-        ConfigError: the file cannot be read, is no TOML, or something in it is not usable;
+        ConfigError: the file cannot be read, is not TOML, or something in it is not usable;
             the text has a line for each problem.
 
     """
@@ -128,7 +128,7 @@ def starting_config(
         protocol: one of `guarantee.PROMISES`.
 
     Raises:
-        ConfigError: what was asked for would not be usable.
+        ConfigError: the arguments would give an unusable configuration.
 
     """
     tables = "\n".join(
@@ -141,7 +141,7 @@ def starting_config(
         nodes=tables,
         first=_toml(min(addresses, default="n1")),
     )
-    parse(text, Path())  # What it would refuse is refused now.
+    parse(text, Path())  # Refuse now what loading would refuse.
     return text
 
 
@@ -180,7 +180,7 @@ level = "INFO"
 
 
 def _problem(detail: dict[str, Any]) -> str:
-    """Return the line that tells a user what pydantic found."""
+    """Return the line that describes a problem found by pydantic."""
     path = [str(step) for step in detail["loc"] if step != "[key]"]
     key = ".".join(_key(step) for step in path)
     pattern = ".".join("*" if path[0] == "nodes" and i == 1 else s for i, s in enumerate(path))
@@ -200,7 +200,7 @@ def _unusable(key: str, value: object, allowed: str) -> str:
 
 
 def _contradictions(file: File) -> list[str]:
-    """Return what is wrong although each value by itself is allowed."""
+    """Return the problems of combinations whose values are allowed one by one."""
     problems: list[str] = []
     promise = PROMISES[file.protocol]
     if len(file.nodes) < promise.nodes_min:

@@ -1,4 +1,4 @@
-"""The TOML file of a cluster as it is written: its keys, and what each may be."""
+"""The TOML file of a cluster as it is written: its keys and their allowed values."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.cluster.guarantee import PROMISES
 
 NODES_MAX = 64
-"""Every node talks to every other: at 64 that is 63 links a node."""
+"""The most nodes of a cluster. Every node talks to every other: 64 means 63 links a node."""
 CLUSTER_ID = re.compile(r"[a-z0-9-]{1,64}")
 NODE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 ADDRESS = re.compile(
     r"tcp://(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})"
 )
 ANYWHERE = {"0.0.0.0", "[::]"}
-"""Hosts to listen at, but not to be reached at."""
+"""Hosts that a node can listen on, but not be reached at."""
 FOLDER = re.compile(r"[^\0]+")
 DURABILITIES = ("fsync", "memory")
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
 PORT_MAX = 65535
 JOURNAL_BYTES_MIN = 64 << 10
-"""Of `paxos`: below this (bytes) a node would photograph its table more than it serves it."""
+"""`paxos`: below this (bytes) a node would spend more on snapshots than on serving."""
 JOURNAL_BYTES_MAX = 1 << 30
-"""Of `paxos`: above this (bytes) a node would read its journal for minutes at a start."""
+"""`paxos`: above this (bytes) a node would read its journal for minutes at a start."""
 
 PRIORITY_OFF = "off"
 PRIORITIES = range(1, 15)
-"""Of `bakery`: the smaller, the likelier a node leads."""
+"""`bakery`: the smaller the number, the likelier the node leads."""
 MS_PER_S = 1_000
 TERM_S_MIN, TERM_S_MAX = 0.1, TERM_MS_MAX / MS_PER_S
-"""Of `bakery`: how short a duration may be allowed to be: a few times the network's delay (s)."""
+"""`bakery`: the bounds of terms in the config (s); the minimum is a few network delays."""
 
 UNLIMITED = "unlimited"
-"""Of `bakery`: an obtention timeout as long as a wait can be."""
+"""`bakery`: an acquire timeout as long as a wait can be."""
 
 
 def _matching(pattern: re.Pattern[str]) -> AfterValidator:
@@ -73,7 +73,7 @@ def _obtention(value: object) -> float | str:
     if value == UNLIMITED:
         return UNLIMITED
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(value)  # noqa: TRY004  # It is told as any value that is not allowed.
+        raise ValueError(value)  # noqa: TRY004  # Reported as any value that is not allowed.
     if not TERM_S_MIN <= value <= TERM_S_MAX:
         raise ValueError(value)
     return float(value)
@@ -157,7 +157,7 @@ ALLOWED = {
     "log": "a table with " + " and ".join(_Log.model_fields),
     "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
 }
-"""What is allowed for each key, as the subject of ``... is expected``."""
+"""The allowed values of each key, as the subject of ``... is expected``."""
 
 TABLES: dict[str, type[Strict]] = {
     "": File, "nodes.*": _Node, "bakery": _Bakery, "central": _Central, "paxos": _Paxos, "log": _Log

@@ -1,4 +1,4 @@
-"""A client's connection to a cluster: its own small node, and what both faces ask of it."""
+"""A client's connection to a cluster: its own small node and the operations of both clients."""
 
 from __future__ import annotations
 
@@ -49,27 +49,27 @@ from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import pack
 
 STOP_S = 5.0
-"""How long closing waits for the client's own threads (s); they need milliseconds."""
+"""Timeout for stopping the client's own threads (s); they need milliseconds."""
 
 OPERATOR_BYTES_MAX = 200
-"""Of an operator's name in the log, which adds the client through which the deed was done."""
+"""The longest name of an operator in the log, which also names the client that was used."""
 
 NUMBER_END = 1 << 63
-"""Fences and limits cross the wire as signed 64 bits."""
+"""End of the range of fences and limits: they cross the wire as signed 64 bits."""
 
 _READ_CLOCK = cast("Callable[[], Instant]", partial(time.clock_gettime_ns, CLOCK))
-"""Reads the dispatcher's clock, with no call of ours: it is asked for each release."""
+"""Reads the dispatcher's clock without a Python call: each release reads it."""
 
 PAGE = 1_000
-"""Locks asked for at a time when they are listed."""
+"""Locks requested at a time when they are listed."""
 
 
 class Connection:
-    """One client's node: a thread with a session role; see `Client` for what it offers.
+    """One client's node: a thread with a session role; see `Client` for its operations.
 
-    With ``marks``, these note when it did what.
+    ``marks``, if given, record the times of its steps.
 
-    Its methods that end in -ing are operations, for a face to wait for.
+    The methods that end in -ing are operations, for a client to drive.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Connection:
             self.hold_registry.hear(event)
 
     def watching(self) -> ClusterWatch:
-        """Return what is known of the cluster, where nodes tell of it; see `Face.on_cluster`."""
+        """Return the cluster watch, where nodes report their state; see `BaseClient.on_cluster`."""
         self.line.check()
         demand(self.protocol, Guarantee.CLUSTER_EVENTS)
         return self.cluster_watch
@@ -182,7 +182,7 @@ class Connection:
         duration: float | None,
         grace: float | None,
     ) -> LockOptions:
-        """Check what `lock` was told; see `Client.lock`."""
+        """Check the arguments of `lock`; see `Client.lock`."""
         self.line.check()
         check_new_lock_name(name)
         wait_ms_of(timeout)
@@ -201,12 +201,12 @@ class Connection:
         hold_ms, grace_ms = term_ms_of("duration", duration), term_ms_of("grace", grace)
         if hold_ms or grace_ms:
             demand(self.protocol, Guarantee.DEADLINES)
-        # The types, once for every acquire to come: roles trust those of what they hear.
+        # Check the types once for all later acquires: roles trust those of local messages.
         pack(Acquire(lock=name, owner=owner or "", limit=most, label=label))
         return LockOptions(name, timeout, owner, most, label, hold_ms, grace_ms)
 
     def surveying(self, *, roles: bool = False) -> Operation[tuple[NodeStatus, ...]]:
-        """End with what each node says of itself, and of its ``roles``."""
+        """End with the status of each node, with its roles if ``roles`` is set."""
         surveyed = yield from self.line.ask(Survey(roles=roles))
         assert isinstance(surveyed, Surveyed)
         if not surveyed.statuses:
@@ -241,7 +241,7 @@ class Connection:
         return tuple(found)
 
     def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
-        """End with who no longer holds the lock ``name``."""
+        """End with the evicted holder of the lock ``name``."""
         if not 1 <= fence < NUMBER_END:
             raise InvalidRequestError(f"fence is {fence}, and no hold has such a one")
         who = process_user(OPERATOR_BYTES_MAX) if operator is None else operator
@@ -271,12 +271,12 @@ class Connection:
             self._dispatcher.stop(0, at_once=True)
             with suppress(TimeoutError):
                 yield Wait(self._dispatcher.ended, STOP_S)
-        finally:  # Also when a second Ctrl-C ends the wait: nobody closes it again.
+        finally:  # Also when a second Ctrl-C ends the wait: no later call would close it.
             self.stop()
             then()
 
     def stop(self) -> None:
-        """Stop at once; what was held or waited for is for the nodes to notice."""
+        """Stop at once; the nodes notice later that holds and waits are abandoned."""
         self._dispatcher.stop(STOP_S, at_once=True)
         self.executor.stop(STOP_S)
         self.hold_registry.clear()

@@ -1,4 +1,4 @@
-"""Whether this process was forked: counted, since to ask the system for it takes a call."""
+"""A counter of this process's forks: cheaper than asking the system for the process id."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 
 class ForkCounter:
-    """What a process knows of its forks."""
+    """Counts the forks that led to this process."""
 
     forks = 0
-    """How often this process, or one it comes from, was forked off. What was made under another
-    count was made by a parent."""
+    """The number of forks that led to this process. An object made under another count belongs to a
+    parent."""
 
 
 def _note_fork() -> None:

@@ -1,4 +1,4 @@
-"""What each protocol promises, and what it does not: one table for the CLI and for refusals."""
+"""The guarantees of each protocol, and its limits: one table for the CLI and for refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fencelock.actors.error import UnsupportedError
 
 
 class Guarantee(Enum):
-    """Something an application may rely on. The value defines it, in one sentence."""
+    """A property that an application may rely on. The value defines it, in one sentence."""
 
     EXCLUSIVE = "at most one owner holds a lock at any time"
     FENCED = "every grant carries a number above that of each earlier grant of the same lock"
@@ -34,15 +34,15 @@ class Guarantee(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What one protocol promises, and its price in one line."""
+    """The guarantees of one protocol, and its price in one line."""
 
     guarantees: frozenset[Guarantee]
     does_not_survive: str
-    """What stops it, as a sentence that ends ``fencelock serve``'s greeting."""
+    """The faults that stop it, as a sentence that ends ``fencelock serve``'s greeting."""
     nodes_min: int
     """The fewest nodes it runs on."""
     why_nodes_min: str = ""
-    """Why not on fewer."""
+    """The reason for this minimum."""
 
 
 PROMISES: dict[str, Promise] = {

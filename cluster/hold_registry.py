@@ -1,4 +1,4 @@
-"""What the owners of one client hold, and what the session says of it."""
+"""The locks that the owners of one client hold, as far as the session has reported."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ from fencelock.cluster.local_hold import (
 )
 
 LOST_MAX = 10_000
-"""Losses nobody was told of that are remembered; of an older one a release says "not held"."""
+"""Limit of remembered losses that no error reported yet. Release of an older one raises "not
+held"."""
 
 
 class HoldRegistry:
-    """Every grip of a client, by lock and owner. For any thread.
+    """All holds of a client, by lock and owner. For any thread.
 
     Invariants:
-        G1  A grip that was lost is never held again: a later grant makes another.
-        G2  Each loss is told to callbacks once, however it became known.
+        G1  A hold that was lost is never held again: a later grant makes another.
+        G2  Each loss is reported to callbacks once, however it became known.
 
     Args:
-        now: reads the clock by which the session judges time.
+        now: reads the clock that the session uses.
         executor: calls callbacks.
 
     """
 
     def __init__(self, now: Callable[[], Instant], executor: CallbackExecutor) -> None:
         self.listeners = Listeners()
-        """Who wants to hear of every lock."""
+        """The callbacks for all locks of the client."""
         self._now = now
         self._herald = executor
         self._guard = threading.Lock()
@@ -55,10 +56,10 @@ class HoldRegistry:
         self._leases = Leases()
         self._suspect_at: Instant | None = None
         self._until: Instant | None = None
-        """Until when holds are certain; None where the cluster keeps no sessions."""
+        """Time until which holds are certain; None where the cluster keeps no sessions."""
 
     def find(self, lock: str, owner: str) -> LocalHold | None:
-        """Return what ``owner`` has of ``lock``, judged by the clock; None if nothing."""
+        """Return the hold of ``owner`` on ``lock``, judged by the clock; None without one."""
         grip = self._grips.get((lock, owner))
         if grip is None or grip.lost is not None:
             return grip
@@ -69,7 +70,7 @@ class HoldRegistry:
         return grip
 
     def state(self, lock: str, owner: str) -> HoldState:
-        """Return how ``owner`` stands to ``lock``: computed when asked, from the deadline."""
+        """Return the state of ``lock`` for ``owner``, computed from the deadline."""
         grip = self.find(lock, owner)
         if grip is None:
             return HoldState.FREE
@@ -81,11 +82,11 @@ class HoldRegistry:
         return HoldState.UNLOCKING if grip.unlocking else HoldState.HELD
 
     def hear(self, event: Event) -> None:
-        """Take what the session tells its watcher; on the dispatcher's thread."""
+        """Handle a notification from the session; on the dispatcher's thread."""
         with self._guard:
             match event:
                 case Trusted(suspect_at=suspect_at, until=until):
-                    if self._is_over():  # What was over before cannot be saved by late news.
+                    if self._is_over():  # News that arrives late cannot save an expired hold.
                         self._expire(list(self._grips.values()))
                     self._suspect_at, self._until = suspect_at, until
                 case Suspected():
@@ -104,7 +105,7 @@ class HoldRegistry:
                     raise AssertionError(f"no watcher is told {event}")
 
     def granted(self, attempt: AcquireCall, answer: Any, error: BaseException | None) -> None:
-        """Make or deepen the grip that ``attempt`` was granted; on the dispatcher's thread."""
+        """Create or deepen the hold that ``attempt`` was granted; on the dispatcher's thread."""
         if error is not None:
             return
         assert isinstance(answer, Granted)
@@ -130,10 +131,10 @@ class HoldRegistry:
             attempt.grip = grip
 
     def give_up(self, attempt: AcquireCall) -> int:
-        """Forget what ``attempt`` was granted, or will be: it was interrupted.
+        """Drop the present or future grant of ``attempt``, which was interrupted.
 
-        Return the token of the acquire to be undone: another, if its own hold was the one
-        that somebody else of the same owner has released.
+        Return the token of the acquire to undo. It is another acquire's if a concurrent release
+        by the same owner has already released the hold of this one.
         """
         with self._guard:
             attempt.given_up = True
@@ -146,13 +147,13 @@ class HoldRegistry:
             return token
 
     def leave(self, grip: LocalHold) -> ReleaseCall | None:
-        """Begin the release of one hold of ``grip``; return where its answer shall go.
+        """Begin the release of one hold of ``grip``; return the call that receives its answer.
 
-        None, and nothing begins, while another release of it is not confirmed.
+        Return None and begin nothing while another release of it is not confirmed.
 
         Raises:
             NotHeldError: nothing of it is left.
-            LockOwnershipLostError: it was lost; this hold of it is told now.
+            LockOwnershipLostError: it was lost; this error reports the loss of one hold.
 
         """
         with self._guard:
@@ -168,9 +169,9 @@ class HoldRegistry:
             return leaving
 
     def give_back(self, grip: LocalHold) -> int | None:
-        """Leave one hold of ``grip`` to the session to release: return the token of its acquire.
+        """Leave the release of one hold to the session: return the token of its acquire.
 
-        None if nothing of it is left.
+        Return None if nothing of it is left.
         """
         with self._guard:
             if grip.lost is not None or grip.count == 0:
@@ -179,9 +180,9 @@ class HoldRegistry:
             return grip.tokens.pop()
 
     def ask_again(self, grip: LocalHold) -> ReleaseCall | None:
-        """Return where the answer of a repeated release of ``grip`` shall go.
+        """Return the call that receives the answer of a repeated release of ``grip``.
 
-        None if the first may still be answered, or was confirmed meanwhile.
+        Return None if the first may still be answered, or was confirmed meanwhile.
         """
         with self._guard:
             if grip.leaving is None or (grip.leaving.sent and not grip.leaving.done):
@@ -190,13 +191,13 @@ class HoldRegistry:
             return leaving
 
     def released(self, leaving: ReleaseCall, answer: Any, error: BaseException | None) -> None:
-        """Take what became of a release; on the dispatcher's thread."""
+        """Handle the outcome of a release; on the dispatcher's thread."""
         grip = leaving.grip
         with self._guard:
             match error:
                 case None:
                     assert isinstance(answer, Released)
-                    # A repetition may have released the next hold: the cluster counts right.
+                    # A repetition may have released the next hold: the cluster's count is right.
                     if answer.count < grip.count:
                         grip.count = answer.count
                         del grip.tokens[grip.count :]
@@ -206,18 +207,18 @@ class HoldRegistry:
                     grip.known = True
                     self._lose(grip, str(error))
                 case _:
-                    return  # Not confirmed: it goes on in the background.
+                    return  # Not confirmed: the session goes on repeating it in the background.
             grip.leaving = None
             self._drop_if_done(grip)
 
     def tell_loss(self, grip: LocalHold) -> LockOwnershipLostError:
-        """Return the error that tells of the loss of all of ``grip``: its owner may go on."""
+        """Return the error that reports the loss of all holds of ``grip``: its owner may go on."""
         with self._guard:
             grip.count = 0
             return self._tell_loss(grip)
 
     def loss_of(self, grip: LocalHold) -> LockOwnershipLostError | None:
-        """Return the error that tells of the loss of ``grip``, None if it is not lost."""
+        """Return the error that reports the loss of ``grip``, None if it is not lost."""
         with self._guard:
             if grip.lost is None:
                 return None
@@ -276,14 +277,14 @@ class HoldRegistry:
         why: str,
         kind: Callable[[Listeners], list[Callback]],
     ) -> None:
-        """Have everybody called who listens to that kind of news of ``grip``."""
+        """Call all callbacks registered for that kind of notice of ``grip``."""
         notice = Notice(grip.lock, grip.owner, grip.fence, state, why)
         for listeners in (*grip.listeners, self.listeners):
             for callback in kind(listeners):
                 self._herald.call(callback, notice)
 
     def _tell_loss(self, grip: LocalHold) -> LockOwnershipLostError:
-        """Count one hold of a lost grip as told."""
+        """Count one hold of a lost lock as reported."""
         grip.told = True
         grip.count = max(0, grip.count - 1)
         self._drop_if_done(grip)

@@ -1,4 +1,4 @@
-"""Until when holds with a deadline last, as the session says it just before they are granted."""
+"""Deadlines of holds, which the session sends just before it reports their grants."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from fencelock.actors.client.message import Leased
 from fencelock.cluster.local_hold import LocalHold
 
 LEASES_MAX = 10_000
-"""Deadlines whose grants are about to come; more are of grants that nobody waits for any more."""
+"""Limit of deadlines whose grants have not arrived. Those above it belong to abandoned acquires."""
 
 
 class Leases:
-    """Brings a deadline and its grip together, whichever is known first."""
+    """Joins a deadline and its hold, whichever arrives first."""
 
     def __init__(self) -> None:
         self._coming: dict[tuple[str, str], Leased] = {}
         """By lock and owner, the oldest first."""
 
     def note(self, leased: Leased, grip: LocalHold | None) -> None:
-        """Note until when a hold lasts, which is granted next, or was renewed (``grip``)."""
+        """Record the deadline of a hold that is granted next, or that was renewed (``grip``)."""
         if grip is not None and grip.fence == leased.fence:
             grip.until, grip.unlocking = leased.until, False
             return
@@ -26,7 +26,7 @@ class Leases:
             del self._coming[next(iter(self._coming))]
 
     def give(self, grip: LocalHold) -> None:
-        """Give a grip that was just granted its deadline, if it has one."""
+        """Set the deadline of a hold that was just granted, if it has one."""
         leased = self._coming.pop((grip.lock, grip.owner), None)
         if leased is not None and leased.fence == grip.fence:
             grip.until = leased.until

@@ -1,4 +1,4 @@
-"""What one owner of a client holds, how sure that is, and who wants to know when it is not."""
+"""One owner's hold in a client: its state, and the callbacks to notify when it changes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 class HoldState(Enum):
-    """How an owner stands to a lock. Chubby calls SUSPECT jeopardy.
+    """The state of a lock for one owner. Chubby calls SUSPECT jeopardy.
 
     FREE becomes HELD by an acquire. HELD becomes SUSPECT when the cluster has not confirmed
     the session for half its TTL, and HELD again when it does. Either becomes LOST at the
-    latest when the cluster may end the session, or when it says that an operator took the
-    lock or that the session is gone. LOST becomes FREE when it was told: by an error of
-    `release`, of the end of ``with``, or of `acquire`. Then the same object may acquire again.
+    latest when the cluster may end the session, or when it reports that an operator took the
+    lock or that the session is gone. LOST becomes FREE when an error of `release`, of the end
+    of ``with``, or of `acquire` has reported it. Then the same object may acquire again.
     """
 
     FREE = "free"
-    """This owner has nothing to do with the lock."""
+    """This owner neither holds nor lost the lock."""
     HELD = "held"
     """Nobody else can hold it now."""
     SUSPECT = "suspect"
-    """As HELD, but the cluster is silent: it is time to finish, or to stop at a safe point."""
+    """Like HELD, but the cluster is silent: it is time to finish, or to stop at a safe point."""
     UNLOCKING = "unlocking"
-    """As HELD, but its duration is over: release or renew it before its grace is, too."""
+    """Like HELD, but its duration has ended: release or renew it before its grace ends, too."""
     LOST = "lost"
-    """Somebody else may hold it, and this owner has not been told yet."""
+    """Somebody else may hold it, and no error has reported that to this owner yet."""
 
 
 HOLDING = frozenset({HoldState.HELD, HoldState.SUSPECT, HoldState.UNLOCKING})
@@ -41,12 +41,12 @@ HOLDING = frozenset({HoldState.HELD, HoldState.SUSPECT, HoldState.UNLOCKING})
 
 LAPSED = "its duration and its grace are over"
 UNCONFIRMED = "the cluster did not confirm the session within its TTL"
-"""Why a hold is lost that nobody took."""
+"""The reason for a loss that nothing else explains: the session may have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What became of a hold: given to callbacks."""
+    """A change of a hold, given to callbacks."""
 
     lock: str
     owner: str
@@ -54,7 +54,7 @@ class Notice:
     state: HoldState
     """SUSPECT, UNLOCKING or LOST."""
     detail: str
-    """Why, in words."""
+    """The reason, in words."""
 
 
 Callback = Callable[[Notice], object]
@@ -71,41 +71,41 @@ class Listeners:
 
 @dataclass(eq=False)
 class LocalHold:
-    """What one owner of this client holds, until its release was confirmed or its loss told.
+    """One owner's hold of one lock, until its release is confirmed or its loss reported.
 
-    Each acquire makes one: what most of them change late or never they have of their class.
+    Fields that most holds never change default on the class, which makes construction cheaper.
     """
 
     lock: str
     owner: str
     fence: int
     tokens: list[int]
-    """Of the acquires that made what it holds, by which the session knows each."""
+    """The tokens of the acquires that make up the hold; the session knows each by its token."""
     listeners: list[Listeners]
-    """Of the objects through which it was acquired."""
+    """The listeners of the lock objects through which it was acquired."""
     count: int = field(init=False, default=1)
-    """How often it is held, without those whose release has begun."""
+    """The number of holds, without those whose release has begun."""
     leaving: ReleaseCall | None = field(init=False, default=None)
-    """The answer of a release that has begun and is not confirmed; one at a time."""
+    """The release that has begun and is not confirmed; one at a time."""
     until: Instant | None = field(init=False, default=None)
-    """When it is lost, if it has a deadline, by the session's clock."""
+    """The deadline after which it is lost, if it has one, by the session's clock."""
     unlocking: bool = field(init=False, default=False)
-    """Whether its duration is over and its grace is not, as far as was told."""
+    """Whether its duration has ended and its grace has not, as far as the session reported."""
     lost: str | None = field(init=False, default=None)
-    """Why it is no longer held, once it is not."""
+    """The reason for its loss; None unless it was lost."""
     known: bool = field(init=False, default=False)
-    """Whether the session knows of the loss: else it must be told that nobody holds here."""
+    """Whether the session knows of the loss; if not, it must still be told to release."""
     told: bool = field(init=False, default=False)
-    """Whether the user was told of the loss."""
+    """Whether the loss was reported to the user."""
 
 
 def not_held(lock: str, owner: str) -> str:
-    """Return the words for a release by somebody who holds nothing."""
+    """Return the text for a release by an owner that holds nothing."""
     return f"lock {lock!r}: owner {owner!r} does not hold it"
 
 
 def loss_error(grip: LocalHold) -> LockOwnershipLostError:
-    """Return the error that tells of the loss of ``grip``."""
+    """Return the error that reports the loss of ``grip``."""
     lock = f"lock {grip.lock!r}: "
     why = (grip.lost or "").removeprefix(lock)
     return LockOwnershipLostError(
@@ -114,7 +114,7 @@ def loss_error(grip: LocalHold) -> LockOwnershipLostError:
 
 
 def note_of(name: str, failure: FencelockError) -> str:
-    """Return what an error of a ``with`` body is told of its lock, which was not released."""
+    """Return the note for an error of a ``with`` body whose lock could not be released."""
     if isinstance(failure, LockOwnershipLostError):
         return f"and the lock was lost before: {failure}"
     return f"lock {name!r} could not be released either: {type(failure).__name__}: {failure}"

@@ -1,4 +1,4 @@
-"""A lock as a thread sees it: like ``threading.Lock``, but fenced, and held across machines."""
+"""A lock for threads: like ``threading.Lock``, but fenced, and held across machines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from fencelock.cluster.settings import Read, age_ms_of
 class Lock(BaseLock):
     """One named lock of the cluster, from `Client.lock`. Any thread may use it.
 
-    Each thread is an owner of its own, unless `Client.lock` was given an ``owner``:
-    what one thread holds another cannot release, and what a thread holds when it ends stays
-    held until the client is closed. Objects of the same name and owner in one client are the
-    same lock.
+    Each thread is an owner of its own, unless `Client.lock` was given an ``owner``: one thread
+    cannot release what another holds. A lock stays held when its thread ends, until the client is
+    closed. Objects of the same name and owner in one client are the same lock.
 
-    With ``with``, the body runs only while the lock is held, as far as this client
-    knows; what a late holder does is caught by whoever checks its `fence`. Callbacks
-    run one after the other on a thread of their own, so they may block or use the client.
+    With ``with``, the body runs only while the lock is held, as far as this client knows; a
+    resource that checks the `fence` refuses a late holder. Callbacks run one after the other on
+    a thread of their own, so they may block or use the client.
     """
 
     _runner = staticmethod(owner_of_thread)
@@ -35,21 +34,21 @@ class Lock(BaseLock):
         Args:
             blocking: whether to wait while somebody else holds it.
             timeout: how long to wait (s), 0 to a week; None for the ``timeout`` given to
-                `Client.lock`; if that is None, too, as long as the cluster lets anybody
-                wait: without limit, but on `bakery` 5 s, or what its config says.
+                `Client.lock`. If that is None, too, the cluster's own limit applies: none, but
+                on `bakery` 5 s, or what its config says.
 
         Returns:
-            The fence, which is positive and hence true; None if the time was over, or
-            without ``blocking`` if somebody else holds the lock. With a limit also None,
-            at once, if this owner holds it as often as it may: it would wait for itself.
+            The fence, which is positive and hence true; None if the time ran out, or if without
+            ``blocking`` somebody else holds the lock. With a timeout also None, at once, if this
+            owner holds it as often as it may: it would wait for itself.
 
         Raises:
-            AlreadyHeldError: without a limit of time: this owner holds the lock, or waits
-                for it, already.
+            AlreadyHeldError: without a timeout: this owner holds the lock, or waits for it,
+                already.
             LimitReachedError: likewise, as often as a reentrant lock may be held.
-            LockOwnershipLostError: this owner held it and lost it, which it had not been
-                told. It is free to acquire again.
-            UnavailableError: no node, or not every node that is needed, could be heard.
+            LockOwnershipLostError: this owner held it and lost it, and no error had reported
+                that. It is free to acquire again.
+            UnavailableError: no node, or not every node that is needed, could be reached.
                 This owner does not hold the lock. If a request was sent, its outcome may be
                 unknown, as the text says: the client cancels it as soon as it is connected
                 again. Until then the cluster may grant the lock to this client, and nobody
@@ -63,32 +62,32 @@ class Lock(BaseLock):
         return drive(self._acquiring(blocking, timeout))
 
     def release(self) -> None:
-        """Give the lock up, or one of several holds of a reentrant one.
+        """Give up the lock, or one of several holds of a reentrant one.
 
         Raises:
             NotHeldError: this owner does not hold it, or lost it when its node restarted.
             LockOwnershipLostError: it was lost before. This owner may acquire it again.
             UnavailableError: no node confirmed it within 10 s. The release goes on being
-                repeated in the background, and `held` stays true meanwhile. To call
-                `release` again when nothing else is held is to wait for it once more.
+                repeated in the background, and `held` stays true meanwhile. Calling `release`
+                again when nothing else is held waits for it once more.
             ClosedError: the client is closed.
 
         """
         drive(self._releasing())
 
     def renew(self, duration: float | None = None) -> None:
-        """Have the duration of the hold begin anew; only where holds have deadlines.
+        """Start the duration of the hold anew; only where holds have deadlines.
 
         Args:
-            duration: how long it is to last from now on (s); None for as before. It is never
-                made shorter.
+            duration: how long it lasts from now on (s); None for as before. The deadline never
+                becomes earlier.
 
         Raises:
             NotHeldError: this owner does not hold it.
-            LockOwnershipLostError: it was lost before; said again until `release` or so.
+            LockOwnershipLostError: it was lost before; raised until `release` or so.
             InvalidRequestError: ``duration`` is out of the cluster's limits.
             UnsupportedError: this hold has no deadline; the text says which protocol has such.
-            UnavailableError: no answer came for 10 s. Perhaps it was renewed; to call `renew`
+            UnavailableError: no answer came for 10 s. It may have been renewed; calling `renew`
                 again does no harm.
             ClosedError: the client is closed.
 
@@ -103,8 +102,8 @@ class Lock(BaseLock):
         """Hold the lock, or raise; see `acquire`.
 
         Raises:
-            LockTimeoutError: the ``timeout`` given to `Client.lock` was over; the text
-                names the holder, where it is known.
+            LockTimeoutError: the ``timeout`` given to `Client.lock` ran out; the text names the
+                holder, where it is known.
             AlreadyHeldError: this owner holds it, or waits for it, already.
             LimitReachedError: this owner holds it as often as it may.
 
@@ -118,11 +117,11 @@ class Lock(BaseLock):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release. An error of the body goes on as it is; one of releasing is noted on it.
+        """Release. An error of the body goes on as it is; a failed release is noted on it.
 
         Raises:
             LockOwnershipLostError: the body ended well, but the lock was lost before.
-            FencelockError: the body ended well, and `release` failed as it says.
+            FencelockError: the body ended well, but `release` failed.
 
         """
         del kind, trace

@@ -20,11 +20,11 @@ from fencelock.transport.wire import MalformedFrameError, decode, encode
 _UNPACKERS: Mapping[int, Callable[[list[Any]], Command]] = {
     command.TAG: schema_of(command).unpack for command in get_args(Command)
 }
-"""By the first item of each command."""
+"""Decoders, by the first item of each command."""
 
 KNOWN_MAX = 4096
-"""Commands that are kept as what they say, from when this node writes or admits them to when it
-applies them: about as many as are under way."""
+"""Limit of decoded commands kept from when this node writes or admits them until it applies
+them: about as many as are in flight."""
 
 
 class LockMachine:
@@ -33,9 +33,9 @@ class LockMachine:
     def __init__(self) -> None:
         self.table = LockTable()
         self.told = 0
-        """A checksum of all outcomes of this process, less who was granted what (`granted`)."""
+        """A checksum of all outcomes of this process, without the grants (`granted` has those)."""
         self._known: dict[bytes, Command] = {}
-        """What bytes say, so that those of this node are not read again and again."""
+        """Decoded commands by their bytes, so that those of this node are not decoded again."""
 
     def write(self, command: Command) -> bytes:
         """Return ``command`` as the log carries it.
@@ -49,7 +49,7 @@ class LockMachine:
         return written
 
     def admits(self, command: bytes) -> bool:
-        """Return whether ``command`` is one of the table's, written as the wire writes it."""
+        """Return whether ``command`` is one of the table's, encoded as on the wire."""
         if command in self._known:
             return True
         read = _read(command)
@@ -63,13 +63,13 @@ class LockMachine:
         return self.table.is_patient(self._known.get(command))
 
     def advance(self, time_ms: int) -> Sequence[Message]:
-        """Do what falls due up to log time ``time_ms``."""
+        """Do everything due up to log time ``time_ms``."""
         outcomes = self.table.advance(time_ms)
         self.told += _weight((outcomes,))
         return outcomes
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
-        """Do ``commands`` at log time ``time_ms``; what cannot be read does nothing, everywhere."""
+        """Do ``commands`` at log time ``time_ms``. Unreadable ones do nothing, on every replica."""
         apply = self.table.apply
         read = self._take(commands) if self._known else _read_all(commands)
         outcomes: list[Sequence[Message]] = [
@@ -103,7 +103,7 @@ class LockMachine:
         """Take another replica's table in place of this one.
 
         Raises:
-            ValueError: the chunks are no table; nothing was changed.
+            ValueError: the chunks are not a table; nothing was changed.
 
         """
         try:
@@ -134,7 +134,7 @@ class LockMachine:
         self._known[written] = command
 
     def _take(self, commands: Sequence[bytes]) -> list[Command | None]:
-        """Return what ``commands`` say, and know it no longer."""
+        """Return ``commands`` decoded, and forget them."""
         take = self._known.pop
         read = [take(command, None) for command in commands]
         unknown = [n for n, command in enumerate(read) if command is None]
@@ -145,10 +145,10 @@ class LockMachine:
 
 
 def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
-    """Return a checksum of ``outcomes``: of their kinds, and of what they say in numbers.
+    """Return a checksum of ``outcomes``: of their kinds and their numbers.
 
-    The factors are odd and have little in common. Who was granted a lock under which fence is in
-    `TableState.granted` already.
+    The factors are odd and have few common divisors. `TableState.granted` already covers who was
+    granted a lock under which fence.
     """
     weight = 0
     for of_command in outcomes:
@@ -163,7 +163,7 @@ def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
 
 
 def _read_all(commands: Sequence[bytes]) -> list[Command | None]:
-    """Return what each of ``commands`` says, None for one that cannot be read."""
+    """Return each of ``commands`` decoded, None for one that cannot be read."""
     values = load_each(commands)
     if values is None:
         return [_read(command) for command in commands]
@@ -178,10 +178,10 @@ def _read(command: bytes) -> Command | None:
 
 
 def _command_in(items: Any) -> Command | None:
-    """Return the command that ``items`` are, None if they are none."""
+    """Return the command in ``items``, None if there is none."""
     try:
         if type(items) is list and type(items[0]) is int:  # pyright: ignore[reportUnknownArgumentType]
             return _UNPACKERS[items[0]](items)  # pyright: ignore[reportUnknownArgumentType]
     except (MalformedFrameError, LookupError):
-        pass  # No command, or one with fields of the wrong number or type.
+        pass  # Not a command, or one with fields of the wrong number or type.
     return None

@@ -1,4 +1,4 @@
-"""The terms on which a user has a lock, and how long it waits for one."""
+"""The options of a lock object, checked and converted to the units of the wire."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from fencelock.actors.lock.name import WAIT_MS_MAX
 
 @dataclass(frozen=True, slots=True)
 class LockOptions:
-    """What `lock` of a client was told about a lock."""
+    """The options given to a client's `lock`."""
 
     name: str
     timeout: float | None = None
-    """How long an acquire waits unless told otherwise (s); None: as long as the cluster lets it."""
+    """Timeout of an acquire without its own (s); None for the cluster's limit."""
     owner: str | None = None
-    """Who holds it; None for whoever runs."""
+    """The owner; None for the running thread or task."""
     limit: int = 1
-    """How often an owner may hold it at once; 0: without limit."""
+    """Limit of holds that an owner may have at once; 0 for no limit."""
     label: str = ""
     hold_ms: int = 0
-    """How long a hold lasts; 0: as the cluster has it, or without a deadline."""
+    """Duration of a hold (ms); 0 for the cluster's own, or for none."""
     grace_ms: int = 0
-    """How much longer until it is taken away; 0: as the cluster has it."""
+    """Time after the duration until the lock is taken away (ms); 0 for the cluster's own."""
 
     def acquire(self) -> Acquire:
-        """Return what every acquire on these terms has in common."""
+        """Return an acquire with the fields that all acquires with these options share."""
         return Acquire(
             lock=self.name,
             limit=self.limit,
@@ -40,18 +40,18 @@ class LockOptions:
 
 
 acquire_by = copier(Acquire, "owner", "request", "wait_ms")
-"""Returns an acquire on some terms: of an owner, under a number, for so long."""
+"""Returns a copy of an acquire with an owner, a request number and a wait (ms)."""
 
 release_by = copier(Release, "fence", "owner")
-"""Returns a release of a lock: of what an owner holds under a fence."""
+"""Returns a copy of a release with a fence and an owner."""
 
 
 def term_ms_of(name: str, term: float | None) -> int:
     """Return a duration, or a grace, ``term`` (s) in milliseconds, rounded up; 0 for None.
 
     Raises:
-        InvalidRequestError: it is not above 0, not a number, or above a week. Below what the
-            cluster allows, 3 s unless its config says otherwise, the cluster refuses it.
+        InvalidRequestError: it is not above 0, not a number, or above a week. The cluster
+            itself refuses terms below its minimum: 3 s unless its config says otherwise.
 
     """
     if term is None:
@@ -67,7 +67,7 @@ def term_ms_of(name: str, term: float | None) -> int:
 def wait_ms_of(timeout: float | None) -> int | None:
     """Return ``timeout`` (s) as a wait in milliseconds, rounded up; None stays None.
 
-    ``math.inf`` is the longest wait there is, a week.
+    ``math.inf`` is the longest wait, a week.
 
     Raises:
         ValueError: it is negative, not a number, or above a week and not infinite.

@@ -1,4 +1,4 @@
-"""Where log lines go. A library stays silent until the program it is part of says otherwise.
+"""The destination of log lines. A library stays silent until its program asks for them.
 
 ``silence`` is called when the package is imported; ``fencelock serve`` calls `set_up`. A program
 that embeds a node and wants its lines calls ``loguru.logger.enable("fencelock")`` and keeps
@@ -48,7 +48,7 @@ def set_up(level: str = "INFO", *, serialize: bool = False, stream: TextIO | Non
 
 
 def write(node: str, notice: Notice) -> None:
-    """Write what a role of ``node`` wants to be known."""
+    """Write a role's notice to the log of ``node``."""
     logger.bind(node=node).log(notice.level.name, "{}", notice.text)
 
 

@@ -25,7 +25,7 @@ from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import decode
 
 VOTING = frozenset({"bakery", "paxos"})
-"""Whose journal has promises to a majority of the members: it is no good among others."""
+"""Protocols whose journals hold promises to a majority: such a journal is tied to its members."""
 
 
 class AssertionsOffError(RuntimeError):
@@ -61,11 +61,11 @@ class Node:
 
         The process's limit of open files is raised as far as the system allows.
 
-        With ``marks``, these note when the node did what. ``spins`` is for a process that does
-        nothing else; see `fencelock.transport.poller.Poller`.
+        ``marks``, if given, record the times of the node's steps. ``spins`` is for a process
+        with no other work; see `fencelock.transport.poller.Poller`.
 
         Raises:
-            ConfigError: the config knows no such node, or needs what it does not give, or
+            ConfigError: the config has no such node, or lacks something that the node needs, or
                 the node's address cannot be bound (then from a ``zmq.ZMQError``).
             AssertionsOffError: Python runs with ``-O``.
             fencelock.cluster.storage.error.JournalDamagedError: the journal is not readable.
@@ -140,7 +140,7 @@ class Node:
 
     @property
     def failure(self) -> BaseException | None:
-        """What stopped the node, if something did that should not have."""
+        """The exception that stopped the node, if it did not stop in order."""
         return self._dispatcher.failure
 
     def ref(self, role: str) -> RoleRef:
@@ -156,7 +156,7 @@ class Node:
 
         On `paxos` the node first gives back what callers inside this process hold, and a master
         lets another node lead. That may take `CLOSE_MS` and `RESIGN_MS` longer (see
-        ``cluster/recipe.py``). `pykka.ActorRegistry.stop_all` does the same.
+        ``cluster/topology.py``). `pykka.ActorRegistry.stop_all` does the same.
         """
         return self._dispatcher.stop(None if timeout is None else timeout + self._closing_s)
 
@@ -168,10 +168,10 @@ class Node:
 
 
 def _first_stamp() -> int:
-    """Return where the logical clock begins: at the date, in microseconds.
+    """Return the first stamp of the logical clock: the date, in microseconds.
 
-    A floor and nothing more: dates are never compared. It keeps fences rising when
-    every node of a cluster that keeps nothing on disk was restarted at once.
+    It is only a floor: dates are never compared. It keeps fences rising when every node of
+    a cluster that keeps nothing on disk is restarted at once.
     """
     return min(time.time_ns() // 1_000, STAMP_MAX // 2)
 
@@ -191,7 +191,7 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
 def _records_of(
     journal: Journal | None, config: Config, node_id: str
 ) -> tuple[dict[str, tuple[Message, ...]], int]:
-    """Return what ``journal`` holds by role, and its id, if it belongs to this node."""
+    """Return the records of ``journal`` by role, and its id, if it belongs to this node."""
     if journal is None:
         return {}, 0
     found = journal.take_records()

@@ -1,8 +1,8 @@
-"""Operations: what a user asks for, written once, whether a thread or a task waits for it.
+"""Operations: a user's requests, written once for threads and for tasks.
 
-An operation is a generator. It asks the session role itself, without blocking, and yields
-what is to be waited for, a `Reply` or a `Wait`; the answer is sent in, or the error thrown in. So
-deadlines, owners and the wording of errors stand in one place, and a face only knows how to wait.
+An operation is a generator. It sends requests to the session role, without blocking, and yields
+the `Reply` or `Wait` to wait for; the driver sends the answer in, or throws the error in. So
+deadlines, owners and the wording of errors stand in one place, and a client only knows how to wait.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Wait(NamedTuple):
 
 
 Operation = Generator[Reply | Wait, Any, T]
-"""Ends with a value of type ``T``. A `TimeoutError` thrown in tells that a limit was over."""
+"""Ends with a value of type ``T``. A `TimeoutError` thrown in means that the wait timed out."""
 
 
 def drive(operation: Operation[T]) -> T:
-    """Carry ``operation`` out on this thread, which waits for each answer.
+    """Carry out ``operation`` on this thread, which waits for each answer.
 
     Raises:
-        BaseException: whatever ends the operation. An interrupt while waiting is thrown in,
-            so that the operation can undo what it began.
+        BaseException: the error that ends the operation. An interrupt while waiting is thrown
+            in, so that the operation can undo what it began.
 
     """
     try:

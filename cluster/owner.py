@@ -1,4 +1,4 @@
-"""Who holds a lock unless told otherwise: each thread by itself; how people see a process."""
+"""Default owners of locks, one for each thread, and names of the process for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 from fencelock.actors.lock.name import FORBIDDEN, OWNER_BYTES_MAX
 
 _numbers = itertools.count(1)
-"""Tells threads and tasks apart for the life of a process; the system's numbers are reused."""
+"""Tells threads and tasks apart for the life of a process; the system reuses its numbers."""
 
 _threads = threading.local()
 os.register_at_fork(after_in_child=lambda: vars(_threads).clear())  # Of the thread that forked.
@@ -41,7 +41,7 @@ def process_user(bytes_max: int) -> str:
 
 
 def new_owner(name: str) -> str:
-    """Return an owner no other thread or task of this process ever is, called ``name``."""
+    """Return an owner called ``name`` that no other thread or task of this process ever gets."""
     end = f"#{next(_numbers)}"
     start = f"{socket.gethostname()}:{os.getpid()}:{name}"
     return _allowed(start, OWNER_BYTES_MAX - len(end)) + end

@@ -1,4 +1,4 @@
-"""The line from a user's threads or tasks to the session role of their client."""
+"""The channel from a user's threads or tasks to the session role of their client."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ class Role(Protocol):
     """The session role, as threads reach it (`fencelock.cluster.host.ref.RoleRef`)."""
 
     def submit(self, message: Event, reply: Reply, /) -> None:
-        """Ask ``message``, which is well-typed; the answer, or why not, goes to ``reply``."""
+        """Send the well-typed request ``message``; the answer or the error goes to ``reply``."""
         ...
 
     def abandon(self, reply: Reply, /) -> None:
-        """Take a question back."""
+        """Withdraw the request of ``reply``."""
         ...
 
     def tell(self, message: Event) -> None:
-        """Say ``message``; nobody waits for an answer."""
+        """Send ``message`` without expecting an answer."""
         ...
 
 
 class SessionChannel:
-    """Carries questions of any thread to the session, and refuses when there is none."""
+    """Carries requests of any thread to the session, and refuses them when there is none."""
 
     def __init__(self, session: Role) -> None:
         self.closed = False
         self.submit = session.submit
-        """Ask, and go on; `answer` waits for it. For who has called `check`, or closes the client.
+        """Send a request without waiting; `answer` waits for its reply. Call `check` first.
 
-        What is asked is well-typed: what a user puts into a question was checked before.
+        The request must be well-typed: check a user's arguments before.
         """
         self._session = session
         self._pid = os.getpid()
@@ -53,7 +53,7 @@ class SessionChannel:
         return ForkCounter.forks != self._forks
 
     def check(self) -> None:
-        """Refuse if there is nobody to ask.
+        """Refuse if the session cannot be reached.
 
         Raises:
             ClosedError: the client is closed, or this is a forked process.
@@ -68,9 +68,9 @@ class SessionChannel:
             raise ClosedError("this client is closed: connect anew")
 
     def ask(self, message: Event) -> Operation[Any]:
-        """Ask, and end with the session's answer, whenever it comes.
+        """Send a request, and end with the session's answer, whenever it comes.
 
-        Who stops waiting takes the question back.
+        A caller that stops waiting withdraws the request.
 
         Raises:
             ClosedError: the client is closed, was closed meanwhile, or was forked.
@@ -79,7 +79,7 @@ class SessionChannel:
 
         """
         if isinstance(message, Message):
-            pack(message)  # It has what a user said, and roles trust the types of what they hear.
+            pack(message)  # Checks a user's arguments: roles trust the types of local messages.
         reply = Reply()
         try:
             self.check()
@@ -104,23 +104,23 @@ class SessionChannel:
             raise closed_meanwhile() from None
 
     def inspecting(self, lock: str, age_ms: int | None) -> Operation[LockStatus]:
-        """End with what is known of ``lock``; ``age_ms`` as in `Inspect`."""
+        """End with the status of ``lock``; ``age_ms`` as in `Inspect`."""
         status = yield from self.ask(Inspect(lock=lock, age_ms=age_ms))
         assert isinstance(status, LockStatus)
         return status
 
     def abandon(self, reply: Reply) -> None:
-        """Have the session forget a question, and undo what came of it."""
+        """Have the session forget a request, and undo its effect."""
         if not self.forked:
             self._session.abandon(reply)
 
     def tell(self, message: Event) -> None:
-        """Say ``message`` if there is anybody; what was asked before is abandoned by others."""
+        """Send ``message`` if the session can be reached; if not, open requests fail elsewhere."""
         if not self.forked:
             with contextlib.suppress(pykka.ActorDeadError, OverloadedError):
                 self._session.tell(message)
 
 
 def closed_meanwhile() -> ClosedError:
-    """Return what is raised where a question was open when the client was closed."""
+    """Return the error for a request that was open when the client was closed."""
     return ClosedError("this client was closed before an answer came")

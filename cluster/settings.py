@@ -1,4 +1,4 @@
-"""What a user may tell a client, checked before anything is begun."""
+"""The arguments of `connect` and of reads, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fencelock.transport.name import check_cluster
 PORT_MAX = 65_535
 
 TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
-"""Bounds of a session's life without a sign of it (s): an interpreter's pause, an hour."""
+"""Bounds of a session's TTL (s): from an interpreter's pause to an hour."""
 
 AGE_S_MAX = 3_600.0
-"""The greatest age of a local read (s): whoever takes more does not care for the answer."""
+"""The greatest age of a local read (s): an older answer would be of no use."""
 
 Read = Literal["linearizable", "local"]
-"""How a read is made true: by the whole cluster, or by what one node knows, if fresh enough."""
+"""The kinds of reads: agreed by the whole cluster, or from one node that is fresh enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What `connect` was told, checked.
+    """The checked arguments of `connect`.
 
     Raises:
         ConfigError: something is out of its limits; the text names it.
@@ -75,8 +75,8 @@ def parse_addresses(addresses: str) -> tuple[str, ...]:
     """Return the nodes' addresses in ``addresses``, in order.
 
     Raises:
-        ConfigError: one is not ``tcp://host:port``, stands twice, or they are too many; or
-            it is no text at all, but a list, say.
+        ConfigError: one is not ``tcp://host:port``, one appears twice, or there are too many;
+            or ``addresses`` is not text but, say, a list.
 
     """
     _check_is_text(addresses)
@@ -107,7 +107,7 @@ def check_text(field: str, text: str, kind: type[ConfigError | InvalidRequestErr
     """Refuse a text for people that is too long or has a forbidden character.
 
     Raises:
-        ConfigError: as ``kind`` says; names the field, the value and the limit.
+        ConfigError: if ``kind`` is this; names the field, the value and the limit.
         InvalidRequestError: likewise.
 
     """

@@ -1,4 +1,4 @@
-"""Which roles make up a node, for each protocol: the one place that knows them all."""
+"""The roles of a node, for each protocol: the one place that knows them all."""
 
 from __future__ import annotations
 
@@ -39,56 +39,56 @@ from fencelock.transport.wire import encode
 US_PER_MS = 1_000
 
 CLOSE_MS = 1_000
-"""How long a node that stops may take to give back what callers inside its process hold (ms)."""
+"""Time limit for releasing what callers inside the process hold when a node stops (ms)."""
 
 RESIGN_MS = 2_000
-"""How long a leader that stops may take to let another one lead (ms)."""
+"""Time limit for handing over the leadership when a node stops (ms)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an operator may choose for a protocol; see ``cluster/config.py`` for the file."""
+    """The options of the protocols; see ``cluster/config.py`` for the file."""
 
     bakery_hold_ms: int = HOLD_MS
-    """`bakery`: how long a lock may be held where nobody says otherwise (ms)."""
+    """`bakery`: default duration of a hold (ms)."""
     bakery_grace_ms: int = GRACE_MS
-    """`bakery`: how much longer until it is taken away (ms)."""
+    """`bakery`: default time after the duration until the lock is taken away (ms)."""
     bakery_least_ms: int = TERM_MS_MIN
-    """`bakery`: who asks for a shorter duration, or grace, is refused (ms)."""
+    """`bakery`: shortest duration or grace that a request may ask for (ms)."""
     bakery_wait_ms: int | None = OBTENTION_MS
-    """`bakery`: how long who says nothing waits for a lock (ms); None for without limit."""
+    """`bakery`: default timeout of an acquire (ms); None for without limit."""
     bakery_priority: int = PRIORITY
-    """`bakery`: of this node as a leader, 1 to 14, the smaller the likelier; 15 is off."""
+    """`bakery`: the priority of this node as a leader, 1 to 14, lower is likelier; 15 is off."""
     bakery_pid: int = 0
-    """`bakery`: of this process, which tells candidates apart."""
+    """`bakery`: the id of this process, which tells candidates apart."""
     central_server: str = ""
     """`central`: the node that runs the lock server; empty for the first by name."""
     central_journal: bool = False
     """`central`: keep the server's table on disk, so that a restarted server goes on."""
     paxos_journal_bytes: int = JOURNAL_BYTES
-    """`paxos`: after how many bytes of commands a member's journal is cut, 1 or more."""
+    """`paxos`: bytes of commands after which a member compacts its journal, 1 or more."""
     paxos_memory: bool = False
-    """`paxos`: keep nothing on disk. Faster; but a node that restarts votes no more until all
-    are restarted together, and then nobody remembers who held what."""
+    """`paxos`: keep nothing on disk. This is faster, but a node that restarts does not vote again
+    until all are restarted together, and then all holds are forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """What a node knows when its roles are made."""
+    """The facts from which a node's roles are made."""
 
     node: str
     nodes: tuple[str, ...]
     """All members, this one too, sorted."""
     boot: int
-    """Drawn anew at each start, 63 bits: tells this life of the node from earlier ones."""
+    """Random number of 63 bits, drawn at each start; tells this life from earlier ones."""
     random: Random
     first_stamp: int = 0
-    """Where the logical clock begins."""
+    """The first stamp of the logical clock."""
     settings: Settings = Settings()
     journal: Mapping[str, tuple[Message, ...]] = field(
         default_factory=dict[str, tuple[Message, ...]]
     )
-    """What the journal of this node holds, by the name of the role that wrote it."""
+    """The records in this node's journal, by the name of the role that wrote them."""
     journal_id: int = 0
     """The random id of that journal, 0 if there is none."""
 
@@ -98,16 +98,16 @@ class NodeContext:
         return tuple(record for records in self.journal.values() for record in records)
 
     def records_of(self, role: str) -> tuple[Message, ...]:
-        """Return what the role of that name (``"server"``) wrote and still needs, oldest first."""
+        """Return the records that ``role`` (``"server"``) still needs, oldest first."""
         return self.journal.get(role, ())
 
 
 Recipe = Callable[[NodeContext], RoleSet]
-"""How a protocol seats its roles on one node."""
+"""A protocol's function that sets up the roles of one node."""
 
 
 def recipe_of(protocol: str) -> Recipe:
-    """Return how ``protocol`` seats its roles.
+    """Return the function that sets up the roles of ``protocol``.
 
     Raises:
         UnsupportedError: there is no such protocol; the text names those there are.
@@ -138,7 +138,7 @@ def server_of(settings: Settings, nodes: tuple[str, ...]) -> str:
 
 
 def bakery(seat: NodeContext) -> RoleSet:
-    """Seat leader and door on every node, then election and cluster status; three of them lead."""
+    """Set up leader and proxy on every node, then election and cluster status; three nodes lead."""
     settings = seat.settings
     terms = Terms(
         hold_ms=settings.bakery_hold_ms,
@@ -163,7 +163,7 @@ def bakery(seat: NodeContext) -> RoleSet:
 
 
 def lamport(seat: NodeContext) -> RoleSet:
-    """Seat a clock, a courier, a lock process and a proxy on every node; nobody leads."""
+    """Set up clock, reliable channel, lock process and proxy on every node; there is no leader."""
     clock, channel, process = (
         address_of(seat.node, role) for role in ("clock", "courier", "process")
     )
@@ -191,7 +191,7 @@ def lamport(seat: NodeContext) -> RoleSet:
 
 
 def central(seat: NodeContext) -> RoleSet:
-    """Seat the lock server on one node, and on every node a proxy and its lock clients."""
+    """Set up the lock server on one node, and a proxy with lock clients on every node."""
     owner = server_of(seat.settings, seat.nodes)
     server, clients = address_of(owner, "server"), address_of(seat.node, "clients")
     roles = [
@@ -209,8 +209,8 @@ def central(seat: NodeContext) -> RoleSet:
         _proxy(seat, "central", clients),
     ]
     if seat.node == owner:
-        # The date is the floor of the fences: a restarted server without a journal has
-        # forgotten who holds what, but its fences go on rising, so that storage can tell.
+        # The date is the floor of the fences. A restarted server without a journal has forgotten
+        # who holds what, but its fences still rise, so that storage can refuse the old ones.
         arguments = {
             "granted": seat.first_stamp,
             "journal": seat.settings.central_journal,
@@ -221,9 +221,9 @@ def central(seat: NodeContext) -> RoleSet:
 
 
 def paxos(seat: NodeContext) -> RoleSet:
-    """Seat the replicated log and its table of locks on every node, with its door as listener.
+    """Set up the replicated log and its table of locks on every node; the proxy listens to it.
 
-    Without a disk fences begin at the date, so that they rise over restarts of the whole group.
+    Without a disk, fences begin at the date, so that they rise over restarts of the whole group.
     """
     proxy = address_of(seat.node, "proxy")
     machine = LockMachine()
@@ -281,4 +281,4 @@ RECIPES: dict[str, Recipe] = {
     "lamport": lamport,
     "paxos": paxos,
 }
-"""By the name the configuration uses."""
+"""The functions that set up each protocol, by the name the configuration uses."""

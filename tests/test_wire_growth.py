@@ -249,7 +249,7 @@ def declared(name: str, tag: int, **optional: tuple[Any, Any]) -> type[Message]:
 
 
 def test_a_field_with_a_default_is_only_allowed_at_the_end() -> None:
-    with pytest.raises(TypeError, match=r"Wrong\.last has no default but follows 'label'"):
+    with pytest.raises(TypeError, match=r"Wrong\.last has no default but follows label"):
 
         @message(0xFF21)
         class Wrong(Message):

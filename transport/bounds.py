@@ -1,44 +1,44 @@
-"""What a frame may hold before it is decoded: bytes, arrays, envelopes. Pure."""
+"""Limits checked before a frame is decoded: bytes, arrays, envelopes. Pure."""
 
 from __future__ import annotations
 
 CLIENT_BYTES_MAX = 64 << 10
-"""A client's frame is no larger (64 KiB); a member's may have `FRAME_BYTES_MAX`."""
+"""Limit of a client's frame (64 KiB); a member's may have `FRAME_BYTES_MAX`."""
 
 CLIENT_ENVELOPES_MAX = 256
-"""A client's frame has no more envelopes: what a gateway puts into one frame."""
+"""Limit of envelopes in a client's frame: as many as a gateway puts into one frame."""
 
 SMALL_BYTES = 1024
-"""A frame up to this size is decoded unchecked: a quarter of a millisecond at worst."""
+"""A frame up to this size is decoded unchecked: that takes a quarter of a millisecond at worst."""
 
 ARRAY_SHARE = 8
-"""There is at most one array in so many bytes, and `ARRAYS_FREE` more. An array costs a decoder
-ten times what another item does. No message of ours has more: each of their arrays holds
-a name, a command or several numbers."""
+"""A frame has at most one array for so many bytes, and `ARRAYS_FREE` more. An array costs a
+decoder ten times as much as another item. Our own messages stay below: each of their arrays
+holds a name, a command or several numbers."""
 
 ARRAYS_FREE = 64
 
 ITEM_SHARE = 4
-"""There is at most one item in so many bytes, and `ITEMS_FREE` more, where items are counted."""
+"""A frame whose items are counted has at most one for so many bytes, and `ITEMS_FREE` more."""
 
 ITEMS_FREE = 256
 
 _ARRAY_HEADS = bytes(range(0x80, 0xA0))
-"""Every first byte of an array; in text they are parts of characters beyond ASCII."""
+"""All first bytes of an array; in text they are parts of characters beyond ASCII."""
 
 _ARGUMENT_BYTES = {24: 1, 25: 2, 26: 4, 27: 8}
-"""How many bytes follow a head, by its lowest five bits, to say its number."""
+"""Sizes of the number that follows a head (bytes), by the head's lowest five bits."""
 
 _BYTES, _TEXT, _ARRAY = 2, 3, 4
 """Major types of CBOR (RFC 8949, section 3.1)."""
 
 
 def has_few_arrays(data: bytes) -> bool:
-    """Return whether ``data`` has no more arrays than a frame of ours.
+    """Return whether ``data`` has no more arrays than our own frames have.
 
-    The bytes that may begin an array are counted, which takes a microsecond for a kilobyte. If
-    there are too many, they may belong to text or byte strings, so the items are walked through,
-    which ends at the first array, or the first item, too many.
+    First count the bytes that may begin an array, which takes a microsecond for a kilobyte. If
+    there are too many, they may belong to text or byte strings: then walk through the items, up
+    to the first array, or the first item, too many.
     """
     size = len(data)
     most = ARRAYS_FREE + size // ARRAY_SHARE
@@ -48,7 +48,7 @@ def has_few_arrays(data: bytes) -> bool:
 def _walk(data: bytes, arrays_max: int) -> bool:
     """Return whether ``data`` has few arrays, and few items of any kind.
 
-    What is no CBOR of ours passes: the decoder refuses it where it begins.
+    It accepts malformed CBOR, which the decoder refuses where it begins.
     """
     size, at, arrays = len(data), 0, 0
     for _ in range(ITEMS_FREE + size // ITEM_SHARE):

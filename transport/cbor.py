@@ -1,9 +1,9 @@
-"""The part of CBOR we speak, read with cbor2: integers, text, bytes, booleans, null, arrays.
+"""The subset of CBOR on our wire, read with cbor2: integers, text, bytes, booleans, null, arrays.
 
-cbor2 understands far more, and some of it is a weapon: a tag that becomes a fraction of two
+cbor2 accepts far more, and some of it is an attack: a tag that becomes a fraction of two
 numbers of half a megabyte keeps it busy for minutes. So every tag is refused before its
-content is read, depth is bounded, lengths must be definite, and what is left over, maps
-and floats, fails the check against the declared types (``transport/schema.py``).
+content is read, depth is bounded, and lengths must be definite. Other values, such as maps
+and floats, fail the check against the declared types (``transport/schema.py``).
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Any, NoReturn
 import cbor2
 
 FRAME_BYTES_MAX = 1 << 20
-"""No frame and no message is larger (1 MiB): it is built and checked in one turn."""
+"""Limit of a frame and of a message (1 MiB): it is built and checked in one turn."""
 
 DEPTH_MAX = 16
-"""Arrays in arrays: what our deepest message needs, twice."""
+"""Limit of nested arrays: twice what our deepest message needs."""
 
 INT_MIN = -(1 << 63)
 INT_MAX = (1 << 63) - 1
-"""Integers are signed 64-bit, what every language has."""
+"""Integers are signed 64-bit, which every language has."""
 
 _SHOWN_CHARS = 60
 
 
 class MalformedFrameError(Exception):
-    """A peer sent bytes that are no message of ours. Drop the frame; keep the peer."""
+    """A peer sent bytes that are not a message of ours. Drop the frame; keep the peer."""
 
 
 class UndecodableError(MalformedFrameError):
-    """It is not even CBOR as we speak it: no version of ours has ever sent it."""
+    """The bytes are not even our subset of CBOR: no version of ours has ever sent them."""
 
 
 class FrameTooLargeError(ValueError):
-    """What should be sent is larger than a frame may be; the text has both sizes."""
+    """The value to send is larger than a frame may be; the text has both sizes."""
 
 
 def shown(value: object) -> str:
@@ -47,7 +47,7 @@ def shown(value: object) -> str:
 
 
 dump: Callable[[Any], bytes] = cbor2.dumps
-"""Return a value made of lists and plain values as CBOR.
+"""Encodes a value made of lists and plain values as CBOR.
 
 Without maps and floats cbor2's encoding is the canonical one: shortest heads, definite
 lengths (RFC 8949, section 4.2.1), so that equal messages are equal bytes.
@@ -55,10 +55,10 @@ lengths (RFC 8949, section 4.2.1), so that equal messages are equal bytes.
 
 
 def load(data: bytes) -> Any:
-    """Return the one value that ``data`` is, with a list for each array; types are unchecked.
+    """Return the one value in ``data``, with a list for each array; types are unchecked.
 
     Raises:
-        UndecodableError: no CBOR, a tag, an indefinite length, nested beyond
+        UndecodableError: not CBOR, a tag, an indefinite length, nested beyond
             `DEPTH_MAX`, larger than `FRAME_BYTES_MAX`, or with bytes after the value.
 
     """
@@ -83,17 +83,17 @@ def load(data: bytes) -> Any:
 
 
 _MARK = b"fencelock-command"
-"""It cannot overlap itself, since it has its first letter once."""
+"""A mark that cannot overlap itself, since its first letter occurs once."""
 _MARKED = dump(_MARK)
 
 
 def load_each(items: Sequence[bytes]) -> list[Any] | None:
     """Return what `load` returns for each of ``items``; None if one may be refused.
 
-    They are read as one array, in half the time, with a mark behind each. It is made sure that
-    the mark occurs nowhere else. So if each value is followed by the mark, each mark is the one
-    that was put there; the byte before it, 0x50, ends no head for 16 bytes but is one; and a
-    value ends where its item ends, whatever the items say of their lengths.
+    The items are read as one array, in half the time, with a mark behind each. A count ensures
+    that the mark occurs nowhere else. So if each value is followed by the mark, each mark is
+    one of ours. The byte before the mark, 0x51, is a whole head for 17 bytes: longer heads for
+    17 bytes end in 0x11. So a value ends where its item ends, whatever lengths the items state.
     """
     if not items:
         return []
@@ -109,7 +109,7 @@ def load_each(items: Sequence[bytes]) -> list[Any] | None:
 
 @lru_cache(maxsize=1024)
 def array_head(length: int) -> bytes:
-    """Return how CBOR begins an array of ``length`` items."""
+    """Return the head of a CBOR array of ``length`` items."""
     return dump([None] * length)[:-length] if length else dump([])
 
 
@@ -119,4 +119,4 @@ def _refuse(*_: Any) -> NoReturn:
 
 _refuse_tag: Any = _refuse
 _REFUSED: Any = dict.fromkeys((*range(0x400), 0xA7F8, 55799), _refuse)
-"""Every tag that cbor2 decodes by itself, and room for those it learns: they end here."""
+"""Every tag that cbor2 decodes by itself, and room for later ones: they are refused here."""

@@ -1,4 +1,4 @@
-"""Frames of clients that wait to be decoded: within bounds, and each client in turn."""
+"""Clients' frames that wait to be decoded: bounded, and served in turn."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from fencelock.transport.bounds import CLIENT_BYTES_MAX
 from fencelock.transport.frame import Frame
 
 CLIENT_FRAMES_MAX = 256
-"""Frames of one client that wait; more are dropped, and the client sends again."""
+"""Limit of waiting frames of one client; more are dropped, and the client sends them again."""
 
 CLIENT_WAITING_MAX = 32 * CLIENT_BYTES_MAX
-"""All that waits of one client (bytes, 2 MiB)."""
+"""Limit of waiting frames of one client (bytes, 2 MiB)."""
 
 WAITING_MAX = 512 * CLIENT_BYTES_MAX
-"""All that waits of all clients (bytes, 32 MiB)."""
+"""Limit of waiting frames of all clients (bytes, 32 MiB)."""
 
 
 class QueuedFrame(NamedTuple):
-    """A frame as it came, or what is left of one that was decoded."""
+    """A frame as it arrived, or the rest of one that was decoded."""
 
     identity: bytes
-    """The routing id it came under."""
+    """The routing id of its connection."""
     source: int
-    """The descriptor it came over."""
+    """The descriptor of its connection."""
     raw: bytes
     rest: Frame | None = None
 
@@ -32,11 +32,11 @@ class QueuedFrame(NamedTuple):
 class ClientQueue:
     """The waiting frames of clients, by client.
 
-    `take` returns one of each client in turn. So a client that sends much waits longer itself,
-    and others wait for one of its frames at most.
+    `take` serves one client after the other. So a client that sends much waits longer itself,
+    and others wait for at most one of its frames.
 
     Attributes:
-        frames: what waits of each client, the next client first; read only.
+        frames: the waiting frames of each client, the next client first; read only.
 
     """
 
@@ -65,12 +65,12 @@ class ClientQueue:
         return True
 
     def put_back(self, client: str, rest: QueuedFrame) -> None:
-        """Have what is left of a frame be the next of ``client``, after all others' turns."""
+        """Make the rest of a frame the next of ``client``, after all others' turns."""
         self.frames.setdefault(client, deque()).appendleft(rest)
         self._bytes.setdefault(client, 0)
 
     def take(self) -> tuple[str, QueuedFrame]:
-        """Return the next frame and whose it is; there must be one."""
+        """Return the next frame and its client; there must be one."""
         client, frames = self.frames.popitem(last=False)
         waiting = frames.popleft()
         size = len(waiting.raw)

@@ -1,11 +1,11 @@
-"""By which connection a client was last heard; bounded, the longest silent leave first."""
+"""The last connection of each client; bounded, the client that is silent longest goes first."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
 CLIENTS_MAX = 10_000
-"""Clients a node remembers. One that was forgotten is known again when it speaks."""
+"""Limit of clients that a node remembers. A forgotten one is known again when it sends."""
 
 
 class Clients:
@@ -16,7 +16,7 @@ class Clients:
         self._identities: OrderedDict[str, bytes] = OrderedDict()
 
     def heard(self, client: str, identity: bytes) -> bool:
-        """Note that ``client`` spoke; return whether another had to be forgotten for it."""
+        """Record a message of ``client``; return whether another client was forgotten for it."""
         self._identities[client] = identity
         self._identities.move_to_end(client)
         if len(self._identities) <= self._most:

@@ -1,10 +1,9 @@
-"""The short ways of packing, writing and unpacking one class of messages, written out as source.
+"""Generated source code that packs, writes and unpacks one class of messages quickly.
 
-What a class needs is known when it is declared: which fields, of which types. So the checks
-of all its fields become one expression, as somebody would write it by hand for each class.
-Whatever does not pass it goes the long way (`fencelock.transport.schema`), which finds out
-what is wrong and says so. The text is made of field names and constants of this module and
-never of anything that arrives.
+The fields of a class and their types are known when it is declared. So the checks of all its
+fields become one expression, as somebody would write it by hand for each class. A value that
+fails it takes the slow path (`fencelock.transport.schema`), which finds and reports the error.
+The source is made of field names and constants of this module, never of received data.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ Write = Callable[..., bytes]
 
 
 Step = Callable[[Any], Any]
-"""Takes a value and returns it in its other form, or raises `MalformedFrameError`."""
+"""Converts a value to its other form, or raises `MalformedFrameError`."""
 
 
 class Codec(NamedTuple):
-    """How values of one type are turned into plain ones, and back."""
+    """Converts values of one type to plain ones, and back."""
 
     pack: Step
     unpack: Step
     test: str = ""
-    """For values that CBOR has, an expression of ``{v}`` that is true for one of the type: it
-    does instead of the steps, with `number`. Empty for others."""
+    """For values that CBOR has, an expression of ``{v}`` that is true for one of the type; with
+    `number` it replaces the steps. Empty for others."""
     number: str = ""
     """An expression of ``{v}`` for what must be within 64 bits; empty where nothing must."""
     write: tuple[str, ...] = ()
@@ -41,14 +40,14 @@ class Codec(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A field, and how its values go."""
+    """A field and its codec."""
 
     name: str
     codec: Codec
 
 
 def short_pack(cls: type[Message], ways: Sequence[Way], long: Pack) -> Pack:
-    """Return what packs a message of ``cls``, and leaves to ``long`` what is wrong."""
+    """Return a packer for a message of ``cls``; it leaves malformed ones to ``long``."""
     values = [f"v{n}" if way.codec.test else f"p{n}(v{n})" for n, way in enumerate(ways)]
     lines = [
         "def pack(message):",
@@ -66,15 +65,15 @@ def short_pack(cls: type[Message], ways: Sequence[Way], long: Pack) -> Pack:
 
 
 def short_write(ways: Sequence[Way], opening: bytes, pack: Pack) -> Write:
-    """Return what turns a message into CBOR; what it cannot is packed and dumped.
+    """Return a function that writes a message as CBOR; unusual values are packed and dumped.
 
-    The encoder needs a microsecond for a dozen small values, most of it to begin with each.
-    Texts and numbers, which are most of a message, are quicker written here.
+    The encoder needs a microsecond for a dozen small values, most of it to start. Texts and
+    numbers, which are most of a message, are written faster here.
 
     Args:
         ways: the fields of the message.
-        opening: the array's head and the message's tag. What is returned may be given
-            something else to begin with: in an envelope, addresses are in between.
+        opening: the array's head and the message's tag. The returned function takes another
+            opening as an option: an envelope has addresses between the two.
         pack: from a message to the whole array.
 
     """
@@ -106,7 +105,7 @@ def short_write(ways: Sequence[Way], opening: bytes, pack: Pack) -> Write:
 
 
 def _dumping(pack: Step) -> Callable[[Any], bytes]:
-    """Return what writes a value by the encoder, and what is mostly nothing without it."""
+    """Return a function that encodes a value; an empty array, the usual one, is a constant."""
 
     def write(value: Any) -> bytes:
         packed = pack(value)
@@ -118,11 +117,11 @@ def _dumping(pack: Step) -> Callable[[Any], bytes]:
 _NOTHING = dump([])
 
 _UNUSUAL = (MalformedFrameError, IndexError, UnicodeEncodeError)
-"""A value that is not as declared, a long text, and one that is no Unicode."""
+"""Raised for a value that is not as declared, a long text, and one that is not Unicode."""
 
 _TEXT_HEADS = tuple(dump("x" * size)[:-size] if size else dump("") for size in range(256))
 _BYTES_HEADS = tuple(dump(bytes(size))[:-size] if size else dump(b"") for size in range(256))
-"""What CBOR has before a text, or bytes, of each size that is mostly met."""
+"""The CBOR heads of texts and of bytes, by size, for the frequent sizes."""
 
 _SMALL = tuple(dump(number) for number in range(256))
 _TWO_BYTES, _FOUR_BYTES, _EIGHT_BYTES = (Struct(layout).pack for layout in (">BH", ">BI", ">BQ"))
@@ -132,7 +131,7 @@ def number_bytes(value: int) -> bytes:
     """Return an integer as CBOR (RFC 8949, section 3.1, major type 0).
 
     Raises:
-        MalformedFrameError: it has more than 64 bits with its sign.
+        MalformedFrameError: it does not fit into 64 bits with its sign.
 
     """
     if not 0 <= value <= INT_MAX:
@@ -149,16 +148,16 @@ def number_bytes(value: int) -> bytes:
 
 
 def short_unpack(cls: type[Message], ways: Sequence[Way], long: Unpack, before: int = 0) -> Unpack:
-    """Return what unpacks the array of a ``cls``, and leaves to ``long`` what is wrong.
+    """Return an unpacker for the array of a ``cls``; it leaves malformed ones to ``long``.
 
-    The message is filled without its constructor, which would take three times as long to
-    do the same; so a class may have no ``__post_init__``.
+    The message is filled without its constructor, which would take three times as long for
+    the same result; so a class may have no ``__post_init__``.
 
     Args:
-        cls: what comes of it.
+        cls: the class of the message.
         ways: its fields.
-        long: the long way, from tag and fields.
-        before: how many items are before the tag; they are passed over.
+        long: the slow path, from tag and fields.
+        before: the number of items before the tag; they are ignored.
 
     """
     assert not hasattr(cls, "__post_init__")
@@ -186,11 +185,11 @@ def short_unpack(cls: type[Message], ways: Sequence[Way], long: Unpack, before: 
 
 
 _UNFIT = (MalformedFrameError, ValueError)
-"""A value that is not as declared; too few items, or too many."""
+"""Raised for a value that is not as declared, and for too few or too many items."""
 
 
 def short_tuple(cls: Any, ways: Sequence[Way], long: Codec) -> Codec:
-    """Return how a NamedTuple goes, as an array; what is wrong is left to ``long``."""
+    """Return the codec of a NamedTuple, as an array; malformed ones are left to ``long``."""
     names = [f"v{n}" for n in range(len(ways))]
     packed = [v if way.codec.test else f"p{v}({v})" for v, way in zip(names, ways, strict=True)]
     unpacked = [v if way.codec.test else f"u{v}({v})" for v, way in zip(names, ways, strict=True)]
@@ -226,10 +225,10 @@ def _tests(ways: Sequence[Way]) -> str:
 
 
 def _ranges(ways: Sequence[Way]) -> str:
-    """Return what goes on after `_tests`: that all numbers are within 0 to `INT_MAX`.
+    """Return the rest of the expression of `_tests`: that all numbers are within 0 to `INT_MAX`.
 
-    Joined bit by bit, they are just if each is; a negative number, which is rare, makes the
-    whole negative and goes the long way.
+    Their bitwise "or" is within these bounds if and only if each is. A negative number, which is
+    rare, makes it negative and takes the slow path.
     """
     numbers = [way.codec.number.format(v=f"v{n}") for n, way in enumerate(ways) if way.codec.number]
     return f" and 0 <= {' | '.join(numbers)} <= {INT_MAX}" if numbers else ""
@@ -237,5 +236,5 @@ def _ranges(ways: Sequence[Way]) -> str:
 
 def _define(name: str, lines: Sequence[str], names: dict[str, Any]) -> Any:
     scope: dict[str, Any] = {**names, "Malformed": MalformedFrameError}
-    exec("\n".join(lines), scope)  # As dataclasses are made; see above.
+    exec("\n".join(lines), scope)  # As dataclasses do; see above.
     return scope[name]

@@ -1,9 +1,9 @@
-"""The TCP connections to a listening socket: how many there are, and which are silent.
+"""The TCP connections to a listening socket: counted, and ended if silent or too many.
 
 libzmq accepts connections on a thread of its own, without a limit, and has no call that closes one.
 But its monitor reports each with its descriptor, and a frame knows the descriptor it came over. So
-a connection is ended here by shutting down its descriptor: libzmq then finds it closed by the other
-side, and cleans up.
+a connection is ended here by shutting down its descriptor: libzmq then sees it as closed by the
+other side, and cleans up.
 """
 
 from __future__ import annotations
@@ -24,60 +24,60 @@ from zmq.utils.monitor import parse_monitor_message
 from fencelock.transport.sockets import HANDSHAKE_MS, NOBLOCK, Socket
 
 SILENT_S = HANDSHAKE_MS / 1000
-"""A connection that has sent nothing for so long, and never a frame, is closed (s)."""
+"""A connection that has been silent for so long, and has never sent a frame, is closed (s)."""
 
 LOOK_S = 0.5
-"""How often silent connections are looked for (s)."""
+"""Interval between checks for silent connections (s)."""
 
 LOG_S = 10.0
-"""How often a full node says so in its log (s)."""
+"""Shortest interval between log lines of a full node (s)."""
 
 PAUSE_S = 1.0
-"""How long a node that is out of descriptors does not listen (s)."""
+"""Pause before a node that ran out of descriptors listens again (s)."""
 
 EVENTS_MAX = 16
 """Events of connections that one turn processes; each takes some 30 us."""
 
 LOOKS_MAX = 8
-"""Silent connections that one turn looks at."""
+"""Limit of silent connections that one turn checks."""
 
 LOOK_ON_S = 0.002
-"""How soon it goes on if more are left (s)."""
+"""Pause before the checks go on if more connections are left (s)."""
 
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")
-"""``tcpi_last_data_recv`` in Linux' ``struct tcp_info``: how long ago data came (ms)."""
+"""``tcpi_last_data_recv`` in Linux' ``struct tcp_info``: time since data came (ms)."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Connection:
-    """A connection over which no frame has come."""
+    """A connection that has not sent a frame yet."""
 
     peer: Any
     since: float
-    """When it was accepted (s)."""
+    """The time of its acceptance (s)."""
 
 
 class Connections:
     """Counts connections to ``router``, and ends those that are silent or too many.
 
-    Too many are ended in this order: connections over which nothing has come, longest first;
-    those over which only heartbeats come; the newest. So a stranger who opens connections takes no
-    place of a client that uses its own. If the process has run out of descriptors nevertheless, the
-    node stops to listen for a moment, since libzmq would try to accept the next one all the time.
+    Too many are ended in this order: connections that have sent nothing, longest first; those
+    that only send heartbeats; the newest. So a stranger who opens connections takes no place of
+    a client that uses its own. If the process still runs out of descriptors, the node stops
+    listening for a moment, since libzmq would try to accept the next one all the time.
 
     Args:
         router: bound.
-        monitor: what `bound_router` was given.
-        most: connections that are kept.
-        count: called with a counter's name and by how much it rises.
+        monitor: the monitor given to `bound_router`.
+        most: limit of connections that are kept.
+        count: called with a counter's name and its increment.
 
     Attributes:
-        fresh: the connections over which nothing came so far, by descriptor, oldest first.
-        beating: those over which heartbeats come, and no frame has.
+        fresh: the connections that have sent nothing so far, by descriptor, oldest first.
+        beating: those that have sent heartbeats, but no frame.
         is_behind: whether events may wait, so that frames come over connections not known yet.
-        tend_ms: how soon to call `tend` again (ms), None if nothing waits for it.
+        tend_ms: time until the next call of `tend` is due (ms), None if none is.
 
     """
 
@@ -96,17 +96,17 @@ class Connections:
         """Descriptors over which a frame came whose event has not been processed yet."""
         self._open: set[int] = set()
         self._ended: set[int] = set()
-        """Those of ``_open`` that were shut down; libzmq has not said yet that they are gone."""
+        """Those of ``_open`` that were shut down; libzmq has not yet reported their end."""
         self._resume = 0.0
-        """When to listen again (s), 0 while listening."""
+        """The time to listen again (s), 0 while listening."""
         self._due = 0.0
         self._logged = 0.0
         self.tend_ms: int | None = None
         self._refused = 0
-        """Connections that were ended for want of room since the last line in the log."""
+        """Connections ended for lack of room since the last line in the log."""
 
     def spoke(self, descriptor: int) -> None:
-        """Note that a good frame came over ``descriptor``."""
+        """Record a good frame over ``descriptor``."""
         self._forget(descriptor)
         if self.is_behind and descriptor not in self._open:
             self._early.add(descriptor)
@@ -159,7 +159,7 @@ class Connections:
         self._end(newest)
 
     def _end(self, descriptor: int) -> None:
-        """Shut a connection down, if the descriptor still is that connection."""
+        """Shut a connection down, if the descriptor still belongs to it."""
         one = self._forget(descriptor)
         if one is None:
             return
@@ -182,7 +182,7 @@ class Connections:
         )
 
     def tend(self) -> None:
-        """End connections that are silent, listen again, and say in the log that it is full."""
+        """End silent connections, listen again after a pause, and log that the node is full."""
         now = time.monotonic()
         if now >= self._due:
             self._tend(now)
@@ -211,7 +211,7 @@ class Connections:
             self._logged, self._refused = now, 0
 
     def _look(self, descriptor: int, one: Connection) -> None:
-        """End a connection that has been silent; one that sends heartbeats is well."""
+        """End a connection that has been silent; keep one that sends heartbeats."""
         if _borrow(descriptor, _peer_of) == one.peer and _borrow(descriptor, _heard):
             del self.fresh[descriptor]
             self.beating[descriptor] = one
@@ -223,7 +223,7 @@ class Connections:
         self._resume = now + PAUSE_S
         if len(self._open) >= self._most:
             return
-        with contextlib.suppress(zmq.ZMQError):  # Somebody has the port; tried again.
+        with contextlib.suppress(zmq.ZMQError):  # Another process has the port; tried again.
             self._router.bind(self.endpoint)
             self._resume = 0.0
 
@@ -236,7 +236,7 @@ class Connections:
 def _borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:
     """Return ``act`` of a descriptor that belongs to libzmq; None if it is no open connection.
 
-    libzmq may close it at any time, and another file take its number, so look at its peer first.
+    libzmq may close it at any time, and another file may get its number, so check its peer first.
     """
     try:
         connection = tcp.socket(fileno=descriptor)
@@ -259,7 +259,7 @@ def _shut(connection: tcp.socket) -> None:
 
 
 def _heard(connection: tcp.socket) -> bool:
-    """Return whether data came within `SILENT_S`; where the system does not know, it did."""
+    """Return whether data came within `SILENT_S`; true where the system cannot tell."""
     info = getattr(tcp, "TCP_INFO", None)
     if info is None:
         return True

@@ -15,7 +15,7 @@ DESCRIPTORS_MAX = 65_536
 """The limit is not raised beyond this: some programs walk through all possible descriptors."""
 
 CONNECTIONS_MAX = 10_000
-"""Connections to one node: as many as it remembers clients."""
+"""Limit of connections to one node: as many as it remembers clients."""
 
 CONNECTIONS_MIN = 16
 
@@ -23,7 +23,7 @@ RESERVED = 128
 """Descriptors that a node keeps free of connections: its sockets, files, links and libraries."""
 
 RESERVE = 8
-"""Descriptors that are held open to be given to a file when there are no others."""
+"""Descriptors that are held open, to be given to a file when no other is free."""
 
 
 def raise_limit() -> int:
@@ -38,7 +38,7 @@ def raise_limit() -> int:
 
 
 def connections_max(limit: int) -> int:
-    """Return how many connections a node may have when ``limit`` descriptors may be open.
+    """Return the limit of connections of a node that may open ``limit`` descriptors.
 
     A quarter stays free beside `RESERVED`: connections are accepted on a thread of libzmq, and
     are counted only afterwards.
@@ -50,10 +50,10 @@ class Reserve:
     """Some open descriptors that are given up, one by one, for a file that must be opened.
 
     Args:
-        size: how many.
+        size: the number of descriptors.
 
     Attributes:
-        missing: how many `fill` has to open.
+        missing: the number of descriptors that `fill` has to open.
 
     """
 
@@ -63,7 +63,7 @@ class Reserve:
         self.fill()
 
     def fill(self) -> None:
-        """Open as many as are missing, as far as the limit allows."""
+        """Open the missing descriptors, as far as the limit allows."""
         with contextlib.suppress(OSError):
             while self.missing:
                 self._kept.append(os.eventfd(0, os.EFD_CLOEXEC))
@@ -73,7 +73,7 @@ class Reserve:
         """Return what ``opening`` returns; while no descriptor is free, give one up and try again.
 
         Raises:
-            OSError: what ``opening`` raised last.
+            OSError: the last error of ``opening``.
 
         """
         while True:
@@ -86,10 +86,10 @@ class Reserve:
                 self.missing += 1
 
     def close(self) -> None:
-        """Close all. Twice does nothing."""
+        """Close all. Calling it twice does nothing."""
         while self._kept:
             os.close(self._kept.pop())
 
 
 NO_RESERVE = Reserve(0)
-"""For files that are opened while a node starts."""
+"""An empty reserve, for files that are opened while a node starts."""

@@ -1,4 +1,4 @@
-"""Wakes the thread that sleeps in a poll, from any other thread."""
+"""A doorbell: wakes the thread that sleeps in a poll, from any other thread."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import threading
 class Doorbell:
     """A file descriptor that is readable from `ring` until `answer`.
 
-    However often it rings before it is answered, it is one wake-up and one write.
-    Whoever is woken must answer first and look for work after, or a ring is lost.
+    Several rings before the answer are one wake-up and one write. The woken thread must
+    answer first and look for work after, or it loses a ring.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Doorbell:
             return
         with self._lock:  # Against `close`: a closed descriptor's number may be another's by now.
             if self._open and not self._rung:
-                os.eventfd_write(self.fd, 1)  # First, or an interrupt leaves a bell that is deaf.
+                os.eventfd_write(self.fd, 1)  # First: an interrupt must not leave the bell deaf.
                 self._rung = True
 
     def answer(self) -> None:

@@ -1,8 +1,8 @@
-"""What travels between two processes: envelopes in a frame, checked part by part; pure.
+"""Frames, the unit that travels between two processes: encoded, and decoded with checks. Pure.
 
 A frame is ``[version, cluster, view, stamp, [envelope, ...]]`` and an envelope
-``[to, from, tag, field, ...]``, see ``transport/README.md``. The version comes first for
-ever, so that it can be judged before anything else is interpreted.
+``[to, from, tag, field, ...]``, see ``transport/README.md``. The version always comes first, so
+that it can be checked before anything else is interpreted.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ __all__ = [
 ]
 
 WIRE_VERSION = 1
-"""Raised when a node of the version before could misread what a node of this one says."""
+"""Raised when a node of the version before could misread a frame of this one."""
 
 ENVELOPES_MAX = 4096
-"""Messages in one frame: more than one turn's sends to one peer should be."""
+"""Limit of messages in one frame: more than one turn should send to one peer."""
 
 FRAME_ITEMS = 5
 
 USUAL_START = b"\x85\x01"
-"""An array of `FRAME_ITEMS`, and `WIRE_VERSION`."""
+"""The usual first bytes: an array of `FRAME_ITEMS`, and `WIRE_VERSION`."""
 _SHORT_ARRAYS = range(0x81, 0x98)
 """First bytes of arrays of 1 to 23 items, whose first item is the next byte."""
 _SMALL_INTS = range(24)
@@ -64,7 +64,7 @@ _SMALL_INTS = range(24)
 
 
 class WrongVersionError(MalformedFrameError):
-    """The frame speaks another version of the wire, ``version``."""
+    """The frame is of another version of the wire, ``version``."""
 
     def __init__(self, version: int) -> None:
         super().__init__(f"frame of wire version {version}, this node speaks {WIRE_VERSION}")
@@ -72,7 +72,7 @@ class WrongVersionError(MalformedFrameError):
 
 
 class ForeignClusterError(MalformedFrameError):
-    """The frame is for the cluster ``found``, and we are ``expected``."""
+    """The frame is for the cluster ``found``, but this node is of ``expected``."""
 
     def __init__(self, found: str, expected: str) -> None:
         super().__init__(f"frame for cluster {found!r}, this is cluster {expected!r}")
@@ -80,7 +80,7 @@ class ForeignClusterError(MalformedFrameError):
 
 
 class Envelope(NamedTuple):
-    """A message with the address it goes to and the one it comes from."""
+    """A message with its receiver's and its sender's address."""
 
     to: Address
     sender: Address
@@ -88,17 +88,17 @@ class Envelope(NamedTuple):
 
 
 EnvelopeItems = tuple[Address, Address, Message]
-"""An `Envelope`, or the same without the class: on the way of every message none is made."""
+"""An `Envelope` as a plain tuple: the path of every message makes none of the class."""
 
 
 class Frame(NamedTuple):
-    """What one process sends another in one piece."""
+    """One frame: the unit that one process sends another."""
 
     cluster: str
     view: int
-    """Number of the membership the sender goes by, 0 where the protocol has only one."""
+    """Number of the membership that the sender uses, 0 where the protocol has only one."""
     stamp: int
-    """Logical time of the sender when the frame left."""
+    """Logical time of the sender when it sent the frame."""
     envelopes: tuple[EnvelopeItems, ...]
     newer: int = 0
     """Messages in a frame that arrived which had more fields than this version declares."""
@@ -108,15 +108,15 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
     """Return ``frame`` as CBOR.
 
     Args:
-        frame: what goes.
-        alias: our own name of the node that it goes to, which nobody else knows: where it is
-            the node of ``to``, that becomes ``*``.
+        frame: the frame to encode.
+        alias: our own name of the receiving node, which nobody else knows: as the node of
+            ``to``, it becomes ``*``.
 
     Raises:
         FrameTooLargeError: more than `FRAME_BYTES_MAX` bytes or `ENVELOPES_MAX` envelopes.
         ValueError: the cluster id or an address is not well-formed, or the view or the
             stamp is negative or beyond 63 bits.
-        TypeError: a message has a field of another type than it declares.
+        TypeError: a message has a field that is not of its declared type.
 
     """
     cluster, view, stamp, envelopes, _ = frame
@@ -128,7 +128,7 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
     last_to = last_sender = None
     addresses, openings = b"", dict[type[Message], tuple[_Write, bytes]]()
     for to, sender, message in envelopes:
-        if to != last_to or sender != last_sender:  # Mostly it is one role that answers another.
+        if to != last_to or sender != last_sender:  # Mostly one role answers one other.
             last_to, last_sender, openings = to, sender, {}
             addresses = (_unaliased(to, alias) if alias else _address(to)) + _address(sender)
         cls = type(message)
@@ -146,7 +146,7 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
 
 @lru_cache(maxsize=64)
 def _start(cluster: str, view: int) -> bytes:
-    """Return what every frame of a cluster begins with."""
+    """Return the first bytes of every frame of a cluster."""
     check_cluster(cluster)
     return b"".join((array_head(FRAME_ITEMS), dump(WIRE_VERSION), dump(cluster), dump(view)))
 
@@ -154,8 +154,8 @@ def _start(cluster: str, view: int) -> bytes:
 _Write = Callable[[Any, bytes], bytes]
 
 _ways: dict[type[Message], tuple[_Write, bytes, bytes]] = {}
-"""What writes an envelope with a message of a class, how it begins, and what follows on the
-addresses; for the classes that were met."""
+"""By the classes used so far: the writer of an envelope's message, the head of the envelope, and
+the tag, which follows the addresses."""
 
 
 def _way(cls: type[Message]) -> tuple[_Write, bytes, bytes]:
@@ -166,13 +166,13 @@ def _way(cls: type[Message]) -> tuple[_Write, bytes, bytes]:
 
 
 def _write_kept(message: Message, opening: bytes) -> bytes:
-    """Write what takes long only once: it may go to several peers, and to a journal."""
+    """Write a message from its kept encoding: several peers and a journal may need it."""
     return opening + encode(message)[schema_of(type(message)).opening_bytes :]
 
 
 @lru_cache(maxsize=NAMES_KEPT)
 def _address(address: str) -> bytes:
-    """Return one of the addresses in use as CBOR; what is refused is not remembered."""
+    """Return a valid address as CBOR, remembered; a refused one is not remembered."""
     check_address(address)
     return dump(address)
 
@@ -187,25 +187,25 @@ def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
     """Return the frame in ``data``.
 
     Args:
-        data: what arrived, all of it.
-        cluster: the only cluster id to accept, judged before any envelope is read; None
+        data: the received bytes, all of them.
+        cluster: the only cluster id to accept, checked before any envelope is read; None
             for any.
 
     Raises:
         WrongVersionError: its version is not `WIRE_VERSION`.
         ForeignClusterError: it is for another cluster than ``cluster``.
-        MalformedFrameError: the base of both; anything else that is wrong with it.
+        MalformedFrameError: the base of both; raised for anything else that is wrong.
 
     """
     return frame_of(open_frame(data), cluster)
 
 
 def open_frame(data: bytes) -> list[Any]:
-    """Return the items of a frame, of which the version was judged and nothing else.
+    """Return the items of a frame after checking its version and nothing else.
 
     Raises:
         WrongVersionError: its version is not `WIRE_VERSION`.
-        MalformedFrameError: it is no array that begins with a version, or no CBOR of ours.
+        MalformedFrameError: it is not our CBOR, or not an array that begins with a version.
 
     """
     if not data.startswith(USUAL_START):
@@ -221,8 +221,8 @@ def open_frame(data: bytes) -> list[Any]:
 def _judge_first_bytes(data: bytes) -> None:
     """Refuse another version before its frame is parsed: it may use CBOR that we do not.
 
-    Looks at frames that begin with a short array and a small number, as all do that we know;
-    another version written in another way is refused by `open_frame` if it can be parsed.
+    This covers frames that begin with a short array and a small number, as all known versions
+    do; `open_frame` refuses others if they can be parsed.
     """
     if len(data) > 1 and data[0] in _SHORT_ARRAYS and data[1] in _SMALL_INTS:
         version = data[1]
@@ -231,7 +231,7 @@ def _judge_first_bytes(data: bytes) -> None:
 
 
 def frame_of(items: list[Any], cluster: str | None) -> Frame:
-    """Return the frame that ``items`` are, as `open_frame` returned them; see `decode_frame`."""
+    """Return the frame in ``items``, as `open_frame` returned them; see `decode_frame`."""
     _, found, view, stamp, packed = array(items, FRAME_ITEMS)
     _check_name_of(check_cluster, found)
     if cluster is not None and found != cluster:

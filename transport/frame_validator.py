@@ -1,4 +1,4 @@
-"""What may pass from a link into the node: every check on a frame that arrived; pure."""
+"""Every check on a received frame before it may enter the node. Pure."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from fencelock.transport.refusal import Mismatch, Rejected
 from fencelock.transport.schema import ENVELOPE_HEAD_ITEMS, FieldCountError, schema_of
 
 _NOBODY: object = object()
-"""Unlike everything that arrives."""
+"""A value that equals nothing received."""
 
 
 class Dropped(NamedTuple):
-    """Why a frame does not pass."""
+    """The reason why a frame is dropped."""
 
     counter: str
     mismatch: Mismatch | None = None
-    """Set if the other side should know, or if it is the other side that tells us."""
+    """Set if the sender should be told, or if the frame itself reports a mismatch to us."""
     detail: str = ""
     hostile: bool = False
     """Whether no version of ours sends such frames."""
@@ -61,13 +61,13 @@ def link_of(identity: bytes) -> str | None:
 
 
 class FrameValidator:
-    """The checks of one node: its own id, its cluster's, and whether links are aliases.
+    """The checks of one node: of node ids, of the cluster id, and of aliases.
 
     Args:
         node: our own id.
         cluster: the only cluster whose frames pass.
         members: the nodes whose frames may be larger than a client's.
-        gates: the names of links are aliases of ours, and the node behind one is not known:
+        gates: the names of links are our own aliases of endpoints, whose nodes are not known:
             the node of every sender is replaced by the alias.
 
     """
@@ -81,13 +81,13 @@ class FrameValidator:
         self.gates = gates
         self._ours = f"{node}/"
         self._passed: dict[tuple[str, str, str], tuple[Address, Address]] = {}
-        """What ``to`` and ``from`` of envelopes became that passed, by link and by both."""
+        """The addresses of envelopes that passed, completed, by link, ``to`` and ``from``."""
         self._unpackers: dict[int, Unpack] = {}
-        """By the tags of messages that passed."""
+        """Unpackers of messages that passed, by tag."""
 
     def admit(self, link: str, raw: bytes) -> Frame | Dropped:
-        """Return the frame in ``raw``, which came over ``link``, or why it is dropped."""
-        if link == self.node:  # Its senders would pass for roles and callers of our own.
+        """Return the frame in ``raw``, which came over ``link``, or the reason to drop it."""
+        if link == self.node:  # Its senders could pose as roles and callers of our own.
             return Dropped("wire.spoofed_sender")
         known = self.gates or link in self._members
         if len(raw) > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX):
@@ -114,15 +114,15 @@ class FrameValidator:
         return frame if familiar else self._addressed(link, frame)
 
     def _familiar(self, link: str, items: list[Any]) -> Frame | None:
-        """Return the frame if in all but its messages it is like others that passed.
+        """Return the frame if all of it but its messages resembles frames that passed before.
 
-        None means that it is not, or not good, and has to be judged part by part: this is
-        the short way of doing the same. ``items`` began as usual, so they are as many as a
-        frame's, and the version is ours.
+        None means that it does not, or is malformed, and must be checked part by part: this is
+        the fast path of the same checks. ``items`` had the usual first bytes, so their number and
+        the version are right.
 
         Raises:
-            MalformedFrameError: a message is not as declared; all that is judged before it
-                is good.
+            MalformedFrameError: a message is not as declared; everything checked before it is
+                good.
 
         """
         _, cluster, view, stamp, packed = items
@@ -139,7 +139,7 @@ class FrameValidator:
         return None if envelopes is None else Frame(cluster, view, stamp, tuple(envelopes))
 
     def _opened(self, link: str, packed: list[list[Any]]) -> list[EnvelopeItems] | None:
-        """Return what envelopes say, all of which are like others that passed; else None."""
+        """Return unpacked envelopes if all resemble others that passed before; else None."""
         unpackers = self._unpackers
         envelopes: list[EnvelopeItems] = []
         there = here = Address("")
@@ -150,24 +150,24 @@ class FrameValidator:
                     return None
                 unpacker = unpackers[one[ENVELOPE_HEAD_ITEMS]]
                 to, sender = one[0], one[1]
-                if to != last_to or sender != last_sender:  # Mostly as in the one before.
+                if to != last_to or sender != last_sender:  # Mostly the same as before.
                     if type(to) is not str or type(sender) is not str:
                         return None
                     there, here = self._passed[link, to, sender]
                     last_to, last_sender = to, sender
                 envelopes.append((there, here, unpacker(one)))
-        except (LookupError, TypeError):  # Too short; an address or a tag that is new, or is none.
+        except (LookupError, TypeError):  # Too short, or a new or malformed address or tag.
             return None
         except FieldCountError:  # Perhaps of a peer of another version: `frame_of` judges that.
             return None
         return envelopes
 
     def _addressed(self, link: str, frame: Frame) -> Frame | Dropped:
-        """Judge the addresses, and complete those that name no node."""
+        """Check the addresses, and complete those without a node."""
         theirs = f"{link}/"
         completed: list[Envelope] = []
         for to, sender, message in frame.envelopes:
-            if type(message) is Rejected:  # So none becomes familiar.
+            if type(message) is Rejected:  # So it never gets onto the fast path.
                 return Dropped("wire.rejected", message.code, message.detail)
             if self.gates:
                 completed_sender = address_of(link, role_of(sender))
@@ -196,7 +196,7 @@ class FrameValidator:
 
 
 def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
-    """Tell a stranger's refusal, which is not answered, from a stranger's request."""
+    """Return why a frame of another cluster is dropped; its refusals are not answered."""
     try:
         envelopes = decode_frame(raw).envelopes
     except MalformedFrameError:

@@ -1,4 +1,4 @@
-"""Where a node meets the network: a ROUTER for all who come, a DEALER to each peer."""
+"""The sockets of a node: a ROUTER for incoming connections, a DEALER to each peer."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from fencelock.transport.sockets import (
 __all__ = ["Arrival", "SocketHub"]
 
 READ_NS = 10_000_000
-"""How long `SocketHub.receive` decodes frames of clients (ns)."""
+"""Time for decoding frames of clients in `SocketHub.receive` (ns)."""
 
 
 class SocketHub:
     """All ZeroMQ sockets of one node; used by one thread, but for `ring`.
 
-    Nothing here blocks except `poll`. What cannot be sent is dropped and counted: links
-    lose things, and roles know it.
+    Nothing here blocks except `poll`. A frame that cannot be sent is dropped and counted:
+    links lose frames, and roles expect that.
 
     Args:
         node: our id; a client's is its session.
         boot: tells this life of the node from earlier ones, 0 to 2**64-1.
-        cluster: the id every frame must carry.
+        cluster: the cluster id of every frame.
         listen: the endpoint to bind, ``tcp://address:port``, port 0 for any; None for none.
         peers: the endpoint of each peer, by node id, or by alias if ``gates``.
-        gates: the client's way: a peer's name is an alias, the node behind it is not known.
+        gates: for a client: a peer's name is an alias of an endpoint, whose node is not known.
         spins: see `Poller`.
-        connections_max: how many connections to ``listen`` are kept.
-        count: called with a counter's name and by how much it rises.
+        connections_max: limit of connections to ``listen``.
+        count: called with a counter's name and its increment.
 
     Attributes:
-        waiting: the clients whose frames wait for `receive_clients`; it changes as they do.
+        waiting: the clients whose frames wait for `receive_clients`; a live view.
 
     Raises:
         ConfigError: an endpoint cannot be bound or parsed.
@@ -127,10 +127,10 @@ class SocketHub:
         self._poller.register(self._doorbell.fd)
 
     def poll(self, timeout_ms: int | None) -> None:
-        """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` are over.
+        """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` have passed.
 
-        None is without limit. Returns at once for what was readable before and not received,
-        for frames of clients that wait, and for news that only `receive` could find.
+        None is without limit. Returns at once if a socket was readable before and not read, if
+        clients' frames wait, or if there are events that only `receive` could find.
         """
         listener = self._listener
         if self._news_waits or self.waiting:
@@ -150,12 +150,12 @@ class SocketHub:
         self._doorbell.ring()
 
     def receive(self, most: int) -> list[Arrival]:
-        """Return what arrived: members' frames, then clients'; read at most ``most`` of each."""
+        """Return received frames: members', then clients'; read at most ``most`` of each."""
         arrivals = self.receive_members(most)
         return [*arrivals, *self.receive_clients(most, READ_NS)[0]]
 
     def receive_members(self, most: int) -> list[Arrival]:
-        """Read at most ``most`` frames, those to be dropped included; return those of members.
+        """Read at most ``most`` frames, dropped ones included; return those of members.
 
         The frames of clients wait for `receive_clients`.
         """
@@ -166,7 +166,7 @@ class SocketHub:
         listener = self._listener
         if listener is not None and listener.socket in self._readable:
             listener.read(most, arrivals)
-        self._sources.rotate()  # Whoever floods us may not always be read first.
+        self._sources.rotate()  # A peer that floods us must not always be read first.
         for link in self._sources:
             if link.dealer in self._readable:
                 most -= self._read(link, most, arrivals)
@@ -179,7 +179,7 @@ class SocketHub:
         return self._listener.receive_clients(most, within_ns)
 
     def _read(self, link: Link, most: int, arrivals: list[Arrival]) -> int:
-        """Read at most ``most`` messages of a peer; return how many it were."""
+        """Read at most ``most`` messages of a peer; return how many there were."""
         socket = link.dealer
         for number in range(most):
             try:
@@ -192,7 +192,7 @@ class SocketHub:
                 self._count("wire.malformed", 1)
             else:
                 self._on_dealer(link, part.bytes, arrivals)
-            # Mostly one comes at a time, and then to ask costs less than to be refused.
+            # Mostly one comes at a time: asking for more is then cheaper than a failed read.
             if number == 0 and not has_news(socket):
                 return 1
         self._poller.used(socket)  # There may be more.
@@ -211,7 +211,7 @@ class SocketHub:
             self._news_waits = True
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
-        """Return how links to peers changed since the last call, oldest first for each."""
+        """Return the changes of links to peers since the last call, oldest first for each."""
         if not self._looked_for_events:
             self._look(0)
         self._looked_for_events = False
@@ -234,12 +234,12 @@ class SocketHub:
     def send(self, link: str, frame: Frame) -> None:
         """Send ``frame`` to a peer or a client; never blocks.
 
-        Dropped and counted: what goes to a link that is not there (``wire.unroutable``) and
-        to one whose queue is full (``wire.queue_full``).
+        A frame is dropped and counted if its link does not exist (``wire.unroutable``) or has a
+        full queue (``wire.queue_full``).
 
         Raises:
             FrameTooLargeError: it is above the limits of a frame; nothing was sent.
-            TypeError: a message has a field of another type than it declares.
+            TypeError: a message has a field that is not of its declared type.
             ValueError: an address is not well-formed.
 
         """
@@ -261,7 +261,7 @@ class SocketHub:
             self._count("wire.queue_full" if peer.up else "wire.unroutable", 1)
 
     def close(self) -> None:
-        """Close every socket and the context; from the owning thread. What waits is dropped."""
+        """Close every socket and the context, dropping waiting frames; from the owning thread."""
         if self._closed:
             return
         self._closed = True
@@ -269,5 +269,5 @@ class SocketHub:
             link.close()
         if self._listener is not None:
             self._listener.close()
-        self._context.destroy(linger=0)  # With what an interrupt left half-made, if one did.
+        self._context.destroy(linger=0)  # Also sockets that an interrupt left half-made.
         self._doorbell.close()

@@ -1,4 +1,4 @@
-"""One link to a peer: a DEALER, its monitor, and what they tell about it."""
+"""One link to a peer: a DEALER, its monitor, and the events they report."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fencelock.transport.sockets import LINK_EVENTS, Socket, close_socket, conne
 LinkEvent = LinkUp | LinkDown | LinkRefused
 
 DETAIL_CHARS_MAX = 300
-"""Of a stranger's explanation no more is passed on."""
+"""Limit of a stranger's explanation that is passed on."""
 
 
 class Link:
-    """The way to the peer ``node``, which may be up, down, or not yet known to be either."""
+    """The connection to the peer ``node``, which may be up, down, or not yet known to be either."""
 
     def __init__(
         self, context: zmq.Context[Socket], node: str, endpoint: str, identity: bytes
@@ -29,7 +29,7 @@ class Link:
         self._news: list[LinkEvent] = []
 
     def watch(self) -> None:
-        """Take in what the monitor has to say; never blocks."""
+        """Read the events of the monitor; never blocks."""
         while True:
             try:
                 parts = self.monitor.recv_multipart(zmq.NOBLOCK)
@@ -38,19 +38,19 @@ class Link:
             self._turned(parse_monitor_message(parts)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
     def _turned(self, up: bool) -> None:
-        """Note that the link is ``up`` or down; only a change is news."""
+        """Record that the link is ``up`` or down; only a change is an event."""
         if up == self.up:
             return
         self.up = up
         self._refusal = ""
         if up:
-            # Reading the events lets libzmq attach the connection; otherwise a message sent
-            # within a millisecond from now would find none.
+            # Reading the events lets libzmq attach the connection; without this, a message sent
+            # within the next millisecond would find none.
             self.dealer.getsockopt(zmq.EVENTS)
         self._news.append(LinkUp(node=self.node) if up else LinkDown(node=self.node))
 
     def refused(self, detail: str) -> None:
-        """Note that whoever answers is not the peer we look for; the same words once per link."""
+        """Record that the endpoint is not the expected peer; the same text once per link."""
         detail = f"{self.endpoint}: {detail[:DETAIL_CHARS_MAX]}"
         if detail != self._refusal:
             self._refusal = detail

@@ -1,4 +1,4 @@
-"""The ROUTER of a node: members' frames at once, clients' frames when there is time for them."""
+"""The ROUTER of a node: decodes members' frames at once, clients' frames when there is time."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ PARTS_MAX = 256
 """Parts of a message that are discarded in one turn."""
 
 MUTED_S = 1.0
-"""How long frames are discarded unread from whoever sent one that no version of ours sends (s)."""
+"""Time for which frames of a sender are discarded unread after one that no version of ours
+sends (s)."""
 
 MUTED_MAX = 1024
-"""Senders that are muted at a time."""
+"""Limit of senders that are muted at a time."""
 
 SHARE = 32
 """Envelopes of one client that are taken at once while other clients wait."""
@@ -55,22 +56,22 @@ class Arrival(NamedTuple):
 
 
 class Listener:
-    """The socket that clients and members connect to, and what has come over it.
+    """The socket that clients and members connect to, and the frames received over it.
 
     A frame's sender is known by its routing id before anything in it is read. A member's frame is
     decoded at once; a client's must be small, and waits for `receive_clients`.
 
     Args:
         context: makes the socket.
-        endpoint: where to bind.
-        admission: judges frames.
+        endpoint: the endpoint to bind.
+        admission: checks frames.
         members: the ids of peers.
         connections_max: see `Connections`.
-        poller: is told when the socket was used.
-        count: called with a counter's name and by how much it rises.
+        poller: notified when the socket was used.
+        count: called with a counter's name and its increment.
 
     Attributes:
-        waiting: the clients that have frames waiting; it changes as they do.
+        waiting: the clients that have frames waiting; a live view.
 
     Raises:
         ConfigError: the endpoint cannot be bound.
@@ -97,7 +98,7 @@ class Listener:
         self._amid_message = False
         """Whether parts of a message that has too many are still to be discarded."""
         self._muted: dict[bytes, float] = {}
-        """Until when frames under a routing id are discarded (s)."""
+        """Times until which frames under a routing id are discarded (s)."""
         monitor = connection_monitor(context)
         self.socket = bound_router(context, endpoint, monitor)
         self.connections = Connections(self.socket, monitor, connections_max, count)
@@ -113,7 +114,7 @@ class Listener:
         connections.tend()
 
     def read(self, most: int, arrivals: list[Arrival]) -> int:
-        """Read about ``most`` frames, large ones count for more; return how many are left."""
+        """Read about ``most`` frames, counting large ones as several; return how many are left."""
         socket = self.socket
         first = True
         while most > 0:
@@ -131,7 +132,7 @@ class Listener:
                 most -= 1
             else:
                 most -= 1 + self._sort(identity, part, arrivals) // WEIGHT_BYTES
-            # Mostly one comes at a time, and then to ask costs less than to be refused.
+            # Mostly one comes at a time: asking for more is then cheaper than a failed read.
             if first and not self._amid_message and not has_news(socket):
                 return most
             first = False
@@ -143,7 +144,7 @@ class Listener:
         return not self._amid_message
 
     def _sort(self, identity: bytes, part: zmq.Frame, arrivals: list[Arrival]) -> int:
-        """Decode a member's frame; let a client's wait. Return how many bytes were looked at."""
+        """Decode a member's frame; queue a client's. Return the number of decoded bytes."""
         name = link_of(identity)
         if name is None:
             self._count("wire.malformed", 1)
@@ -176,10 +177,10 @@ class Listener:
         return size
 
     def _mute(self, identity: bytes) -> None:
-        """Discard what comes under ``identity`` for a while.
+        """Discard frames under ``identity`` for a while.
 
-        A routing id has its process's boot in it, so nobody is muted by another's frames who does
-        not know that.
+        A routing id contains the boot of its process, so a sender that does not know it cannot
+        have another muted.
         """
         if len(self._muted) >= MUTED_MAX:
             self._muted.pop(next(iter(self._muted)))
@@ -202,7 +203,7 @@ class Listener:
             within_ns: no frame is begun after this time.
 
         Returns:
-            What passed, and how much of ``most`` was used.
+            The frames that passed, and how much of ``most`` was used.
 
         """
         guests, arrivals, left = self._guests, list[Arrival](), most
@@ -248,7 +249,7 @@ class Listener:
         return frame
 
     def _dropped(self, name: str, identity: bytes, dropped: Dropped) -> None:
-        """Count a frame that is dropped, and tell its sender if that can mend it."""
+        """Count a dropped frame, and tell its sender if that can help."""
         self._count(dropped.counter, 1)
         if dropped.hostile:
             self._mute(identity)
@@ -257,7 +258,7 @@ class Listener:
             self._answer(identity, encode_frame(refusal))
 
     def send(self, client: str, raw: bytes) -> None:
-        """Send ``raw`` to ``client`` by the connection over which it was last heard."""
+        """Send ``raw`` to ``client`` by the connection that it used last."""
         identity = self._clients.identity(client)
         if identity is None:
             self._count("wire.unroutable", 1)
@@ -265,7 +266,7 @@ class Listener:
             self._clients.gone(client)
 
     def _answer(self, identity: bytes, raw: bytes) -> bool:
-        """Send ``raw``; return whether there is such a connection."""
+        """Send ``raw``; return whether the connection exists."""
         self._poller.used(self.socket)
         try:
             send_part(self.socket, identity, NOBLOCK_MORE)

@@ -1,4 +1,4 @@
-"""The names that travel: of clusters, of nodes and clients, of roles; what is allowed in them."""
+"""The names on the wire, of clusters, nodes, clients and roles, and their limits."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from fencelock.actors.lock.name import forbidden_in, is_allowed
 from fencelock.transport.cbor import shown
 
 CLUSTER_BYTES_MAX = 128
-"""A cluster's id is a name an operator types."""
+"""Limit of a cluster's id, which is a name that an operator types."""
 
 NODE_BYTES_MAX = 128
-"""With ``#`` and a boot id it must fit a ZeroMQ routing id, which has 255 bytes."""
+"""Limit of a node's id: with ``#`` and a boot id it must fit a ZeroMQ routing id of 255 bytes."""
 
 ROLE_BYTES_MAX = 128
-"""A role's name, with the counter and boot id that make it unique."""
+"""Limit of a role's name, with the counter and boot id that make it unique."""
 
 ANY_NODE = "*"
-"""As the node of ``to``: whichever node reads this. For clients, who know only a TCP address."""
+"""As the node of ``to``: any node that reads it. For clients, which know only a TCP address."""
 
 
 NAMES_KEPT = 16_384
-"""Addresses in use that are not checked anew: those of more clients than a node remembers."""
+"""Limit of remembered addresses, which are not checked again: for more clients than a node
+remembers."""
 
 
 def check_name(what: str, name: str, limit: int) -> None:
@@ -60,7 +61,7 @@ def check_node(node: str) -> None:
 
 
 def check_address(address: str) -> None:
-    """Refuse what is no ``node/role``.
+    """Refuse an address that is not ``node/role``.
 
     Raises:
         ValueError: not exactly one ``/``, or a part that is empty, above `NODE_BYTES_MAX`

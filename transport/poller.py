@@ -1,10 +1,10 @@
-"""Which sockets are worth reading: ZeroMQ's descriptors under one poll of the system.
+"""A poller of ZeroMQ sockets: puts their descriptors under one poll of the system.
 
-``zmq.Poller`` asks each socket what it has, before it sleeps and after, and each question is
-two system calls within libzmq: with the six sockets of a node that made eighty of them for
-one request. But the descriptor of a socket says by itself that there may be news, except
-for news that libzmq happened to take in while the socket was used. So a socket is asked
-after it was used, and otherwise only if its descriptor says so.
+``zmq.Poller`` asks each socket for its events before and after it sleeps, and each question is
+two system calls within libzmq: with the six sockets of a node that made eighty of them for one
+request. But a socket's descriptor shows by itself that there may be events, except for those
+that libzmq happened to read while the socket was used. So this poller asks a socket after it
+was used, and otherwise only if its descriptor is readable.
 
 Source: libzmq, zmq_getsockopt(3), ZMQ_FD and ZMQ_EVENTS.
 """
@@ -18,25 +18,25 @@ from time import perf_counter_ns
 from fencelock.transport.sockets import Socket, has_news
 
 SPIN_NS = 300_000
-"""How long a process that has nothing else to do looks before it sleeps (ns). To be woken on a
-virtual machine takes a third of that, and what was in the caches is then gone."""
+"""Time for which a process with no other work polls before it sleeps (ns). Waking up on a virtual
+machine takes a third of that, and the caches are then cold."""
 
 BRIEF_NS = 2_000_000
-"""Only after a wait shorter than this is it worth looking (ns): an idle node sleeps at once."""
+"""Spinning pays only after a wait shorter than this (ns): an idle node sleeps at once."""
 
 CROWDED_NS = 20_000
-"""If to yield the processor takes longer (ns), somebody else needs it more."""
+"""If yielding the processor takes longer (ns), another process needs it more."""
 
 
 class Poller:
     """Sleeps until a socket or a descriptor may have something to read.
 
-    Whoever reads from a socket must do so until nothing is left, or say that it was `used`:
-    a descriptor tells of what is new only.
+    A caller that reads from a socket must read until nothing is left, or call `used`: a
+    descriptor shows only what is new.
 
     Args:
-        spins: whether to look for `SPIN_NS` before sleeping, while waits are brief and nobody
-            else wants the processor. For a process of its own: other threads of the
+        spins: whether to poll for `SPIN_NS` before sleeping, while waits are brief and no other
+            process wants the processor. For a process of its own: other threads of the
             interpreter would suffer.
 
     """
@@ -44,7 +44,7 @@ class Poller:
     def __init__(self, *, spins: bool = False) -> None:
         self._spins = spins and len(os.sched_getaffinity(0)) > 1
         self._brief = False
-        """Whether the last wait was."""
+        """Whether the last wait was brief."""
         self._poll = select.poll()
         self._sources: dict[int, Socket | int] = {}
         self._used: dict[Socket, None] = {}
@@ -60,11 +60,11 @@ class Poller:
         self._sources[descriptor] = source
 
     def used(self, socket: Socket) -> None:
-        """Note that ``socket`` was sent through, or not read to the end."""
+        """Record that ``socket`` was sent through, or not read to the end."""
         self._used[socket] = None
 
     def poll(self, timeout_ms: int | None) -> set[Socket | int]:
-        """Return what may be readable, after at most ``timeout_ms``; None is without limit.
+        """Return the sources that may be readable, after at most ``timeout_ms``; None for no limit.
 
         A socket among them may turn out to have nothing after all.
         """
@@ -89,7 +89,7 @@ class Poller:
         return ready
 
     def _spin(self, began: int) -> list[tuple[int, int]]:
-        """Look until something is ready, it takes too long, or the processor is wanted."""
+        """Poll until something is ready, it takes too long, or the processor is wanted."""
         now, ends = began, began + SPIN_NS
         while now < ends:
             ready = self._poll.poll(0)

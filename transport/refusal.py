@@ -1,4 +1,4 @@
-"""How a node tells whoever does not belong to its cluster that it does not."""
+"""The refusal that a node sends to a process of another cluster or version."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from fencelock.actors.message import Message, message
 
 
 class Mismatch(IntEnum):
-    """Why frames of a link are refused. Numbers are on the wire and never reused."""
+    """A reason to refuse the frames of a link. Numbers are on the wire and never reused."""
 
     VERSION = 1
-    """The frame speaks another version of the wire."""
+    """The frame is of another version of the wire."""
     CLUSTER = 2
     """The frame is for another cluster."""
 
 
 @message(0x70)
 class Rejected(Message):
-    """Your frame was dropped for ``code``; ``detail`` says it in words, with both values.
+    """Your frame was dropped for ``code``; ``detail`` explains it, with both values.
 
-    Never answered, and its layout never changes, so that every version understands it.
+    It is never answered, and its layout never changes, so that every version understands it.
     """
 
     code: Mismatch

@@ -1,4 +1,4 @@
-"""Values that CBOR has by itself: how each is checked, and written."""
+"""Codecs of the values that CBOR has by itself."""
 
 from __future__ import annotations
 
@@ -63,4 +63,4 @@ PLAIN: Mapping[Any, Codec] = {
 """By declared type."""
 
 SIMPLE: frozenset[Any] = frozenset({str, bytes, bool})
-"""Types of which every value is good."""
+"""Types whose values need no further check."""

@@ -49,33 +49,33 @@ class FieldCountError(MalformedFrameError):
 
 
 class Schema(NamedTuple):
-    """How messages of one class become ``[tag, field, ...]``, and back."""
+    """The codec of one class of messages: to ``[tag, field, ...]``, and back."""
 
     length: int
     """Items of the array: the tag and every field."""
     defaults: list[Any]
     """The packed defaults of the optional fields, which are the last ones."""
     opening_bytes: int
-    """How many bytes the array's head and the tag take."""
+    """Size of the array's head and the tag (bytes)."""
     plain: bool
-    """Whether every field is a value that CBOR has: to write it again is quick."""
+    """Whether every field is a value that CBOR has, so that encoding it again is quick."""
     pack: Callable[[Any], list[Any]]
     """From a message to the whole array."""
     unpack: Callable[[list[Any]], Any]
     """From the whole array, whose tag was read, to a message. It takes exactly `length` items,
     else it raises `FieldCountError`."""
     unpack_enveloped: Callable[[list[Any]], Any]
-    """The same from an envelope: two addresses before the tag, which were judged."""
+    """The same from an envelope: two addresses precede the tag and were checked before."""
     write: Callable[..., bytes]
-    """From a message to the whole array as CBOR; given a second argument, to that and the
-    fields."""
+    """From a message to the whole array as CBOR. A second argument replaces the array's head and
+    tag."""
 
 
 _schemas: dict[type[Message], Schema] = {}
 
 
 def schema_of(cls: type[Message]) -> Schema:
-    """Return the schema of ``cls``, compiled when it is first asked for.
+    """Return the schema of ``cls``, compiled at the first call.
 
     Raises:
         TypeError: ``cls`` is not registered, or has a field that cannot cross the wire.
@@ -320,7 +320,7 @@ def _unpacker(cls: type[Message], codecs: list[tuple[str, Codec]]) -> Callable[[
     length = 1 + len(steps)
 
     def unpack(items: list[Any]) -> Any:
-        tag_of(items)  # What equals a tag is found by it, 16.0 for instance.
+        tag_of(items)  # Values that equal an integer tag, like 16.0, are refused here.
         if len(items) != length:
             raise FieldCountError(f"{cls.__name__} has {length - 1} fields, not {len(items) - 1}")
         values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The ZeroMQ sockets of a bridge: which options, and why."""
+"""The ZeroMQ sockets of a hub: their options, and the reasons for them."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ NOBLOCK = int(zmq.NOBLOCK)
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
-"""Plain numbers: to join two of pyzmq's enums takes longer than to send a frame."""
+"""Plain numbers: combining two of pyzmq's enums takes longer than sending a frame."""
 
 send_part = BareSocket.send
-"""Sends one part: the same as a `Socket`'s own ``send``, without options that we do not use."""
+"""Sends one part, as a `Socket`'s own ``send`` does, without options that we do not use."""
 
 QUEUE_FRAMES_MAX = 1000
-"""Frames waiting in one direction of one link: a second or so of traffic, then loss."""
+"""Limit of waiting frames in one direction of one link: a second or so of traffic, then loss."""
 
 PART_BYTES_MAX = 2 * FRAME_BYTES_MAX
-"""Above this libzmq closes the connection unread; below it we can count what is too large."""
+"""Above this size libzmq closes the connection unread; below it we can count what is too large."""
 
 HEARTBEAT_MS = 1000
-"""How often a DEALER asks whether its link is there. A ROUTER never asks, see `bound_router`."""
+"""Interval of a DEALER's heartbeats (ms). A ROUTER sends none, see `bound_router`."""
 
 SILENCE_MS = 2000
-"""Without an answer for this long a link is closed: with `HEARTBEAT_MS`, within 3 s."""
+"""A link without an answer for this long is closed: with `HEARTBEAT_MS`, within 3 s."""
 
 KEEPALIVE_S = 1
 KEEPALIVES = 2
 """So many unanswered probes of the kernel, a second apart, end a connection without heartbeats."""
 
 HANDSHAKE_MS = 3000
-"""A TCP connection that does not greet within this is closed; the same for connecting."""
+"""A TCP connection without a handshake within this time is closed; the same for connecting."""
 
 RECONNECT_MS = 100
 """The first pause before connecting again; doubled each time up to `RECONNECT_MS_MAX`."""
 
 RECONNECT_MS_MAX = 1000
-"""A peer that comes back is found within a second or two."""
+"""The longest pause: a peer that comes back is found within a second or two."""
 
 LINK_EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -54,13 +54,13 @@ LINK_EVENTS = (
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CONNECT_RETRIED
 )
-"""What the monitor of a DEALER reports: the first means up, every other means down."""
+"""Events of a DEALER's monitor: the first means up, every other means down."""
 
 ROUTER_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_DISCONNECTED
-"""What the monitor of a ROUTER reports, with the descriptor of the connection."""
+"""Events of a ROUTER's monitor, which carry the descriptor of the connection."""
 
 _MONITOR = "inproc://connections"
-"""Where a bridge, which has a context of its own, hears of its ROUTER's connections."""
+"""The endpoint of the ROUTER's monitor, within the context of one hub."""
 
 
 def _common(socket: Socket, endpoint: str) -> None:
@@ -72,9 +72,9 @@ def _common(socket: Socket, endpoint: str) -> None:
 
 
 def connection_monitor(context: zmq.Context[Socket]) -> Socket:
-    """Return a socket for what a ROUTER reports of its connections, see `bound_router`.
+    """Return a socket for the events of a ROUTER's connections, see `bound_router`.
 
-    Its queue has no limit: a full one would stop the thread of libzmq that reports.
+    Its queue has no limit: a full one would stop the thread of libzmq that sends the events.
     """
     socket: Socket = context.socket(zmq.PAIR)
     socket.setsockopt(zmq.RCVHWM, 0)
@@ -88,16 +88,16 @@ def bound_router(
     """Return a ROUTER bound to ``endpoint``; ``monitor``, if given, receives its `ROUTER_EVENTS`.
 
     ROUTER_MANDATORY turns a lost client into an error that can be counted instead of
-    silence. ROUTER_HANDOVER lets a connection take over the routing id of an older one:
-    when a link breaks unseen by this side and the other side has connected again, libzmq
-    would otherwise leave the new connection without a name, and unheard, until the old
-    one is found dead. Routing ids carry a boot id, so it is always the same life of the
-    same process that takes over.
+    silence. ROUTER_HANDOVER lets a connection take over the routing id of an older one. When
+    a link breaks unnoticed by this side and the other side connects again, libzmq would
+    otherwise leave the new connection without a name, and unread, until it finds the old one
+    dead. Routing ids contain a boot id, so only the same life of the same process can take
+    over.
 
     It sends no heartbeats of its own: libzmq 4.3.5 aborts the process ("Assertion failed:
-    !_io_error") when it is time for one on a connection that broke while its queue of
-    received frames was full, which any peer can bring about. A DEALER's heartbeats tell it
-    for how long to wait for the next (HEARTBEAT_TTL); peers without are left to TCP.
+    !_io_error") when one is due on a connection that broke while its queue of received frames
+    was full, which any peer can bring about. A DEALER's heartbeats state how long to wait for
+    the next (HEARTBEAT_TTL); peers without heartbeats are left to TCP.
 
     Raises:
         ConfigError: it cannot be bound; the text names the endpoint and the reason.
@@ -128,12 +128,12 @@ def bound_router(
 def connected_dealer(context: zmq.Context[Socket], endpoint: str, identity: bytes) -> Socket:
     """Return a monitored DEALER that connects to ``endpoint``, and connects again by itself.
 
-    IMMEDIATE queues only for a connection that stands. What is sent to a peer that is down
-    is dropped at once: every protocol here repeats what matters, and a queue for the absent
-    would greet their return with a flood of things long past.
+    IMMEDIATE queues only for an established connection. A frame to a peer that is down is
+    dropped at once: every protocol here repeats what matters, and a queue for an absent peer
+    would flood it with outdated frames on its return.
 
-    What it receives has no limit of its own, because a full queue and heartbeats do not go
-    together (see `bound_router`). It comes from an address of the configuration.
+    Its receive queue has no limit, because a full queue and heartbeats do not go together
+    (see `bound_router`). Its peer is an address of the configuration.
 
     Raises:
         ConfigError: the endpoint cannot be parsed.
@@ -160,23 +160,23 @@ def connected_dealer(context: zmq.Context[Socket], endpoint: str, identity: byte
 
 
 def has_news(socket: Socket) -> bool:
-    """Return whether ``socket`` has something to read; if not, its descriptor tells of the next."""
+    """Return whether ``socket`` has something to read; if not, its descriptor shows when it has."""
     events = socket.get(_EVENTS)
     assert isinstance(events, int)
     return events & _POLLIN != 0
 
 
 def only_part(socket: Socket) -> zmq.Frame | None:
-    """Read a message, or what is left of one, that should be one part; None if it is not.
+    """Read a message, or the rest of one, that should be one part; None if it is not.
 
-    Parts of a message come together, so that only the first can be missing. Of one with many
-    parts, `discard_parts` reads what is left.
+    The parts of a message arrive together, so only the first can be missing. `discard_parts`
+    reads the rest of a message with many parts.
 
     Raises:
         zmq.Again: there is nothing to read.
 
     """
-    part = socket.recv(NOBLOCK, False)  # It knows whether more follow; bytes would have to ask.
+    part = socket.recv(NOBLOCK, False)  # A frame knows whether more follow; bytes do not.
     return None if part.more else part
 
 

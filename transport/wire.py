@@ -1,4 +1,4 @@
-"""A message as CBOR, and back, trusting nothing that arrives."""
+"""Encoding a message as CBOR, and decoding one from bytes that are not trusted."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ __all__ = [
 
 
 KEPT_BYTES_MAX = 40 << 10
-"""A message keeps what `encode` made of it up to this size (40 KiB): a full slot, which goes to a
-journal and to all members, is not larger. In frames, those of plain fields are written anew."""
+"""Limit up to which a message keeps its encoding (40 KiB): a full slot, which goes to a journal
+and to all members, is not larger. In frames, messages of plain fields are encoded anew."""
 
 
 def encode(message: Message) -> bytes:
     """Return ``message`` as ``[tag, field, ...]``, fields in the order declared.
 
     Raises:
-        TypeError: a field holds what its declaration does not allow, an int beyond signed
+        TypeError: a field has a value that its declaration does not allow, an int beyond signed
             64 bits included, or the class has a field that cannot cross the wire.
         FrameTooLargeError: the result is larger than `FRAME_BYTES_MAX`.
 
@@ -58,7 +58,7 @@ def decode(data: bytes) -> Message:
     """Return the message in ``data``, which has exactly the fields that its class declares.
 
     Raises:
-        MalformedFrameError: too long, no CBOR of the kind we speak, trailing bytes, an
+        MalformedFrameError: too long, not our subset of CBOR, trailing bytes, an
             unknown tag, or fields of the wrong number or type.
 
     """
@@ -76,7 +76,7 @@ def pack(message: Message) -> list[Any]:
 
 
 def unpack(items: list[Any]) -> Message:
-    """Return the message that ``items`` are: its tag, then exactly the declared fields.
+    """Return the message in ``items``: its tag, then exactly the declared fields.
 
     Raises:
         MalformedFrameError: see `decode`.
@@ -118,7 +118,7 @@ def _writer(cls: type[Message]) -> Callable[[Any], bytes]:
 
 
 _writers: dict[type[Message], Callable[[Any], bytes]] = {}
-"""By the classes that were met."""
+"""Writers, by the classes used so far."""
 
 _unpackers: dict[int, Callable[[list[Any]], Message]] = {}
-"""By the tags that were met, each known."""
+"""Unpackers, by the tags received so far, each known."""

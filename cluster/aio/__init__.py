@@ -1,1 +1,1 @@
-"""The asyncio face of the client: the same operations, awaited."""
+"""The asyncio client: the same operations, awaited."""

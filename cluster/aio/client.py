@@ -41,7 +41,7 @@ class Client(BaseClient):
         duration: float | None = None,
         grace: float | None = None,
     ) -> Lock:
-        """Return the lock called ``name``; asks nobody yet. See `fencelock.Client.lock`."""
+        """Return the lock called ``name``; sends nothing yet. See `fencelock.Client.lock`."""
         terms = self._connection.terms(
             name, timeout, reentrant, limit, owner, label, duration, grace
         )
@@ -62,18 +62,18 @@ class Client(BaseClient):
         return await drive(self._connection.listing(prefix, read, max_age))
 
     async def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
-        """Take a lock from whoever holds it; see `fencelock.Client.evict`."""
+        """Take a lock from its holder; see `fencelock.Client.evict`."""
         return await drive(self._connection.evicting(name, fence, operator))
 
     async def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
-        """Return what each node says of itself; see `fencelock.Client.describe`."""
+        """Return the status of each node; see `fencelock.Client.describe`."""
         return await drive(self._connection.surveying(roles=roles))
 
     async def close(self) -> None:
         """Release what is held, cancel what waits, and leave nothing running.
 
-        Waits up to 2 s for nodes that can be heard to confirm; if it is cancelled, no
-        longer. Tasks that wait for a lock get `fencelock.CancelledError`.
+        Waits up to 2 s until reachable nodes confirm, or until it is cancelled. Tasks that wait
+        for a lock get `fencelock.CancelledError`.
         """
         await drive(self._connection.closing(self._closed))
 
@@ -93,7 +93,7 @@ class Client(BaseClient):
         return f"<aio.Client {self._connection}>"
 
     def _close_at_exit(self) -> None:
-        """Close as a thread would: the loop is gone."""
+        """Close as a thread does, since the loop is gone."""
         operation.drive(self._connection.closing(self._closed))
 
     def _closed(self) -> None:
@@ -101,7 +101,7 @@ class Client(BaseClient):
 
 
 class Connecting:
-    """A client to be awaited, or entered with ``async with``. Nothing runs before that."""
+    """A pending connection: await it, or enter it with ``async with``. Nothing runs before that."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -143,9 +143,9 @@ def connect(
     ttl: float = 15.0,
     label: str | None = None,
 ) -> Connecting:
-    """Return what connects when it is awaited, or entered with ``async with``.
+    """Return a connection to be awaited, or entered with ``async with``.
 
-    Arguments and errors are those of `fencelock.connect`. If it is cancelled nothing is
+    Arguments and errors are those of `fencelock.connect`. If it is cancelled, nothing is
     left running.
 
     Raises:

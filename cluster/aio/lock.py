@@ -1,4 +1,4 @@
-"""A lock as an asyncio task sees it."""
+"""A lock for asyncio tasks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fencelock.cluster.settings import Read, age_ms_of
 class Lock(BaseLock):
     """One named lock of the cluster, from `fencelock.aio.Client.lock`.
 
-    Each task is an owner of its own, unless `Client.lock` was given an ``owner``: what one
-    task holds another cannot release, and what a task holds when it ends stays held until the
-    client is closed. Before Python 3.12 `asyncio.wait_for` runs what it is given in a task of
-    its own: use ``timeout``, or `asyncio.timeout`, instead.
+    Each task is an owner of its own, unless `Client.lock` was given an ``owner``: one task
+    cannot release what another holds. A lock stays held when its task ends, until the client is
+    closed. Before Python 3.12 `asyncio.wait_for` runs its argument in a task of its own: use
+    ``timeout``, or `asyncio.timeout`, instead.
 
-    Callbacks are called on the loop, where they must not block. A cancellation is safe at
-    any moment: a cancelled acquire leaves nothing held, a cancelled release happens.
+    Callbacks run on the loop, where they must not block. A cancellation is safe at any
+    moment: a cancelled acquire leaves nothing held, a cancelled release still happens.
     """
 
     _runner = staticmethod(owner_of_task)
@@ -36,16 +36,16 @@ class Lock(BaseLock):
         return await drive(self._acquiring(blocking, timeout))
 
     async def release(self) -> None:
-        """Give the lock up, or one of several holds; errors of `fencelock.Lock.release`.
+        """Give up the lock, or one of several holds; errors of `fencelock.Lock.release`.
 
         Raises:
-            asyncio.CancelledError: the task was cancelled; the release happens all the same.
+            asyncio.CancelledError: the task was cancelled; the release still happens.
 
         """
         await drive(self._releasing())
 
     async def renew(self, duration: float | None = None) -> None:
-        """Have the duration of the hold begin anew; see `fencelock.Lock.renew`."""
+        """Start the duration of the hold anew; see `fencelock.Lock.renew`."""
         await drive(self._renewing(duration))
 
     async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
@@ -63,6 +63,6 @@ class Lock(BaseLock):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release. An error of the body goes on as it is; one of releasing is noted on it."""
+        """Release. An error of the body goes on as it is; a failed release is noted on it."""
         del kind, trace
         await drive(self._exiting(error))

@@ -1,4 +1,4 @@
-"""How a task waits for an operation, and how a loop is told what the session says."""
+"""Running operations in asyncio tasks, and waking the loop for answers from other threads."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 async def drive(operation: Operation[T]) -> T:
-    """Carry ``operation`` out in this task, which awaits each answer.
+    """Carry out ``operation`` in this task, which awaits each answer.
 
     Raises:
-        BaseException: whatever ends the operation. A cancellation is thrown in at the
+        BaseException: the error that ends the operation. A cancellation is thrown in at the
             wait, so that the operation can undo what it began.
 
     """
@@ -50,17 +50,17 @@ async def drive(operation: Operation[T]) -> T:
 
 
 Waiter = tuple["asyncio.Future[None]", Operation[Any]]
-"""What a task waits for, and the operation it carries out."""
+"""The future that a task awaits, and the operation that it drives."""
 
 
 class Bell:
-    """Tells a loop of answers, which other threads give: of all that came before it listens, once.
+    """Wakes a loop when other threads answer: once for all answers until the loop reads them.
 
-    To wake a loop costs a thread some ten times what the answer itself does.
+    To wake a loop costs a thread some ten times as much as the answer itself.
     """
 
     latest: ClassVar[ref[Bell] | None] = None
-    """The one that was used last: most programs have one loop."""
+    """The bell that was used last: most programs have one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -68,27 +68,27 @@ class Bell:
         self._rung = False
 
     def until_done(self, reply: Reply, operation: Operation[Any]) -> asyncio.Future[None]:
-        """Return what is done once the answer that ``operation`` waits for is there.
+        """Return a future that is done once ``operation`` has its answer.
 
-        If the loop is closed by then its tasks never run again: ``operation`` is ended there and
-        then, so that it undoes what it began, and nothing is held by a task that is no more.
+        If the loop is closed by then, its tasks never run again. So ``operation`` is ended at once:
+        it undoes what it began, and no task that is gone holds anything.
         """
         done = self.loop.create_future()
         reply.add_done_callback(partial(self._ring, (done, operation)))
         return done
 
     def _ring(self, waiter: Waiter) -> None:
-        """Have the loop told that ``waiter`` has its answer; on the thread that gave it."""
+        """Wake the loop because ``waiter`` has its answer; on the thread that gave it."""
         self._answered.append(waiter)
         if self._rung and not self.loop.is_closed():
-            return  # The loop unsets it first and looks then.
+            return  # The loop resets it before it looks.
         self._rung = True
         try:
             self.loop.call_soon_threadsafe(self._tell)
         except RuntimeError:  # The loop was closed.
             while self._answered:
-                with suppress(IndexError, ValueError):  # It is being ended where its task is
-                    self._answered.popleft()[1].close()  # destroyed, or by another thread.
+                with suppress(IndexError, ValueError):  # Another thread, or the end of its
+                    self._answered.popleft()[1].close()  # task, may be closing it, too.
         except BaseException:
             self._rung = False  # An interrupt on the loop's own thread must not leave it deaf.
             raise
@@ -102,7 +102,7 @@ class Bell:
 
 
 _bells: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Bell]] = WeakKeyDictionary()
-"""Tasks that wait keep their bell. Kept here, it would keep the tasks of a loop that was closed."""
+"""Held by waiting tasks. A strong reference here would keep alive the tasks of a closed loop."""
 
 
 def _bell_of(loop: asyncio.AbstractEventLoop) -> Bell:
@@ -119,7 +119,7 @@ def _bell_of(loop: asyncio.AbstractEventLoop) -> Bell:
 
 
 class LoopExecutor:
-    """Calls callbacks on the loop of the client: as all code there, they must not block."""
+    """Calls callbacks on the client's loop, where no code may block."""
 
     def __init__(self) -> None:
         self.failed = 0
@@ -127,12 +127,12 @@ class LoopExecutor:
         self._stopped = False
 
     def call(self, callback: Callable[[T], object], news: T) -> None:
-        """Have ``callback`` called with ``news`` (Herald)."""
+        """Have ``callback`` called with ``news`` (CallbackExecutor)."""
         with suppress(RuntimeError):  # The loop was closed.
             self._loop.call_soon_threadsafe(self._call, callback, news)
 
     def stop(self, timeout: float) -> None:
-        """Call nobody any more (Herald)."""
+        """Start no further callback (CallbackExecutor)."""
         del timeout
         self._stopped = True
 

@@ -1,4 +1,4 @@
-"""Who holds a lock unless told otherwise: each asyncio task by itself."""
+"""Default owners of locks in asyncio programs, one for each task."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from weakref import ref
 from fencelock.cluster.owner import new_owner
 
 _owners: dict[int, tuple[ref[asyncio.Task[Any]], str]] = {}
-"""By a task's address in memory: the task, since that is given to another once it is gone; and its
-name. A dictionary of weak keys asks thrice as long. A forked process names its tasks anew."""
+"""The task and its owner name, by the task's address in memory. The reference to the task tells
+it from a later one at the same address. A dictionary of weak keys takes three times as long to
+read. A forked process names its tasks anew."""
 
 os.register_at_fork(after_in_child=_owners.clear)
 
@@ -31,8 +32,8 @@ def owner_of_task() -> str:
     if known is not None and known[0]() is task:
         return known[1]
     owner = new_owner(task.get_name())
-    # While that is called the address is not another's yet. It may be called when this module is
-    # cleared already, at the end of the process.
+    # The callback runs before the address can be another task's. It may run at the end of the
+    # process, when this module is already cleared.
     forget = _owners.pop
     gone = ref(task, lambda _: forget(key, None))
     _owners[key] = gone, owner

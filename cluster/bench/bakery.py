@@ -1,4 +1,4 @@
-"""`bakery` beside `paxos` in memory, in turns in one run; and its messages beside the source's."""
+"""A comparison of `bakery` with `paxos` in memory, and of its messages with the source's."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from fencelock.cluster.client import Client, connect
 CONNECT_S = 30.0
 
 PAIR_RATIO_MAX = 1.5
-"""What a pair may cost, in pairs of `paxos` that keeps nothing on disk."""
+"""Bar: the cost of a pair, as a multiple of that of `paxos` without a disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of the source, what it costs there, and what does it here.
+    """A step of the source, its cost there, and the messages that do it here.
 
     Attributes:
         source: its name, or several that are one step here.
         theirs: messages between nodes, with three leaders and through a node that does not lead.
-        ours: the messages that do it here, by the names of their counters.
+        ours: the messages of the step here, by the names of their counters.
 
     """
 
@@ -61,12 +61,12 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that was measured in a run, and on what."""
+    """All results of a run, and the machine."""
 
     machine: Machine
     figures: tuple[Figure, ...]
     per_lock: tuple[float, ...]
-    """By step: messages said for one lock that nobody else wants."""
+    """By step: messages sent for one lock that nobody else wants."""
 
     @property
     def met(self) -> bool:
@@ -74,7 +74,7 @@ class Comparison:
         return all(figure.met for figure in self.figures)
 
     def as_plain(self) -> dict[str, Any]:
-        """Return all of it as what JSON knows."""
+        """Return all of it as JSON values."""
         counted = zip(STEPS, self.per_lock, strict=True)
         return {
             "machine": asdict(self.machine),
@@ -92,10 +92,10 @@ def compare(rounds: int, seconds: float, say: Callable[[str], None]) -> Comparis
     Args:
         rounds: of each measurement, 1 or more; the medians count.
         seconds: how long each measurement of a round takes, above 0.
-        say: called with what is measured next.
+        say: called with the next measurement.
 
     Raises:
-        BenchFailedError: a process failed, or was not served at all; the text says more.
+        BenchFailedError: a process failed, or was not served at all; the text explains it.
 
     """
     with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name, ExitStack() as stack:
@@ -153,7 +153,7 @@ class _Side:
         self.job = Job(kind=Kind.PAIR, address=members.connect, cluster=members.cluster)
 
     def pair(self, seconds: float) -> tuple[float, tuple[float, ...]]:
-        """Return how long a pair takes (us), and the messages of a pair by step."""
+        """Return the duration of a pair (us), and the messages of a pair by step."""
         before = self._counted()
         (took,) = self._measured(replace(self.job, seconds=seconds))
         pairs = took["times"] + WARM_PAIRS
@@ -162,7 +162,7 @@ class _Side:
         return took["p50_us"], per_lock
 
     def handover(self, seconds: float) -> float:
-        """Return how often a second one lock goes from one of many to the next."""
+        """Return how many times a second one lock passes from one of many clients to the next."""
         job = replace(
             self.job,
             kind=Kind.RATE,

@@ -1,4 +1,4 @@
-"""The ways in which a leader dies, and nodes whose links can be cut without a sign."""
+"""The deaths of a leader, and nodes whose links can be cut silently."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CLIENTS = "clients"
 """The source of all links that clients use."""
 
 POWER_S = 0.05
-"""How long links are cut before the process is killed, so that nothing tells of its end (s)."""
+"""Time from cutting the links to killing the process, so that nothing reports its end (s)."""
 
 
 class Death(StrEnum):
-    """What happens to the leader."""
+    """A way in which the leader fails."""
 
     KILL = "kill"
-    """SIGKILL: its connections are closed by the system, and everybody learns of it."""
+    """SIGKILL: the system closes its connections, and all peers notice."""
     SIGSTOP = "sigstop"
     """The process stops, and its connections stay open."""
     POWER_LOSS = "power-loss"
@@ -39,9 +39,9 @@ class RelayedMembers(Members):
     """Nodes that reach each other, and that clients reach, through relays that can fall silent.
 
     Args:
-        folder: where configurations, journals and logs go.
-        protocol: who grants the locks.
-        nodes: how many, 1 or more: n1, n2 and so on.
+        folder: for configurations, journals and logs.
+        protocol: the protocol of the nodes.
+        nodes: their number, 1 or more: n1, n2 and so on.
 
     """
 
@@ -65,7 +65,7 @@ class RelayedMembers(Members):
 
     @property
     def connect(self) -> str:
-        """The relays of all nodes, as clients take them."""
+        """The relays of all nodes, as an address list for clients."""
         return ",".join(self._relayed(CLIENTS, node) for node in self.names)
 
     def __enter__(self) -> Self:
@@ -80,11 +80,11 @@ class RelayedMembers(Members):
         self.relays.__exit__(*error)
 
     def configuration_of(self, node: str) -> Path:
-        """Return the file of ``node``, in which the others are at their relays."""
+        """Return the file of ``node``, which has the relays as the others' addresses."""
         return self.folder / f"{node}.toml"
 
     def strike(self, node: str, death: Death) -> tuple[float, Callable[[], None]]:
-        """Let ``node`` die; return when, on the monotonic clock (s), and what undoes it."""
+        """Let ``node`` fail; return the monotonic time of it (s), and a function that undoes it."""
         match death:
             case Death.KILL:
                 return self.kill(node), lambda: self.start(node)
@@ -114,7 +114,7 @@ class RelayedMembers(Members):
         self.start(node)
 
     def links_of(self, node: str, *, clients: bool) -> tuple[Link, ...]:
-        """Return the links from and to ``node``, those of clients only if that is asked for."""
+        """Return the links from and to ``node``, those of clients only if ``clients``."""
         return tuple(
             link for link in self.links if node in link and (clients or link.source != CLIENTS)
         )

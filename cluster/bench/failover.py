@@ -1,4 +1,4 @@
-"""How long nobody is granted a lock when the leader dies under load, by kind of death."""
+"""The time without grants after the leader dies under load, by kind of death."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ THREADS = 4
 CONNECT_S = 30.0
 
 SETTLE_S = 1.0
-"""Under load with all nodes up, before a kill."""
+"""Time under load with all nodes up, before a kill (s)."""
 
 DOWN_S = 2.0
-"""How long a killed node stays down; the others go on well before."""
+"""Downtime of a killed node (s); the others go on well before."""
 
 SILENT_S = 6.0
-"""How long a leader stays dead that dies silently: longer than it took before this was measured."""
+"""Downtime of a leader that dies silently (s): longer than any such failover took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """What the kills did.
+    """The effects of the kills.
 
     Attributes:
-        gaps_ms: for each kill the longest time without a grant to anybody (ms).
+        gaps_ms: for each kill the longest time without any grant (ms).
         client_gaps_ms: for each kill the longest time without a grant to one of the client
-            processes, whichever was hit hardest (ms).
-        errors: what clients' calls ended in, by name of the error, and how often.
+            processes, the one that was hit hardest (ms).
+        errors: how often clients' calls raised each error, by its name.
 
     """
 
@@ -63,7 +63,7 @@ class Failover:
 
 
 def failover(members: Members, watcher: Client, kills: int, say: Callable[[str], None]) -> Failover:
-    """Kill the master ``kills`` times (1 or more) while clients take locks; return what it did.
+    """Kill the master ``kills`` times (1 or more) while clients take locks; return the effects.
 
     Raises:
         BenchFailedError: a node did not come back, a client ended, or nobody leads.
@@ -80,7 +80,7 @@ def failover(members: Members, watcher: Client, kills: int, say: Callable[[str],
 def _struck(
     members: Members, watcher: Client, times: int, strike: Callable[[int], int]
 ) -> Failover:
-    """Return what clients saw while ``strike`` did its work and said when (ms)."""
+    """Return what clients measured while ``strike`` did its work and returned its times (ms)."""
     job = Job(kind=Kind.WATCH, address=members.connect, cluster=members.cluster, at_once=THREADS)
     with ExitStack() as stack:
         clients = [
@@ -127,7 +127,7 @@ def measure_deaths(
 def deaths(
     members: RelayedMembers, watcher: Client, death: Death, times: int, say: Callable[[str], None]
 ) -> Failover:
-    """Let the leader die ``times`` times (1 or more) of ``death``; return what that did.
+    """Let the leader die ``times`` times (1 or more) of ``death``; return the effects.
 
     Raises:
         BenchFailedError: a node did not come back, a client ended, or nobody leads.
@@ -150,9 +150,9 @@ def longest_gap_ms(grants_ms: Sequence[int], since_ms: int, until_ms: int) -> in
     """Return the longest time without a grant that touches a span of time.
 
     Args:
-        grants_ms: when there were grants, rising.
-        since_ms: where the span begins: the last grant before it counts as the first of it.
-        until_ms: where it ends: what nobody has ended by then counts so far.
+        grants_ms: the times of grants, rising.
+        since_ms: the begin of the span: the last grant before it counts as the first of it.
+        until_ms: its end: a gap that is still open then counts up to here.
 
     """
     before = grants_ms[: bisect_right(grants_ms, since_ms)]
@@ -172,10 +172,10 @@ def _kill_master(members: Members, watcher: Client) -> int:
 
 
 def leader_seen_by(watcher: Client) -> str:
-    """Return the node that most nodes say leads.
+    """Return the node that most nodes report as leader.
 
     Raises:
-        BenchFailedError: none says so.
+        BenchFailedError: no node reports one.
 
     """
     leader = master_of(described(watcher))

@@ -1,4 +1,4 @@
-"""How large a member's journal grows under a steady load, and how long a restart takes.
+"""The size of a member's journal under a steady load, and the duration of a restart.
 
 Three members of a replicated table of locks, with real sockets and disks, in one process.
 Run it as ``python -m fencelock.cluster.bench.growth --commands 500000``.
@@ -37,7 +37,7 @@ from fencelock.transport.wire import decode, encode
 
 MEMBERS = ("n1", "n2", "n3")
 OWNERS = 256
-"""Who asks for locks at the same time."""
+"""Owners that request locks at the same time."""
 KEPT = 1_000
 """Locks that are held all the time, so that a snapshot is not empty."""
 AGAIN_MS = 1_000
@@ -47,28 +47,28 @@ TTL_MS = 3_600_000
 
 @local
 class Load(Local):
-    """Let ``commands`` be decided. Answered by `Loaded`."""
+    """A request to have ``commands`` decided. Answered by `Loaded`."""
 
     commands: int
 
 
 @local
 class Loaded(Local):
-    """They were, and ``applied`` slots were applied in all."""
+    """The commands were decided; ``applied`` slots were applied in all."""
 
     applied: int
 
 
 @timer
 class Again(Timer):
-    """Propose again what has no outcome yet."""
+    """Propose again the commands without an outcome."""
 
 
 class Loader(Role[Load | SlotOutcomes | LeaderChanged | Skipped | Proposed | Declined | Again]):
-    """Has owners take locks and give them back, each as fast as it hears of it.
+    """Has owners take locks and give them back, each as soon as it receives the outcome.
 
     Args:
-        kept: how many locks are held by owners of their own from the beginning.
+        kept: number of locks held by owners of their own from the beginning.
 
     """
 
@@ -81,7 +81,7 @@ class Loader(Role[Load | SlotOutcomes | LeaderChanged | Skipped | Proposed | Dec
         self.left = 0
         self.requests = 0
         self.waiting: dict[int, Command] = {}
-        """What has no outcome, by request."""
+        """Commands without an outcome, by request."""
         self.slot = 0
 
     def handle(
@@ -194,23 +194,23 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What was seen."""
+    """The result of a run."""
 
     commands: int
     seconds: float
     bytes_max: int
-    """How large a journal was at most, as seen now and then."""
+    """The largest observed size of a journal (bytes)."""
     bytes_end: int
     restart_s: float
-    """How long the slowest member took to start again with its journal."""
+    """Restart time of the slowest member with its journal (s)."""
 
 
 def grow(commands: int, journal_bytes: int, folder: Path, *, kept: int = KEPT) -> Growth:
-    """Load three members with ``commands``, then start them anew.
+    """Load three members with ``commands``, then restart them.
 
     Args:
-        commands: how many.
-        journal_bytes: after how much each member cuts its journal.
+        commands: their number.
+        journal_bytes: the size after which each member compacts its journal.
         folder: for the journals.
         kept: locks that are held all the time.
 

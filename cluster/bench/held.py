@@ -1,4 +1,4 @@
-"""How much memory a node needs for locks that are held, and do nothing else."""
+"""The memory that a node needs for held locks without any other work."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from fencelock.cluster.bench.workers import started
 from fencelock.cluster.client import Client, connect
 
 PROCESSES = 2
-"""A session may hold 100,000 locks, and one client takes them at half the speed of two."""
+"""A session may hold 100,000 locks, and one client acquires them at half the speed of two."""
 
 TASKS = 128
-"""Of each process: acquires under way."""
+"""Acquires in flight in each process."""
 
 PARTS = 10
-"""After each part of the locks it is said how far it is."""
+"""Progress is reported after each of so many parts of the locks."""
 
 SETTLE_S = 2.0
-"""So that nodes have written what they write behind; a snapshot takes memory for a moment."""
+"""Time for nodes to finish background writes (s); a snapshot takes memory for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What held locks took.
+    """The cost of held locks.
 
     Attributes:
-        locks: how many were held.
-        seconds: how long it took to acquire them.
+        locks: the number of held locks.
+        seconds: the time to acquire them.
         before: resident memory of each node before the first (bytes), by node.
         after: the same with all of them held.
 
@@ -51,11 +51,11 @@ class Held:
 
     @property
     def bytes_a_lock(self) -> dict[str, float]:
-        """By node. All that grew is counted, though some of it does not depend on locks."""
+        """The growth for each lock, by node. It includes memory that does not depend on locks."""
         return {node: (self.after[node] - size) / self.locks for node, size in self.before.items()}
 
     def in_words(self) -> str:
-        """Return how it came about."""
+        """Return a sentence on how the figure came about."""
         node = max(self.bytes_a_lock, key=lambda one: self.bytes_a_lock[one])
         before, after = (f"{size[node] / 1e6:.0f}" for size in (self.before, self.after))
         return f"{self.locks:,} held; the largest, {node}, from {before} to {after} MB resident"
@@ -79,12 +79,12 @@ def held_reading(
 
 
 def held(members: Members, locks: int, say: Callable[[str], None]) -> Held:
-    """Have clients take ``locks`` locks and keep them; return what that took at each node.
+    """Have clients acquire ``locks`` locks and keep them; return the cost at each node.
 
     Args:
-        members: fresh nodes, which nobody else uses.
-        locks: how many, `PROCESSES` x `PARTS` or more; a part of them more or less.
-        say: called with how far it is.
+        members: fresh nodes, without other clients.
+        locks: their number, `PROCESSES` x `PARTS` or more; rounded to whole parts.
+        say: called with the progress.
 
     Raises:
         BenchFailedError: a node or a client ended.
@@ -129,7 +129,7 @@ def _held(members: Members, locks: int, say: Callable[[str], None], watcher: Cli
 async def hold(
     job: Job, say: Callable[[object], None], read_line: Callable[[], str]
 ) -> dict[str, int]:
-    """Take ``job.locks`` locks more for each line that is read, and keep them all.
+    """Acquire ``job.locks`` more locks for each line that is read, and keep them all.
 
     Args:
         job: see there; ``at_once`` tasks.
@@ -137,7 +137,7 @@ async def hold(
         read_line: returns the next line, empty at the end.
 
     Returns:
-        ``times``: how many locks are held at the end.
+        ``times``: the number of locks held at the end.
 
     """
     fresh = count()
@@ -158,10 +158,10 @@ async def hold(
 
 
 def resident_bytes(process: int) -> int:
-    """Return how much memory of a process is resident.
+    """Return the resident memory of a process (bytes).
 
     Raises:
-        BenchFailedError: there is no such process, or the system does not say it.
+        BenchFailedError: there is no such process, or the system does not report it.
 
     """
     try:

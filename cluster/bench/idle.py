@@ -1,4 +1,4 @@
-"""What a node costs that has nothing to do."""
+"""The cost of a node that has nothing to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ address = "tcp://127.0.0.1:{1}"
 """
 
 SETTLE_S = 1.0
-"""Two nodes find each other in far less."""
+"""Time for two nodes to connect (s); they need far less."""
 
 
 def share_of_a_core(seconds: float) -> float:

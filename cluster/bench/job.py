@@ -1,4 +1,4 @@
-"""What a client process of a measurement is told to do, as one line of JSON."""
+"""The job of a client process of a measurement, as one line of JSON."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """What to measure."""
+    """The kinds of measurements."""
 
     PAIR = "pair"
-    """One thread takes and gives back one lock; how long each pair took."""
+    """One thread takes and gives back one lock; measures each pair."""
     PROFILE = "profile"
-    """The same, with marks of when the client did what."""
+    """The same, with marks of the client's steps."""
     RATE = "rate"
-    """Threads take and give back locks; how many pairs in a time."""
+    """Threads take and give back locks; counts pairs in a time."""
     TASKS = "tasks"
     """The same with asyncio tasks."""
     WATCH = "watch"
-    """The same with threads, until told to end; when there were grants."""
+    """The same with threads, until told to end; records the times of grants."""
     HOLD = "hold"
-    """Tasks take locks and keep them, some more each time it is told to."""
+    """Tasks take locks and keep them, some more for each line that is read."""
     READ = "read"
-    """Threads ask for the status of locks; how many answers in a time."""
+    """Threads ask for the status of locks; counts answers in a time."""
     ECHO = "echo"
-    """A bare ROUTER that sends back what comes, until told to end."""
+    """A bare ROUTER that sends back what it receives, until told to end."""
     PING = "ping"
-    """A bare DEALER to such a ROUTER; how long a round trip takes, and how many in a time."""
+    """A bare DEALER to such a ROUTER; measures round trips, one at a time and many at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +36,17 @@ class Job:
     """One measurement of one client process.
 
     Attributes:
-        kind: what to measure.
-        address: the nodes to connect to, or the echo to talk to.
+        kind: the kind of measurement.
+        address: the nodes to connect to, or the echo.
         cluster: the id of the nodes' cluster.
-        seconds: how long to measure, above 0; not for what is told to end.
+        seconds: how long to measure, above 0; not for kinds that are told to end.
         warm_s: how long to do the same before, unmeasured.
-        at_once: threads, tasks or frames under way, 1 or more.
-        lock: the name of the lock, or how the names of the locks begin.
-        shared: whether all are after the one lock, not each after a lock of its own.
-        age_ms: how old an answer to a read may be (ms); None for a linearizable read.
-        marks: the file into which marks are written.
-        locks: how many to take each time it is told to.
+        at_once: threads, tasks or frames in flight, 1 or more.
+        lock: the name of the lock, or the prefix of the locks' names.
+        shared: whether all use the one lock, not each a lock of its own.
+        age_ms: the greatest age of an answer to a read (ms); None for a linearizable read.
+        marks: the file for marks.
+        locks: the number of locks to take for each line that is read.
 
     """
 
@@ -63,7 +63,7 @@ class Job:
     locks: int = 0
 
     def lock_of(self, number: int) -> str:
-        """Return which lock thread or task ``number`` is after."""
+        """Return the name of the lock that thread or task ``number`` uses."""
         return self.lock if self.shared else f"{self.lock}-{number}"
 
     def line(self) -> str:

@@ -1,4 +1,4 @@
-"""Clients' work, measured: pairs of acquire and release, and reads, from threads of one process."""
+"""Measured work of clients: pairs of acquire and release, and reads, by threads of one process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fencelock.cluster.bench.job import Job
 from fencelock.cluster.client import Client
 
 CONNECT_S = 30.0
-"""Nodes may be busy with an election when a client comes."""
+"""Timeout for connecting (s): nodes may be busy with an election."""
 
 WARM_PAIRS = 100
 """Pairs before the first that is measured, where pairs and not seconds are counted."""
 
 
 def pair(client: Client, job: Job) -> dict[str, float]:
-    """Take and give back one lock, alone; return how long a pair took (us), and how many."""
+    """Take and give back one lock, alone; return the time of a pair (us), and their number."""
     lock = client.lock(job.lock)
     for _ in range(WARM_PAIRS):
         _one_pair(lock)
@@ -34,7 +34,7 @@ def pair(client: Client, job: Job) -> dict[str, float]:
 
 
 def rate(client: Client, job: Job) -> dict[str, float]:
-    """Take and give back locks from many threads; return how many pairs in how many seconds."""
+    """Take and give back locks from many threads; return the number of pairs and the time (s)."""
 
     def work(number: int) -> Callable[[], None]:
         lock = client.lock(job.lock_of(number))
@@ -44,7 +44,7 @@ def rate(client: Client, job: Job) -> dict[str, float]:
 
 
 def read(client: Client, job: Job) -> dict[str, float]:
-    """Ask for the status of locks from many threads; return how many in how many seconds."""
+    """Read the status of locks from many threads; return the number of reads and the time (s)."""
 
     def work(number: int) -> Callable[[], None]:
         lock = client.lock(job.lock_of(number))
@@ -61,7 +61,7 @@ def watch(client: Client, job: Job, until: Callable[[], object]) -> dict[str, ob
 
     Returns:
         ``grants_ms``: the milliseconds of the monotonic clock in which there was a grant,
-        rising; ``errors``: how often which error was met. The threads go on after one.
+        rising; ``errors``: the number of each error. The threads go on after an error.
 
     """
     crowd = _Crowd(job.at_once)
@@ -90,7 +90,7 @@ def watch(client: Client, job: Job, until: Callable[[], object]) -> dict[str, ob
 
 
 def connect(job: Job) -> Client:
-    """Return a client of the nodes that ``job`` names."""
+    """Return a client of the job's nodes."""
     return fencelock.connect(job.address, cluster=job.cluster, timeout=CONNECT_S)
 
 
@@ -101,7 +101,7 @@ def quantiles_us(took: list[float]) -> dict[str, float]:
 
 
 class _Crowd:
-    """Threads that do the same again and again, and how often each did it."""
+    """Threads that repeat the same work, and the number of repetitions of each."""
 
     def __init__(self, size: int) -> None:
         self.times = [0] * size
@@ -117,7 +117,7 @@ class _Crowd:
             thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Wait for so long; raise what ended a thread, if anything did."""
+        """Wait for so long; raise the error that ended a thread, if there was one."""
         self._over.wait(seconds)
         if self.failure is not None:
             raise self.failure

@@ -1,4 +1,4 @@
-"""Locks as users meet them: real nodes, clients in processes of their own, and a clock."""
+"""Locks as users experience them: real nodes, client processes of their own, and a clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fencelock.cluster.client import Client, connect
 
 PROCESSES = 2
 THREADS = 64
-"""Of each process, each on a lock of its own."""
+"""Threads of each process, each on a lock of its own."""
 RIVALS = 4
 """Threads of each process, all on one lock."""
 TASKS = 256
@@ -42,21 +42,21 @@ class Part(StrEnum):
 
 
 ONLY_PAXOS = frozenset({Part.FAILOVER, Part.READS, Part.HELD})
-"""Elsewhere nobody takes over, reads are of one kind, and no table is kept."""
+"""Parts for `paxos` alone: other protocols have no failover, one kind of reads, and no table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure.
+    """The measurements to make.
 
     Attributes:
-        protocol: who grants the locks.
-        nodes: how many node processes.
-        durable: whether nodes keep on disk what they promised, where that is a choice.
+        protocol: the protocol of the nodes.
+        nodes: the number of node processes.
+        durable: whether nodes keep their promises on disk, where that is a choice.
         seconds: how long each measurement takes, above 0; as much as a fifth more to warm up.
         kills: of the master, 1 or more.
-        held: how many locks are held when memory is measured, 100 or more.
-        parts: which measurements, in this order.
+        held: the number of locks held when memory is measured, 100 or more.
+        parts: the measurements, in this order.
 
     """
 
@@ -69,13 +69,13 @@ class Plan:
     parts: tuple[Part, ...] = tuple(Part)
 
     def has(self, part: Part) -> bool:
-        """Return whether ``part`` can be measured with this protocol, kept so."""
+        """Return whether ``part`` can be measured with this protocol and durability."""
         if part is Part.FAILOVER and not self.durable:
             return False  # A node that restarts without its memory does not vote any more.
         return self.protocol == "paxos" or part not in ONLY_PAXOS
 
     def in_words(self) -> str:
-        """Return what is measured, for a title."""
+        """Return a description of the cluster, for a title."""
         kept = {"paxos": "fsync", "central": "journal"}.get(self.protocol, "")
         kept = kept if self.durable or not kept else "memory"
         nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
@@ -84,14 +84,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that was measured in a run, and on what."""
+    """All results of a run, and the machine."""
 
     plan: Plan
     machine: Machine
     readings: tuple[Reading, ...]
 
     def as_plain(self) -> dict[str, Any]:
-        """Return all of it as what JSON knows: each figure by its key, rounds apart."""
+        """Return all of it as JSON values: each figure by its key, and the rounds."""
         return {
             "plan": asdict(self.plan),
             "machine": asdict(self.machine),
@@ -101,14 +101,14 @@ class Report:
 
 
 def measure(plan: Plan, say: Callable[[str], None]) -> Report:
-    """Start a cluster, measure what ``plan`` says, and leave nothing running.
+    """Start a cluster, make the measurements of ``plan``, and leave nothing running.
 
     Args:
-        plan: what to measure.
-        say: called with what is done next.
+        plan: the measurements to make.
+        say: called with the next step.
 
     Raises:
-        BenchFailedError: a process failed, or was not served at all; the text says more.
+        BenchFailedError: a process failed, or was not served at all; the text explains it.
         fencelock.ConfigError: the protocol cannot run so.
 
     """
@@ -119,7 +119,7 @@ def measure(plan: Plan, say: Callable[[str], None]) -> Report:
         shared = [part for part in parts if part is not Part.HELD]
         if shared:
             readings += _in_one_cluster(plan, shared, Path(name), say)
-        if Part.HELD in parts:  # Nodes of its own: all that they ever did is memory.
+        if Part.HELD in parts:  # On fresh nodes: all that they did before would use memory.
             folder = Path(name, "held")
             folder.mkdir()
             readings.append(held_reading(folder, plan.held, plan.nodes, plan.durable, say))
@@ -173,14 +173,14 @@ class _Bench:
         return readings
 
     def elections(self) -> list[Reading]:
-        """Return how often a leader was elected without need, where there is one."""
+        """Return the number of unnecessary elections, for protocols with a leader."""
         if self.plan.protocol != "paxos":
             return []
         note = "while no node was killed"
         return [Reading("false_elections", "false elections", self.elected, "", note)]
 
     def _elections_so_far(self) -> int:
-        """Return how often the nodes, all of which are ready by then, were elected so far."""
+        """Return the number of elections so far, once all nodes are ready."""
         return sum(
             counted.times
             for status in self.members.wait_until_ready(self.watcher)

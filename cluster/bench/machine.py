@@ -1,4 +1,4 @@
-"""What a measurement ran on: without it a figure means nothing."""
+"""The machine of a measurement: without it a figure means nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 SYNCS = 50
 APPENDED = bytes(200)
-"""About as long as the group of one command in a journal."""
+"""A write about as long as the group of one command in a journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,13 @@ class Machine:
     """A machine and its state when the measurement began.
 
     Attributes:
-        cores: that this process may run on.
-        processor: what the kernel calls it; empty if it does not say.
+        cores: the number of cores that this process may run on.
+        processor: its name in the kernel; empty if there is none.
         system: kernel and architecture.
         python: implementation and version.
         load: runnable processes in the minute before (load average).
-        sync_us: median time to append 200 bytes to a file and sync them, where the nodes
-            keep their journals (us).
+        sync_us: median time to append 200 bytes to a file and sync them, in the folder of the
+            nodes' journals (us).
 
     """
 
@@ -45,7 +45,7 @@ class Machine:
 
 
 def this_machine(folder: Path) -> Machine:
-    """Return what this machine is; its disk is measured in ``folder``, a moment's work."""
+    """Return a description of this machine; its disk is measured briefly in ``folder``."""
     return Machine(
         cores=len(os.sched_getaffinity(0)),
         processor=_processor(),

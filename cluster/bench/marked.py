@@ -1,4 +1,4 @@
-"""A lone client that marks what it does, and the pairs that its thread makes meanwhile."""
+"""A lone client that marks its steps, and the pairs that its thread makes meanwhile."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fencelock.cluster.settings import Settings
 TTL_S = 15.0
 
 PAIRS_MAX = 10_000
-"""More are not worth the memory of their marks."""
+"""Limit of pairs: more are not worth the memory of their marks."""
 
 
 def marked_pairs(job: Job, begin: Callable[[], None]) -> dict[str, int]:
-    """Take and give back one lock, alone; write the marks, and return how many pairs it were.
+    """Take and give back one lock, alone; write the marks, and return the number of pairs.
 
-    The file has ``session`` (how nodes call the client's link), ``pairs`` (of each when acquire
-    was called, when release was, and when that returned) and ``marks``. All times are ns of
-    the monotonic clock.
+    The file has ``session`` (the nodes' name of the client's link), ``pairs`` (for each the times
+    of the call of acquire, of the call of release, and of its return) and ``marks``. All times
+    are ns of the monotonic clock.
 
     Args:
         job: see there.
-        begin: says that all is ready, and returns when it is time.
+        begin: reports that all is ready, and returns when the measurement begins.
 
     """
     marks = ProfileMarks()

@@ -20,30 +20,30 @@ from fencelock.cluster.config import parse
 from fencelock.cluster.ports import free_ports
 
 READY_S = 30.0
-"""A node needs a second; a loaded machine with a long journal some more."""
+"""Timeout for a node to be ready (s). It needs a second, on a loaded machine some more."""
 
 STOP_S = 10.0
-"""How long a process may take to end in order before it is killed."""
+"""Time for a process to end in order before it is killed (s)."""
 
 LOOK_AGAIN_S = 0.02
 LOG_CHARACTERS = 2_000
-"""How much of a log is shown when its node is not ready: the folder is removed afterwards."""
+"""Characters of a log that are shown when its node is not ready: the folder is removed later."""
 
 
 class BenchFailedError(FencelockError):
-    """A measurement could not be made; the text says which process failed, and what it said."""
+    """A measurement failed; the text names the process that failed, and shows its output."""
 
 
 class Members:
     """A cluster of ``fencelock serve`` processes, all of which end with the ``with`` block.
 
     Args:
-        folder: where configuration, journals and logs go.
-        protocol: who grants the locks.
-        nodes: how many, 1 or more: n1, n2 and so on.
-        durable: whether what was promised survives kill -9 (on disk), where the protocol
-            leaves the choice: `paxos` and `central`.
-        marks: whether nodes write, when they end, when they did what (`marks_of`).
+        folder: for configuration, journals and logs.
+        protocol: the protocol of the nodes.
+        nodes: their number, 1 or more: n1, n2 and so on.
+        durable: whether promises survive kill -9 (on disk), where the protocol leaves the
+            choice: `paxos` and `central`.
+        marks: whether nodes write marks of their steps when they end (`marks_of`).
 
     Raises:
         fencelock.ConfigError: there is no such protocol, or it cannot run so.
@@ -64,7 +64,7 @@ class Members:
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         text = configuration(self.cluster, protocol, self.addresses, durable=durable)
-        parse(text, folder)  # What nodes would refuse is refused here, in words.
+        parse(text, folder)  # Refuse here, with a text, what nodes would refuse.
         (folder / "cluster.toml").write_text(text, encoding="utf-8")
 
     @property
@@ -74,7 +74,7 @@ class Members:
 
     @property
     def connect(self) -> str:
-        """All addresses, as clients take them."""
+        """All addresses, as an address list for clients."""
         return ",".join(self.addresses.values())
 
     def __enter__(self) -> Self:
@@ -90,7 +90,7 @@ class Members:
         stop_all(list(self.processes.values()))
 
     def start(self, node: str) -> None:
-        """Start the process of ``node``; it goes on with what its former life left on disk."""
+        """Start the process of ``node``; it goes on with its journal on disk."""
         command = [sys.executable, "-m", "fencelock", "serve", "--id", node]
         if self._marks:
             command += ["--marks", str(self.marks_of(node))]
@@ -108,11 +108,11 @@ class Members:
         return self.folder / "cluster.toml"
 
     def marks_of(self, node: str) -> Path:
-        """Return where ``node`` writes its marks."""
+        """Return the file for the marks of ``node``."""
         return self.folder / f"{node}.marks"
 
     def kill(self, node: str) -> float:
-        """Kill ``node`` with SIGKILL; return when, on the monotonic clock (s)."""
+        """Kill ``node`` with SIGKILL; return the monotonic time of it (s)."""
         process = self.processes[node]
         at = time.monotonic()
         process.kill()
@@ -120,7 +120,7 @@ class Members:
         return at
 
     def wait_until_ready(self, watcher: Client) -> tuple[NodeStatus, ...]:
-        """Return what all nodes say of themselves, once each says that it can serve.
+        """Return the status of all nodes, once each reports that it can serve.
 
         Raises:
             BenchFailedError: one ended, or is not ready within `READY_S`.
@@ -163,7 +163,7 @@ def configuration(cluster: str, protocol: str, addresses: dict[str, str], *, dur
 
 
 def described(watcher: Client) -> tuple[NodeStatus, ...]:
-    """Return what the nodes that can be heard say of themselves; empty if none can be."""
+    """Return the status of each node that can be reached; empty if none can be."""
     try:
         return watcher.describe()
     except UnavailableError:
@@ -178,7 +178,7 @@ def master_of(statuses: Sequence[NodeStatus]) -> str:
 
 @contextlib.contextmanager
 def uninterrupted() -> Generator[None]:
-    """Put off SIGINT and SIGTERM: a process that is being started belongs to nobody yet."""
+    """Defer SIGINT and SIGTERM while a process is started: nothing could stop it yet."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Signals are handled by the main thread alone.
         return

@@ -1,4 +1,4 @@
-"""Where the time of a pair goes: acquire and release of a lone client, step by step."""
+"""A profile of a pair: the time of a lone client's acquire and release, step by step."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ CONNECT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where the time of pairs went.
+    """The time of pairs by step.
 
     Attributes:
-        title: what was measured.
-        machine: on what.
+        title: the title of the measurement.
+        machine: the machine.
         steps: in the order of the way; they add up to `sum_us`.
-        pairs: how many were measured.
-        followed: how many of these could be followed on the usual way.
+        pairs: the number of measured pairs.
+        followed: the number of these that went the usual way and could be followed.
         sum_us: of all steps.
         measured_us: the median of all pairs, by the clock of the thread that made them.
         unmarked_us: the median of pairs in a cluster that sets no marks.
@@ -53,14 +53,14 @@ class Profile:
 
     @property
     def by_step(self) -> dict[str, float]:
-        """The same by step alone, wherever it happens (us of a pair), the largest first."""
+        """The same by step, summed over all places (us of a pair), the largest first."""
         sums: dict[str, float] = defaultdict(float)
         for step in self.steps:
             sums[step.step] += step.pair_us
         return dict(sorted(sums.items(), key=lambda one: -one[1]))
 
     def in_words(self) -> str:
-        """Return what the sum is beside what was measured."""
+        """Return a text that compares the sum with the measured time."""
         off = 100 * (self.sum_us / self.measured_us - 1)
         marks = self.measured_us - self.unmarked_us
         return (
@@ -72,7 +72,7 @@ class Profile:
         )
 
     def as_plain(self) -> dict[str, Any]:
-        """Return all of it as what JSON knows."""
+        """Return all of it as JSON values."""
         return {
             **asdict(self),
             "steps": [{**asdict(step), "pair_us": step.pair_us} for step in self.steps],
@@ -84,15 +84,15 @@ def profile(
     protocol: str, nodes: int, *, durable: bool, seconds: float, title: str,
     say: Callable[[str], None],
 ) -> Profile:  # fmt: skip
-    """Measure a lone client's pairs in a cluster that marks what it does.
+    """Measure a lone client's pairs in a cluster that marks its steps.
 
     Args:
-        protocol: who grants the locks.
-        nodes: how many node processes.
-        durable: whether nodes keep on disk what they promised, where that is a choice.
-        seconds: how long to measure; and as long without marks before.
+        protocol: the protocol of the nodes.
+        nodes: the number of node processes.
+        durable: whether nodes keep their promises on disk, where that is a choice.
+        seconds: how long to measure, and as long without marks before.
         title: of the profile.
-        say: called with what is done next.
+        say: called with the next step.
 
     Raises:
         BenchFailedError: a process failed, or too few pairs could be followed.
@@ -110,7 +110,7 @@ def profile(
         say("measuring pairs with marks")
         with Members(marked, protocol, nodes, durable=durable, marks=True) as members:
             _, master = _measured(members, Kind.PROFILE, seconds)
-        # The nodes have written their marks when they have ended.
+        # The nodes write their marks before they end.
         say("putting the marks together")
         seen = json.loads((marked / "client.marks").read_text(encoding="utf-8"))
         logs = _logs(members, seen)
@@ -152,7 +152,7 @@ def profile_table(found: Profile) -> Table:
 
 
 def steps_table(found: Profile) -> Table:
-    """Return the same by step alone, wherever it happens."""
+    """Return the same by step, summed over all places."""
     table = Table("step", title="the same by step")
     table.add_column("us of a pair", justify="right")
     table.add_column("share", justify="right")
@@ -162,7 +162,7 @@ def steps_table(found: Profile) -> Table:
 
 
 def _measured(members: Members, kind: Kind, seconds: float) -> tuple[dict[str, Any], str]:
-    """Return what a lone client measured, and who was master."""
+    """Return the results of a lone client, and the master's id."""
     with connect(members.connect, cluster=members.cluster, timeout=CONNECT_S) as watcher:
         members.wait_until_ready(watcher)
         master = master_of(described(watcher))

@@ -1,4 +1,4 @@
-"""Reads of one held lock: how many in a second, at the master and at a follower."""
+"""Reads of one held lock: the rate at the master and at a follower."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READERS = 64
 reads are compared with."""
 
 LOCAL_AGE_MS = 1_000
-"""How old a local read may be: what a caller gets who says nothing."""
+"""The greatest age of a local read (ms): the default of the client."""
 
 
 def reads(
@@ -32,9 +32,9 @@ def reads(
     Args:
         members: nodes that are ready.
         watcher: holds the lock.
-        job: says where, how long, and how long to warm up.
+        job: sets the cluster, the duration, and the time to warm up.
         pairs_per_s: of many threads, for comparison; None if it was not measured.
-        say: called with what is done next.
+        say: called with the next step.
 
     Raises:
         BenchFailedError: a client process failed, or was not served at all.

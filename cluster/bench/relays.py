@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple, Self
 
 BUFFER_BYTES = 1 << 20
-"""A direction with so many unsent bytes is not read from until some are sent."""
+"""Limit of unsent bytes in one direction; above it nothing more is read."""
 
 READ_BYTES = 1 << 16
 BACKLOG = 128
 
 
 class Link(NamedTuple):
-    """The side that connects and the side that listens."""
+    """A link, by the side that connects and the side that listens."""
 
     source: str
     target: str
@@ -55,7 +55,7 @@ class Relays:
         self._listeners: dict[socket.socket, Link] = {}
         self._over = False
         self.ports: dict[Link, int] = {}
-        """Where the source of each link connects to."""
+        """The port of each link's relay, for its source to connect to."""
         for link in targets:
             listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
             listener.setblocking(False)
@@ -86,7 +86,7 @@ class Relays:
         self._ring.send(b"x")
 
     def heal(self, links: Collection[Link]) -> None:
-        """Forward again over ``links``; a connection that was made meanwhile is closed."""
+        """Forward again over ``links``; close connections that were made meanwhile."""
         with self._lock:
             self._silent -= set(links)
             for half in list(self._halves.values()):
@@ -172,7 +172,7 @@ class Relays:
             self._watch(half.other)
 
     def _tried(self, half: _Half, read: Callable[[], bytes]) -> bytes:
-        """Return what was read; empty, with the connection closed, at its end."""
+        """Return the bytes read; at the end, close the connection and return none."""
         try:
             chunk = read()
         except BlockingIOError:
@@ -189,7 +189,7 @@ class Relays:
                 self._watch(half)
 
     def _watch(self, half: _Half) -> None:
-        """Wait for what the socket can do now: nothing while its link is silent."""
+        """Register for the events that the socket can handle now: none while its link is silent."""
         if half.socket.fileno() < 0:
             return
         events = 0

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from rich.table import Table
 
 WHOLE_FROM = 100
-"""From here on decimals are noise."""
+"""Figures from here on are shown without decimals, which would be noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One figure that is compared with nothing.
+    """One figure without a comparison.
 
     Attributes:
         key: its name for programs, unit last.
@@ -22,7 +22,7 @@ class Reading:
         value: the figure.
         unit: of ``value``.
         note: how it came about.
-        rounds: where ``value`` is a median, what it is the median of.
+        rounds: the values of which ``value`` is the median, where it is one.
 
     """
 
@@ -36,16 +36,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of a report: ours, the other's, their ratio, and the bar it has to meet.
+    """One line of a report: our figure, the other's, their ratio, and the bar it has to meet.
 
     Attributes:
-        name: what was measured.
+        name: of the measurement.
         unit: of ``ours`` and ``other``.
         ours: the median over the rounds.
-        other: the same of what we compare with, None if there is nothing to compare.
+        other: the same of the other side, None if there is nothing to compare.
         ratio: the median of the rounds' ratios, ours by theirs.
-        bar: what has to hold, in words; empty if nothing has to.
-        met: whether it does.
+        bar: the condition to meet, in words; empty if there is none.
+        met: whether it is met.
 
     """
 
@@ -105,7 +105,7 @@ def table_of(title: str, ours: str, other: str, figures: Sequence[Figure]) -> Ta
 
 
 def readings_table(title: str, readings: Sequence[Reading]) -> Table:
-    """Return figures that have no bar, with how each came about."""
+    """Return a table of figures without a bar, with a note on each."""
     table = Table(title=title)
     table.add_column("what")
     table.add_column("figure", justify="right")

@@ -1,4 +1,4 @@
-"""The runtime beside Pykka's own threads: the same actors, measured in turns, in one run."""
+"""Our runtime beside Pykka's own threads: the same actors, measured alternately, in one run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IDLE_PERCENT_MAX = 1
 
 @local
 class Ball(Local):
-    """Bounces until ``left`` is 0."""
+    """A message that bounces until ``left`` is 0."""
 
     left: int
 
@@ -44,7 +44,7 @@ class Done(Local):
 
 
 class Bouncer(Role[Ball]):
-    """Sends each ball back to ``other``, and the last one's end to ``referee``."""
+    """Sends each ball back to ``other``, and notifies ``referee`` when a ball stops."""
 
     def __init__(self, address: Address, host: Host, *, other: Address, referee: Address) -> None:
         super().__init__(address, host)
@@ -59,7 +59,7 @@ class Bouncer(Role[Ball]):
 
 
 class Referee(Role[Done]):
-    """Says on a `threading.Event` when all balls are caught."""
+    """Sets a `threading.Event` when all balls are caught."""
 
     def __init__(self, address: Address, host: Host, *, over: threading.Event, balls: int) -> None:
         super().__init__(address, host)
@@ -75,7 +75,7 @@ class Referee(Role[Done]):
 
 
 class Echo(Role[Ball]):
-    """Answers with what it was asked."""
+    """Answers each request with the same message."""
 
     def handle(self, sender: Address, event: Ball, now: Instant) -> Effects:
         """Answer."""
@@ -119,12 +119,12 @@ class ThreadEcho(pykka.ThreadingActor):
 def measure(
     *, rounds: int = 5, idle: Callable[[float], float] | None = None, say: Callable[[str], None]
 ) -> list[Figure]:
-    """Run every measurement in turns with Pykka's threads.
+    """Run every measurement alternately with Pykka's threads.
 
     Args:
         rounds: how often each pair is measured; medians are reported.
         idle: measures an idle node for so many seconds and returns its share of a core.
-        say: called with what is measured next.
+        say: called with the next measurement.
 
     """
     figures = [*_messages(rounds, say), *_asks(rounds, say), *_crowd(rounds, say)]
@@ -191,7 +191,7 @@ def _bounce_threads(balls: int, bounces: int) -> float:
 
 
 def _bridge() -> SocketHub:
-    """Return sockets as a node has them, so that what is measured is a node."""
+    """Return the sockets of a node, so that the measurements are of a real node."""
     return SocketHub(
         node=NODE,
         boot=1,

@@ -1,4 +1,4 @@
-"""The steps of a pair: what requests did on their way, named and averaged. Pure."""
+"""The steps of a pair: the work of its requests, named and averaged. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fencelock.cluster.bench.members import BenchFailedError
 from fencelock.cluster.bench.timeline import CLIENT, Log, Span, way_of
 
 PAIRS_MIN = 20
-"""Fewer that can be followed from end to end say nothing."""
+"""Fewer pairs that can be followed from end to end prove nothing."""
 
 SHARE_MIN = 0.001
-"""Of the pair: a step with less is counted as dispatch of its visit."""
+"""Share of the pair below which a step is counted as dispatch of its visit."""
 
 FIRST: dict[str, str] = dict.fromkeys(("proxy", "replica", "leader", "commander"), "propose")
 LATER = {"proxy": "reply", "replica": "apply", "leader": "quorum", "commander": "quorum"}
 FOLLOW: dict[str, str] = dict.fromkeys(FIRST, "follow")
-"""The turns of roles at the master before it asks for votes and after, and at an acceptor."""
+"""The turns of roles at the master before and after it asks for votes, and at an acceptor."""
 
 STEPS = {
     "call": "client call",
@@ -31,10 +31,10 @@ STEPS = {
     "clock": "dispatch",
     "poll": "asleep",
 }
-"""What a span is called where that is not its own word; a role's name is its turn."""
+"""Names of spans where they differ; a span with a role's name is a turn of that role."""
 
 Key = tuple[int, str, str]
-"""A row: which visit on the way (the call is the first), where, and the step."""
+"""A row: the visit on the way (the call is the first), the place, and the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Step:
     """One row: the mean over the pairs whose latency is in the middle half.
 
     Attributes:
-        visit: the how manieth stay on the way: client, master, acceptor, master, client.
-        place: who.
-        step: what.
+        visit: the number of the stay on the way: client, master, acceptor, master, client.
+        place: the process.
+        step: the work.
         acquire_us: its share of the acquire (us).
         release_us: its share of the release (us).
 
@@ -65,13 +65,13 @@ class Step:
 def steps_of(
     logs: Mapping[str, Log], pairs: Sequence[Sequence[int]], master: str
 ) -> tuple[tuple[Step, ...], int, float]:
-    """Return the steps of the middle half, how many pairs went the usual way, and the sum (us).
+    """Return the steps of the middle half, the number of pairs on the usual way, and the sum (us).
 
     Args:
         logs: of the client and of each node, by name.
-        pairs: of each pair when acquire was called, when it returned and release was called,
-            and when that returned (ns).
-        master: which node to call so; the others are acceptors. Empty: each by its name.
+        pairs: of each pair the times of the call of acquire, of its return and the call of
+            release, and of the return of that (ns).
+        master: the node to call so; the others are acceptors. Empty: each has its own name.
 
     Raises:
         BenchFailedError: fewer than `PAIRS_MIN` can be followed.
@@ -97,7 +97,7 @@ def steps_of(
 
 def _means(pairs: Sequence[list[dict[Key, int]]], least_us: float) -> tuple[Step, ...]:
     """Return the mean of each row over ``pairs``; those below ``least_us`` go into dispatch."""
-    # In the order of the pairs that have most of them: who is early on the wire misses that.
+    # Order the rows as in the fullest pairs: a frame that was early on the wire lacks a row.
     fullest = sorted(pairs, key=lambda rows: -sum(len(row) for row in rows))
     keys = dict.fromkeys(key for rows in fullest for row in rows for key in row)
     means = {
@@ -129,7 +129,7 @@ def _rows(way: Sequence[Span], master: str) -> dict[Key, int]:
 
 
 def _whereabouts(place: str, master: str, stay: int) -> tuple[str, dict[str, str]]:
-    """Return what a place is called, and the turns of its roles; where nobody is master, so."""
+    """Return the name of a place, and the turns of its roles; without a master, its own name."""
     if place == CLIENT or not master:
         return place, {}
     if place != master:

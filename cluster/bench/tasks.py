@@ -12,11 +12,11 @@ from fencelock.cluster.bench.load import CONNECT_S
 
 
 async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:
-    """Take and give back locks from many tasks; return how many pairs in how many seconds.
+    """Take and give back locks from many tasks; return the number of pairs and the time (s).
 
     Args:
         job: see there; ``at_once`` tasks.
-        begin: says that all is ready, and returns when it is time; may block.
+        begin: reports that all is ready, and returns when the measurement begins; may block.
 
     """
     async with aio.connect(job.address, cluster=job.cluster, timeout=CONNECT_S) as client:

@@ -1,11 +1,11 @@
-"""One request's time line over client and nodes, from the marks that each of them set. Pure.
+"""The time line of one request over client and nodes, from the marks that each of them set. Pure.
 
 All processes of a machine share one clock. So the way of a request can be followed back from
 its answer: to the frame that brought it, to the turn of the node that sent the frame, to the
 frame that this turn came from, and so on to the call. What lies between two points of that way
 is a span, and the spans of a request add up to its latency, to the nanosecond.
 
-It takes one request under way at a time: a turn is held to come from the frame it took in.
+It assumes one request in flight at a time: a turn is taken to come from the frame it received.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 from fencelock.cluster.host.profile_marks import Mark
 
 CLIENT = "client"
-"""Where the way begins and ends."""
+"""The place where the way begins and ends."""
 
 
 class Span(NamedTuple):
-    """Some time on the way of a request.
+    """A span of time on the way of a request.
 
     ``what`` is that of a `Mark`, or ``wire``, ``dispatch`` (a turn's time between its marks),
     ``call`` (the caller's thread, before it rings), ``wake`` (from the ring, or from the end of
@@ -32,16 +32,16 @@ class Span(NamedTuple):
     what: str
     ns: int
     early: bool = False
-    """Whether it was before the frame was taken in: its node had still to do something else."""
+    """Whether it precedes the receipt of the frame: its node still had other work to do."""
 
 
 class Log:
-    """What one process did, to be looked up by time.
+    """The marks of one process, to be looked up by time.
 
     Args:
         name: of the node, or `CLIENT`.
         marks: as it set them.
-        names: what its links are called by others, where that is something else.
+        names: the others' names of its links, where they differ.
 
     """
 
@@ -62,12 +62,12 @@ class Log:
                 self._sends.setdefault(links[0], []).append(mark)
 
     def received(self, by_ns: int) -> tuple[Mark, tuple[str, ...]] | None:
-        """Return when frames were last taken in, done by ``by_ns``, and from whom."""
+        """Return the last receipt of frames that ended by ``by_ns``, and their senders."""
         at = bisect_right(self._receives, by_ns, key=lambda one: one[0].end_ns)
         return self._receives[at - 1] if at else None
 
     def sent(self, to: str, by_ns: int) -> Mark | None:
-        """Return when a frame was last sent to ``to``, begun by ``by_ns``."""
+        """Return the last frame sent to ``to`` that was begun by ``by_ns``."""
         sends = self._sends.get(to, [])
         at = bisect_right(sends, by_ns, key=lambda mark: mark.begin_ns)
         return sends[at - 1] if at else None
@@ -78,19 +78,19 @@ class Log:
         return self._polls[at - 1] if at else Mark("poll", 0, 0)
 
     def sleeps(self, from_ns: int) -> int | None:
-        """Return when it first went to sleep at ``from_ns`` or later."""
+        """Return the time of the first sleep at ``from_ns`` or later."""
         at = bisect_left(self._polls, from_ns, key=lambda mark: mark.begin_ns)
         return self._polls[at].begin_ns if at < len(self._polls) else None
 
     def rung(self, from_ns: int, by_ns: int) -> int | None:
-        """Return when a thread first rang within that time."""
+        """Return the time of the first ring of a thread within that time."""
         at = bisect_left(self._rings, from_ns, key=lambda mark: mark.begin_ns)
         if at < len(self._rings) and self._rings[at].begin_ns <= by_ns:
             return self._rings[at].begin_ns
         return None
 
     def spans(self, begin_ns: int, end_ns: int, *, early: bool = False) -> Iterator[Span]:
-        """Yield what it did in that time, without a gap."""
+        """Yield its spans in that time, without a gap."""
         at = max(0, bisect_right(self._begins, begin_ns) - 1)
         done = begin_ns
         for mark in self._all[at:]:
@@ -113,11 +113,11 @@ def way_of(logs: Mapping[str, Log], call_ns: int, back_ns: int) -> list[Span] | 
 
     Args:
         logs: by name; `CLIENT` among them.
-        call_ns: when the caller's thread called.
-        back_ns: when its call returned.
+        call_ns: the time of the caller's call.
+        back_ns: the time of its return.
 
     Returns:
-        None if no frame of a process that is known led to the answer.
+        None if no frame of a known process led to the answer.
 
     """
     here = logs[CLIENT]
@@ -155,7 +155,7 @@ def way_of(logs: Mapping[str, Log], call_ns: int, back_ns: int) -> list[Span] | 
 def _last_sent(
     logs: Mapping[str, Log], here: str, senders: Sequence[str], by_ns: int
 ) -> tuple[Mark | None, Log | None]:
-    """Return the last of the frames that were taken in together, and who sent it."""
+    """Return the last of the frames that were received together, and its sender."""
     last: Mark | None = None
     by: Log | None = None
     for name in senders:

@@ -1,4 +1,4 @@
-"""A bare ROUTER and a bare DEALER in two processes: what the sockets alone cost on this machine."""
+"""A bare ROUTER and a bare DEALER in two processes: the cost of the sockets on this machine."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fencelock.cluster.bench.job import Job
 from fencelock.cluster.bench.load import quantiles_us
 
 FRAME = bytes(100)
-"""About as long as the frame of one acquire."""
+"""A frame about as long as that of one acquire."""
 
 SILENCE_MS = 10_000
-"""A round trip takes well below a millisecond."""
+"""Timeout of a round trip (ms), which takes well below a millisecond."""
 
 WARM_TRIPS = 200
 
 
 def echo(say: Callable[[dict[str, object]], None]) -> dict[str, object]:
-    """Say where, then send back what comes until a line comes on standard input, or its end."""
+    """Report the address, then echo frames until standard input has a line, or ends."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
         say({"address": f"tcp://127.0.0.1:{port}"})
@@ -38,7 +38,7 @@ def echo(say: Callable[[dict[str, object]], None]) -> dict[str, object]:
 
 
 def ping(job: Job) -> dict[str, float]:
-    """Make round trips one at a time, then with ``job.at_once`` under way, for half the time each.
+    """Make round trips one at a time, then with ``job.at_once`` in flight, half of the time each.
 
     Raises:
         TimeoutError: the echo was silent for 10 s.

@@ -1,8 +1,8 @@
 """A client process of a measurement: ``python -m fencelock.cluster.bench.worker JOB``.
 
-It says a line of JSON when it is ready, begins when it reads a line, and says what it
-measured as a line. Where there is no natural end, a second line ends it. When standard
-input ends, whoever started it is gone, and it ends too.
+It prints a line of JSON when it is ready, begins when it reads a line, and prints its result as
+a line. Where there is no natural end, a second line ends it. When standard input ends, the
+process that started it is gone, and it ends too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _with_threads(job: Job) -> object:
 
 
 def _begin() -> None:
-    """Say that all is ready, and wait for the word to begin."""
+    """Report that all is ready, and wait for the line that begins the measurement."""
     _say({})
     if not sys.stdin.readline():
         raise SystemExit("whoever started this process is gone")

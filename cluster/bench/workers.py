@@ -1,4 +1,4 @@
-"""The client processes of a measurement, as who started them sees them."""
+"""The client processes of a measurement, from the side of the process that starts them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fencelock.cluster.bench.job import Job
 from fencelock.cluster.bench.members import BenchFailedError, stop_all, uninterrupted
 
 READY_S = 60.0
-"""To import everything and connect takes a second; a loaded machine needs more."""
+"""Timeout for a process to be ready (s): it takes a second, under load some more."""
 
 LATE_S = 60.0
-"""How much longer than planned a job may take: an acquire may wait out an election."""
+"""Extra time for a job beyond its plan (s): an acquire may wait out an election."""
 
 SAID_CHARACTERS = 2_000
 
@@ -28,7 +28,7 @@ class Worker:
     """One process with one job, from `started`. Ends with the ``with`` block at the latest.
 
     Args:
-        folder: where its log goes.
+        folder: for its log.
         name: of its log, different for each.
 
     """
@@ -57,14 +57,14 @@ class Worker:
         stop_all([self._process])
         self._reader.join()
         self._said.close()
-        # What was not written any more has nobody to read it.
+        # Nothing reads what could not be written any more.
         try:
             self._words.close()
         except BrokenPipeError:
             return
 
     def wait_until_ready(self) -> None:
-        """Return when it has connected; `ready` is then what it said.
+        """Return when it has connected; `ready` then has its first line.
 
         Raises:
             BenchFailedError: it ended, or took longer than `READY_S`.
@@ -73,7 +73,7 @@ class Worker:
         self.ready = self._answer(READY_S)
 
     def tell(self) -> None:
-        """Let it begin, or end if it runs until told.
+        """Let it begin, or end if it runs until told to end.
 
         Raises:
             BenchFailedError: it has ended.
@@ -86,10 +86,10 @@ class Worker:
             raise BenchFailedError(self._why("has ended")) from None
 
     def result(self) -> dict[str, Any]:
-        """Wait for what it measured.
+        """Wait for its result.
 
         Raises:
-            BenchFailedError: it ended without, or took far too long.
+            BenchFailedError: it ended without one, or took far too long.
 
         """
         return self._answer(self.job.warm_s + self.job.seconds + LATE_S)
@@ -115,13 +115,13 @@ class Worker:
 
 
 def started(stack: ExitStack, job: Job, folder: Path, name: str) -> Worker:
-    """Return a process with ``job`` that ends with ``stack``, whenever the interrupt comes."""
+    """Return a process with ``job`` that ends with ``stack``, whenever an interrupt comes."""
     with uninterrupted():
         return stack.enter_context(Worker(job, folder, name))
 
 
 def together(workers: Sequence[Worker]) -> list[dict[str, Any]]:
-    """Let all begin at once; return what each measured.
+    """Let all begin at once; return the result of each.
 
     Raises:
         BenchFailedError: one of them failed.
@@ -135,7 +135,7 @@ def together(workers: Sequence[Worker]) -> list[dict[str, Any]]:
 
 
 def measured(folder: Path, jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Return what processes measured that did ``jobs`` together, their logs in ``folder``.
+    """Return the results of processes that did ``jobs`` together, their logs in ``folder``.
 
     Raises:
         BenchFailedError: one of them failed.
@@ -149,7 +149,7 @@ def measured(folder: Path, jobs: Sequence[Job]) -> list[dict[str, Any]]:
 
 
 def per_s(measured: Sequence[dict[str, float]]) -> float:
-    """Return how often all processes together did it in a second.
+    """Return the rate of all processes together (1/s).
 
     Raises:
         BenchFailedError: one of them was not served at all.

@@ -1,4 +1,4 @@
-"""How the commands that ask a running cluster find it, and what they say if nobody answers."""
+"""Finding a running cluster for the commands that query it, and the exit if no node answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fencelock.actors.lock.session_message import ListedLock
 EXIT_NO_ANSWER = 1
 
 CONFIG = Path("cluster.toml")
-"""Where the addresses come from if nobody says them."""
+"""The default source of addresses."""
 
 DEFAULT_CLUSTER = "fencelock"
 
@@ -44,10 +44,10 @@ TimeoutOption = Annotated[
 
 
 class Operator(Protocol):
-    """What the commands need of a client."""
+    """The operations of a client that the commands use."""
 
     def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
-        """Return what each node says of itself, and with ``roles`` of its roles."""
+        """Return the status of each node, with its roles if ``roles`` is set."""
         ...
 
     def status(self, name: str) -> LockStatus:
@@ -59,23 +59,23 @@ class Operator(Protocol):
         ...
 
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
-        """Take a lock from whoever holds it under ``fence``, and return who did."""
+        """Take a lock from its holder under ``fence``, and return that holder."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which nodes to ask, of which cluster."""
+    """The nodes to query, and the id of their cluster."""
 
     addresses: tuple[str, ...]
     cluster: str
 
 
 def target(connect: str | None, cluster: str | None, config: Path = CONFIG) -> Target:
-    """Return what ``--connect`` and ``--cluster`` say, or for want of them the file here.
+    """Return the target of ``--connect`` and ``--cluster``, by default that of the file here.
 
     Raises:
-        ConfigError: neither says where to ask, or one is not usable.
+        ConfigError: neither gives an address, or one is not usable.
 
     """
     from fencelock.cluster.settings import parse_addresses  # noqa: PLC0415 (sockets: not for --help)
@@ -97,11 +97,11 @@ def target(connect: str | None, cluster: str | None, config: Path = CONFIG) -> T
 
 @contextmanager
 def asking(where: Target, timeout: float) -> Generator[Operator]:
-    """Connect; if nobody answers, say so in a line and exit with `EXIT_NO_ANSWER`.
+    """Connect; if no node answers, print a line and exit with `EXIT_NO_ANSWER`.
 
     Raises:
-        WrongClusterError: somebody answers, and it is the question that must change.
-        RefusedError: what was asked in the ``with`` is refused.
+        WrongClusterError: the nodes that answer are of another cluster or version.
+        RefusedError: a request in the ``with`` is refused.
 
     """
     from fencelock.cluster import client  # noqa: PLC0415 (sockets: not for --help)

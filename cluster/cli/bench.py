@@ -1,4 +1,4 @@
-"""``fencelock bench``: measure on this machine, beside something known, in one run."""
+"""``fencelock bench``: measurements on this machine, beside a known reference, in one run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROTOCOLS = ", ".join(PROMISES)
 
 
 class Durability(StrEnum):
-    """Where nodes keep what they promised."""
+    """The places where nodes keep their promises."""
 
     FSYNC = "fsync"
     MEMORY = "memory"
@@ -39,9 +39,9 @@ app = typer.Typer(no_args_is_help=True, help="Measure on this machine, beside so
 
 @app.callback()
 def bench() -> None:
-    """Measure on this machine, beside something known, in one run.
+    """Measure on this machine, beside a known reference, in one run.
 
-    Machines are noisy: what counts is the ratio, from rounds in turns, and its median.
+    Machines are noisy: what counts is the ratio, from alternating rounds, and its median.
     """
 
 
@@ -54,8 +54,8 @@ def runtime(
 ) -> None:
     """Compare our one-thread runtime with Pykka's own threads; exit 1 if a bar is missed.
 
-    Messages between two roles, questions from one thread and from sixteen, an idle
-    node, and ten thousand roles in one process.
+    Messages between two roles, requests from one thread and from sixteen, an idle node, and
+    ten thousand roles in one process.
     """
     console = Console(stderr=as_json)
     with console.status("measuring") as status:
@@ -101,8 +101,8 @@ def locks(
     """Measure [bold]locks[/bold] over real node and client processes on this machine.
 
     A pair is an acquire and its release. Nodes listen on loopback and keep their journals in
-    a temporary folder (TMPDIR says where); nothing is left of them afterwards, or on Ctrl-C.
-    Failover, reads and memory are measured for paxos, failover on disk only.
+    a temporary folder (set TMPDIR to choose it); nothing is left of them afterwards, or on
+    Ctrl-C. Failover, reads and memory are measured for paxos, failover on disk only.
 
     For example:
 
@@ -145,10 +145,10 @@ def failover(
         bool, typer.Option("--json", help="End with one JSON object on the last line.")
     ] = False,
 ) -> None:
-    """Measure for how long nobody is granted a lock when the leader of paxos dies.
+    """Measure for how long no lock is granted when the leader of paxos dies.
 
     A leader may be killed, stopped, or cut off without a sign. Nodes and clients are processes
-    that reach each other through relays, which can stop forwarding. The time counts from the last
+    that reach each other through relays, which can stop forwarding. The time runs from the last
     grant before the death to the first after it.
     """
     console = Console(stderr=as_json)
@@ -173,8 +173,8 @@ def bakery(
 ) -> None:
     """Compare [bold]bakery[/bold] with paxos in memory; exit 1 if a bar is missed.
 
-    Three nodes of each, in turns: a pair of acquire and release, and the hand-over of one lock.
-    The messages of a lock are counted beside the steps of the protocol's source.
+    Three nodes of each, in turns: a pair of acquire and release, and passing one lock between
+    clients. The messages of a lock are counted beside the steps of the protocol's source.
     """
     console = Console(stderr=as_json)
     with _ends_on_sigterm(), _progress(console) as say:
@@ -208,7 +208,7 @@ def _profile(plan: Plan, console: Console, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _progress(console: Console) -> Generator[Callable[[str], None]]:
-    """Show what is measured: on a terminal in place, in a log as lines."""
+    """Show the current measurement: on a terminal in place, in a log as lines."""
     if not console.is_terminal:
         yield lambda what: console.print(what, soft_wrap=True)
         return
@@ -218,7 +218,7 @@ def _progress(console: Console) -> Generator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def _ends_on_sigterm() -> Generator[None]:
-    """Stop in order on SIGTERM as on Ctrl-C: no process is left behind."""
+    """Stop in order on SIGTERM as on Ctrl-C, so that no process is left behind."""
 
     def leave(number: int, frame: object) -> None:
         del frame

@@ -1,4 +1,4 @@
-"""``fencelock init``: write a configuration to begin from."""
+"""``fencelock init``: writing a first configuration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def init(
       [cyan]fencelock init --nodes 5 --protocol central --cluster orders --config orders.toml[/cyan]
 
     """
-    # Imported late: the file's checks come with pydantic, which no other command's help needs.
+    # Imported late: the file's checks import pydantic, which no other command's help needs.
     from fencelock.cluster.config import loopback, starting_config  # noqa: PLC0415
     from fencelock.cluster.config_file import NODES_MAX, PORT_MAX  # noqa: PLC0415
 
@@ -73,7 +73,7 @@ def init(
 
 
 def _leaders(nodes: int) -> str:
-    """Return how many of ``nodes`` lead, and how many of those may die."""
+    """Return a text on how many of ``nodes`` lead, and how many of those may die."""
     if nodes < SAFE_FROM:
         return f"Mind: all must be up; with {SAFE_FROM} nodes one may die."
     return (
@@ -83,7 +83,7 @@ def _leaders(nodes: int) -> str:
 
 
 def _losses(nodes: int) -> str:
-    """Return how many of ``nodes`` members may die, and what would be better."""
+    """Return a text on how many of ``nodes`` members may die, and a better number."""
     spare = (nodes - 1) // 2
     if nodes < SAFE_FROM:
         return f"Mind: all must be up; with {SAFE_FROM} nodes one may die."

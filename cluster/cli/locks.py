@@ -1,4 +1,4 @@
-"""``fencelock locks`` and ``fencelock who``: which locks are held, by whom, and who is next."""
+"""``fencelock locks`` and ``fencelock who``: the held locks, their holders and their queues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def locks(
         bool, typer.Option("--json", help="Print one JSON array, with an object for each lock.")
     ] = False,
 ) -> None:
-    """List the [bold]locks that are held[/bold], by name. A free lock is in no list.
+    """List the [bold]locks that are held[/bold], by name. Free locks are not listed.
 
     For example:
 
@@ -92,7 +92,7 @@ def show(console: Console, status: LockStatus) -> None:
 
 
 def holder_lines(name: str, holder: Contender | None) -> Iterator[str]:
-    """Yield in words who holds the lock ``name``, how often, since when, under which fence."""
+    """Yield lines on who holds the lock ``name``, how often, since when, under which fence."""
     if holder is None:
         yield f"{name} is free, or nobody that this node knows of holds it."
         return
@@ -108,7 +108,7 @@ def held_table(held: Iterable[ListedLock]) -> Table:
     for name in ("lock", "held by"):
         table.add_column(name, overflow="fold")
     for name in ("fence", "for", "waiting"):
-        table.add_column(name, justify="right", no_wrap=True)  # A fence cut short is a wrong one.
+        table.add_column(name, justify="right", no_wrap=True)  # A truncated fence is a wrong one.
     for lock in held:
         holder = lock.holder
         fence = "" if holder.fence is None else str(holder.fence)
@@ -119,7 +119,7 @@ def held_table(held: Iterable[ListedLock]) -> Table:
 
 
 def queue_table(waiters: Iterable[Contender]) -> Table:
-    """Return a row for each of those who wait, in order."""
+    """Return a row for each waiter, in order."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("next", justify="right", no_wrap=True)
     table.add_column("waits for", justify="right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""The ``fencelock`` command: only puts the commands together and tells errors in a line."""
+"""The ``fencelock`` command: assembles the commands and prints errors as one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _load_simulate() -> typer.Typer:
     from fencelock.cluster.cli.simulate import simulate  # noqa: PLC0415
 
     loaded = typer.Typer(rich_markup_mode="rich")
-    loaded.callback()(_stand_in)  # A group, as `_load_bench` gives one.
+    loaded.callback()(_stand_in)  # Makes it a group, as `_load_bench` does.
     loaded.command("simulate")(simulate)
     return loaded
 
@@ -48,7 +48,7 @@ LATE: dict[str, tuple[str, Callable[[], typer.Typer]]] = {
     "simulate": ("Run a protocol under [bold]seeded misfortunes[/bold].", _load_simulate),
     "bench": ("[bold]Measure[/bold], beside the bars that must hold.", _load_bench),
 }
-"""Commands that import all of fencelock: what they do, for the list, and where they come from."""
+"""Commands that import all of fencelock: their text in the list, and their loaders."""
 
 
 class LateGroup(TyperGroup):
@@ -97,7 +97,7 @@ def fencelock(
 
       [cyan]fencelock status[/cyan]
 
-    Commands that ask find the nodes in ./cluster.toml, or where --connect says.
+    Commands that query a cluster find its nodes in ./cluster.toml, or by --connect.
 
     """
     del version
@@ -114,7 +114,7 @@ for _name, (_help, _) in LATE.items():
 
 
 def main() -> None:
-    """Run the command line; what a user can mend is told in red and without a traceback."""
+    """Run the command line; print errors that a user can mend in red and without a traceback."""
     try:
         app()
     except FencelockError as error:

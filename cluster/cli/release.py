@@ -1,4 +1,4 @@
-"""``fencelock release``: an operator takes a lock from whoever holds it."""
+"""``fencelock release``: an operator takes a lock from its holder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fencelock.cluster.cli.locks import holder_lines
 from fencelock.cluster.cli.wording import as_plain, in_full
 
 EXIT_KEPT = 1
-"""Whoever was asked said no: the holder keeps the lock."""
+"""The operator did not confirm: the holder keeps the lock."""
 
 CONSEQUENCES = """\
 If you release it by force, whoever is next gets it at once, under a new fence. The former
@@ -51,11 +51,11 @@ def release(
         bool, typer.Option("--json", help="Print what was done as one JSON object.")
     ] = False,
 ) -> None:
-    """Take a lock [bold]by force[/bold] from whoever holds it, and give it to who is next.
+    """Take a lock [bold]by force[/bold] from its holder, and give it to the next waiter.
 
     On paxos a lock whose holder died is freed by itself, when the holder's
     session ends; this is for a holder that lives and does not let go, and the
-    cluster's log says who did it. On central a dead client's lock stays held
+    cluster's log records who did it. On central a dead client's lock stays held
     until somebody does this.
 
     For example:
@@ -79,16 +79,16 @@ def release(
 
 
 def at_terminal() -> bool:
-    """Return whether somebody can be asked."""
+    """Return whether there is a user who can be asked."""
     return sys.stdin.isatty()
 
 
 def _confirm(status: LockStatus, fence: int) -> None:
-    """Say what would be done, and return if the user wants that.
+    """Print what would be done, and return if the user confirms it.
 
     Raises:
         NotHeldError: there is nothing to do: nobody holds it under ``fence``.
-        typer.Exit: the user does not.
+        typer.Exit: the user does not confirm.
 
     """
     holder = status.holder

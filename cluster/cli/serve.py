@@ -1,4 +1,4 @@
-"""``fencelock serve``: run one node of a cluster until it is told to stop."""
+"""``fencelock serve``: one node of a cluster, which runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from fencelock.cluster.node import Node
 
 EXIT_BUG = 70
-"""A role broke one of its own invariants (EX_SOFTWARE of ``sysexits.h``): start it anew."""
+"""A role broke one of its own invariants (EX_SOFTWARE of ``sysexits.h``): restart the node."""
 
 GC_THRESHOLDS = (20_000, 50, 100)
-"""When Python looks for cycles: objects made, then young and middle collections between two."""
+"""Thresholds of Python's cycle collector: new objects, then young and middle collections."""
 
 Stops = SimpleQueue[str]
-"""Why to stop; a queue, since a signal may come while anything is locked."""
+"""Reasons to stop; a queue, since a signal may come while anything is locked."""
 
 
 class ServeError(FencelockError):
@@ -63,7 +63,7 @@ def serve(
 ) -> None:
     """Run [bold]one node[/bold] until SIGTERM or Ctrl-C.
 
-    Exits with 0 when told to stop, 2 when it cannot start, and 70 after a fatal error.
+    Exits with 0 when stopped, 2 when it cannot start, and 70 after a fatal error.
 
     For example:
 
@@ -116,7 +116,7 @@ def _start(config: Config, node_id: str, marks: ProfileMarks | None, *, spins: b
 
     try:
         return Node.start(config, node_id, marks=marks, spins=spins)
-    except pykka.ActorDeadError as error:  # It failed before anybody could wait for it.
+    except pykka.ActorDeadError as error:  # It failed before this thread could wait for it.
         typer.echo(f"{node_id} stopped after a fatal error: {error.__cause__!r}", err=True)
         raise typer.Exit(EXIT_BUG) from error
     except ConfigError as error:
@@ -130,10 +130,10 @@ def _start(config: Config, node_id: str, marks: ProfileMarks | None, *, spins: b
 
 
 def _spare_the_collector() -> None:
-    """Keep Python's cyclic collector from walking over what lives as long as the node.
+    """Keep Python's cyclic collector away from objects that live as long as the node.
 
-    What a node makes for a request is freed by reference counts; the few cycles there are can
-    wait. With 100,000 held locks a full collection stops the node for 0.3 s.
+    Objects of a request are freed by reference counts; the few cycles can wait. With 100,000
+    held locks a full collection stops the node for 0.3 s.
     """
     gc.collect()
     gc.freeze()
@@ -145,7 +145,7 @@ def _greet(config: Config, node: Node) -> None:
         f'{node.id} serves at {node.address}: cluster "{config.cluster}", protocol '
         f"{config.protocol}. Mind: {PROMISES[config.protocol].does_not_survive}"
     )
-    sys.stdout.flush()  # Whoever started us through a pipe waits for this line.
+    sys.stdout.flush()  # A program that started us through a pipe waits for this line.
 
 
 def _watch(node: Node, stops: Stops) -> None:

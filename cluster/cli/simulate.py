@@ -1,4 +1,4 @@
-"""``fencelock simulate``: run a protocol in virtual time under every misfortune it must survive."""
+"""``fencelock simulate``: run a protocol in virtual time under every fault it must survive."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 EXIT_VIOLATION = 1
 SEEDS_MAX = 1_000_000
 GRANTS_MIN = 5
-"""Grants a seed on average: a sweep with fewer proves nothing, which is a failure."""
+"""Grants per seed on average: a sweep with fewer proves nothing and fails."""
 SHOWN_MAX = 40
-"""Marks in the summary."""
+"""Limit of marks in the summary."""
 
 
 def simulate(
@@ -61,8 +61,8 @@ def simulate(
 
     Messages are lost, repeated, late and out of order, links are cut one way or both,
     nodes pause, crash and lose what their disks had not synced, clocks drift and jump:
-    whatever the protocol promises to survive. Judges outside the roles demand mutual
-    exclusion, rising fences, and that everybody is served when misfortune ends.
+    whatever the protocol promises to survive. Judges outside the roles check mutual
+    exclusion, rising fences, and that everybody is served when the faults end.
 
     Stops at the first seed that fails, says how to repeat it, and exits with 1.
 
@@ -113,13 +113,13 @@ def seed_range(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runs:
-    """What is simulated, and how."""
+    """One kind of simulation: its title, its options and its functions."""
 
     title: str
     options: str
-    """That repeat it."""
+    """The options of the command that repeats it."""
     answers: str
-    """What it counts."""
+    """The name of its count of answers."""
     one: Callable[[int], Report | LogReport]
     many: Callable[[range], Generator[Outcome, None, None]]
 

@@ -1,4 +1,4 @@
-"""``fencelock status``: what each node that can be reached says of itself and of its locks."""
+"""``fencelock status``: the status of each reachable node and of its locks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from fencelock.cluster.cli.asking import (
 from fencelock.cluster.cli.wording import as_plain, duration, person
 
 TABLED = frozenset({"bakery", "paxos"})
-"""Protocols whose nodes know of the same table of locks: each lock is shown once."""
+"""Protocols whose nodes share one table of locks: each lock is shown once."""
 
 LISTED = frozenset({"paxos"})
-"""Those of which every lock can be listed."""
+"""Protocols whose locks can all be listed."""
 
 PRIORITY_OFF = 15
 
 NODE_WIDTH_MAX = 20
-"""A longer id is folded (columns): the state must fit beside it."""
+"""Width of the node column (columns); a longer id is folded, so that the state fits beside it."""
 
 
 def status(
@@ -78,7 +78,7 @@ def status(
 
 
 def headline(nodes: Sequence[NodeStatus]) -> str:
-    """Return which protocol runs, on how many nodes, and which leads, as far as they agree."""
+    """Return the protocol, the number of nodes and the leader, as far as the nodes agree."""
     protocols = " and ".join(sorted({node.protocol for node in nodes}))
     count = len({name for node in nodes for name in node.nodes})
     masters = sorted({node.master for node in nodes if node.master})
@@ -113,7 +113,7 @@ def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Table:
         up = duration(node.uptime_ms)
         table.add_row(node.node, _state(node), *seat, up, str(len(node.locks)))
     missing = sorted({name for node in nodes for name in node.nodes} - {n.node for n in nodes})
-    # An address does not say whose it is: only when all were asked, each missing one was.
+    # An address does not tell its node's id: only if all were asked, each missing one was.
     if asked >= len(nodes) + len(missing):
         why = Text("no answer: is it running?", "red")
     else:
@@ -140,10 +140,10 @@ def roles_table(nodes: Sequence[NodeStatus]) -> Table:
 
 
 def locks_seen(nodes: Sequence[NodeStatus]) -> list[tuple[str, LockStatus]]:
-    """Return each lock with the node that speaks of it.
+    """Return each lock with the node that reports it.
 
-    Where all nodes speak of the same table, each lock is returned once and without a node,
-    as the one knows it that has heard most.
+    Where all nodes report the same table, return each lock once and without a node, as
+    reported by the node that knows most.
     """
     seen: dict[tuple[str, str], LockStatus] = {}
     for node in nodes:
@@ -156,18 +156,18 @@ def locks_seen(nodes: Sequence[NodeStatus]) -> list[tuple[str, LockStatus]]:
 
 
 def _tells(lock: LockStatus) -> tuple[bool, int]:
-    """Return how much is said of a lock: of what leaders say, the most is shown."""
+    """Return the amount of information in a lock's status; the most is shown."""
     return lock.holder is not None, len(lock.waiters)
 
 
 def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Table:
-    """Return a row for each lock and node that speaks of it; without columns that are empty."""
+    """Return a row for each lock and node that reports it, without columns that are empty."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     rows = [_cells(node, lock) for node, lock in seen]
     for place, name in enumerate(("lock", "at", "held by", "fence", "for", "waiting", "needs")):
         if not any(row[place] for row in rows):
             continue
-        whole = name in ("fence", "for")  # A fence that is cut short would be a wrong one.
+        whole = name in ("fence", "for")  # A truncated fence would be a wrong one.
         table.add_column(name, no_wrap=whole, overflow="fold")
     for row in rows:
         kept = [
@@ -178,13 +178,13 @@ def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Table:
 
 
 def _elected(nodes: Sequence[NodeStatus]) -> Elected | None:
-    """Return what is known of the last election, None where there is no such thing."""
+    """Return the latest election that a node reports, None where there is none."""
     told = [node.elected for node in nodes if node.elected is not None]
     return max(told, key=lambda elected: elected.epoch, default=None)
 
 
 def _members(nodes: Sequence[NodeStatus]) -> dict[str, tuple[str, str]]:
-    """Return of each member that may be elected whether it leads, and its priority."""
+    """Return whether each member that may be elected leads, and its priority."""
     last = _elected(nodes)
     if last is None:
         return {}
@@ -202,7 +202,7 @@ def _priority(priority: int) -> str:
 
 
 def _and(names: Sequence[str]) -> str:
-    """Return ``names`` as a sentence has them: ``n1, n2 and n3``."""
+    """Return ``names`` joined as in a sentence: ``n1, n2 and n3``."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
 
@@ -218,7 +218,7 @@ def _state(node: NodeStatus) -> Text:
 
 
 def _cells(node: str, lock: LockStatus) -> tuple[str, ...]:
-    holder, fence, held_for = "-", "", ""  # Nobody, or nobody this node knows of.
+    holder, fence, held_for = "-", "", ""  # Nobody holds it, as far as this node knows.
     if lock.holder is not None:
         holder, held_for = person(lock.holder), duration(lock.holder.since_ms)
         fence = "" if lock.holder.fence is None else str(lock.holder.fence)

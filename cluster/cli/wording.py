@@ -1,4 +1,4 @@
-"""How the commands word what a cluster answers: for people, and as JSON for programs."""
+"""Formatting a cluster's answers: as text for people, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fencelock.actors.lock.message import Contender
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 _ENVELOPE = frozenset({"session", "request"})
-"""Fields of an answer that say whose question it answers: of no use to who reads it."""
+"""Fields that only tell which request an answer belongs to; of no use to a reader."""
 
 
 def as_plain(value: Any) -> Any:
-    """Return a message, with all that is in it, as what JSON knows: fields become keys."""
+    """Return a message, with all that is in it, as JSON values: fields become keys."""
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
         return {name: as_plain(getattr(value, name)) for name in names if name not in _ENVELOPE}
@@ -40,18 +40,18 @@ def duration(ms: int) -> str:
 
 
 def address(contender: Contender) -> str:
-    """Return by which ids the cluster knows somebody: node, session and owner."""
+    """Return the ids by which the cluster knows an owner: node, session and owner."""
     parts = (contender.node, contender.session, contender.owner)
     return "/".join(part for part in parts if part)
 
 
 def person(contender: Contender) -> str:
-    """Return what somebody calls itself, for want of that its ids."""
+    """Return an owner's label, or its ids if it has none."""
     return contender.label or address(contender)
 
 
 def in_full(contender: Contender) -> str:
-    """Return what somebody calls itself, and its ids."""
+    """Return an owner's label, if it has one, and its ids."""
     if not contender.label:
         return address(contender)
     return f"{contender.label} ({address(contender)})"

@@ -1,4 +1,4 @@
-"""What other threads bring for the dispatcher, and when it is woken for that."""
+"""The queue from other threads to the dispatcher, which wakes the dispatcher when necessary."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable
 from fencelock.cluster.host.pending_asks import PendingAsks
 
 Arrival = Callable[[], None]
-"""Something to be run on the dispatcher's thread."""
+"""A call to run on the dispatcher's thread."""
 
 
 class CrossThreadQueue:
-    """A queue that any thread may put something into and the dispatcher empties.
+    """A queue that any thread may add to and that the dispatcher empties.
 
-    While threads are woken one after the other, whose answers came together, the dispatcher is
-    left asleep: what they ask next it takes in one turn and sends in one frame. The last of them
-    wakes it, and it sleeps no longer than `WAKING_MS` meanwhile.
+    Replies that arrive together wake their threads one after the other. Meanwhile the dispatcher
+    stays asleep, so that it takes their next requests in one turn and sends them in one frame.
+    The last of these threads wakes it; it sleeps at most `WAKING_MS` meanwhile.
 
     Args:
-        asks: knows who is being woken.
+        asks: knows whether threads are being woken.
         ring: ends the dispatcher's sleep.
 
     Attributes:
-        asleep: the dispatcher sleeps, or will without looking here again. It alone sets it, so
-            that a ring that was interrupted is rung again.
+        asleep: the dispatcher sleeps, or will without looking here again. Only the dispatcher
+            sets it, so that an interrupted ring is repeated.
 
     """
 
@@ -33,7 +33,7 @@ class CrossThreadQueue:
         self._asks = asks
         self._ring = ring
         self.queue: deque[Arrival] = deque()
-        """What waits, for whoever would know how much it is."""
+        """The waiting calls; other code may read its length."""
         asks.all_awake = self.look
 
     def put(self, arrival: Arrival) -> None:
@@ -43,12 +43,12 @@ class CrossThreadQueue:
             self._ring()
 
     def look(self) -> None:
-        """Have the dispatcher look here, if there is anything; from any thread."""
+        """Wake the dispatcher if anything waits here; from any thread."""
         if self.asleep and self.queue:
             self._ring()
 
     def take_back(self, arrival: Arrival) -> bool:
-        """Remove ``arrival``; return whether it was there still."""
+        """Remove ``arrival``; return whether it was still there."""
         while True:
             try:
                 self.queue.remove(arrival)
@@ -59,16 +59,16 @@ class CrossThreadQueue:
             return True
 
     def run(self) -> None:
-        """Run what has come up to now; on the dispatcher's thread."""
+        """Run all calls that have arrived so far; on the dispatcher's thread."""
         queue = self.queue
         for _ in range(len(queue)):
             queue.popleft()()
 
     def run_one(self) -> None:
-        """Run the first.
+        """Run the first call.
 
         Raises:
-            IndexError: there is none (any more).
+            IndexError: the queue is empty.
 
         """
         self.queue.popleft()()

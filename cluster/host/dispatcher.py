@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fencelock.cluster.storage.journal import Journal
 
 ARRIVALS_MAX = 100_000
-"""Questions and tells from other threads that may wait for the dispatcher."""
+"""Limit of messages from other threads that wait for the dispatcher."""
 
 TURN_MAX = 4_096
 """Role turns before the dispatcher looks at sockets, timers and the disk again."""
@@ -56,17 +56,17 @@ _DISPATCHING = threading.local()
 class Dispatcher:
     """The real-time host: a Pykka runtime in which all roles of a node share one thread.
 
-    A turn takes what sockets, timers and other threads brought, runs roles until
-    none waits (bounded), writes and syncs all records of the turn at once, and only
-    then lets go what depended on them: one frame for each peer. Between turns it
-    sleeps in the poller of its bridge.
+    A turn takes the input of sockets, timers and other threads, runs roles until none waits
+    (bounded), and writes and syncs all records of the turn at once. Only then it sends what
+    depended on the records: one frame for each peer. Between turns it sleeps in the poller of
+    its hub.
 
     Args:
         node: the id of this node (or of this client).
         hub: the sockets.
         members: the nodes whose frames move the logical clock.
-        journal: where records go; a node without one must not persist.
-        counters: where roles and host count; shared with the bridge, read on this thread.
+        journal: the file of records; a node without one must not persist.
+        counters: the counters of roles and host; shared with the hub, read on this thread.
 
     Source: Pykka's three hooks for implementors of new actor types
     (``_create_actor_inbox``, ``_create_future``, ``_start_actor_loop``).
@@ -86,7 +86,7 @@ class Dispatcher:
         self.failure: BaseException | None = None
         self.stopped = threading.Event()
         self.ended = Reply()
-        """Answered once `stopped` is set, for who cannot block."""
+        """Answered once `stopped` is set, for callers that cannot block."""
         self._stage = Scheduler(node, self._welcome, Counter() if counters is None else counters)
         self._bridge = hub
         self._gateway = Gateway(self._stage, hub, members)
@@ -100,7 +100,7 @@ class Dispatcher:
         self._thread = threading.Thread(target=self._run, name=f"fencelock-{node}", daemon=True)
 
     def start(self, cast: RoleSet) -> None:
-        """Start the roles of ``cast`` and begin to run them."""
+        """Add the roles of ``cast`` to the scheduler and begin to run them."""
         self._closings = cast.closings
         try:
             self._stage.open(cast)
@@ -113,10 +113,10 @@ class Dispatcher:
         self._thread.start()
 
     def ref(self, address: Address) -> RoleRef:
-        """Return the reference of a role of `start`'s cast, for any thread.
+        """Return the reference of a role that `start` added, for any thread.
 
         Raises:
-            pykka.ActorDeadError: no such role is on stage, or the node has failed already.
+            pykka.ActorDeadError: no such role is running, or the node has already failed.
 
         """
         role_slot = self._stage.cells.get(address)
@@ -127,12 +127,12 @@ class Dispatcher:
         return ref
 
     def listen(self, name: str, callback: Callable[[Event], None]) -> Address:
-        """Return an address whose messages go to ``callback``, as if it were a role: quickly."""
+        """Return an address whose messages go to ``callback``, which must return quickly."""
         self._stage.listeners[address := address_of(self.node, name)] = callback
         return address
 
     def stop(self, timeout: float | None = None, *, at_once: bool = False) -> bool:
-        """Stop in order: the cast's closings, the journal synced, sockets and threads gone.
+        """Stop in order: send the closings, sync the journal, end sockets and threads.
 
         Args:
             timeout: how long to wait for it (s), None for without limit.
@@ -150,7 +150,7 @@ class Dispatcher:
         return self.stopped.is_set()
 
     def abandon(self, reply: Reply) -> None:
-        """Take a question back: its asker stopped waiting. From any thread."""
+        """Withdraw a request whose caller stopped waiting. From any thread."""
         self._enter(partial(self._abandon, reply))
 
     def now(self) -> Instant:
@@ -204,7 +204,7 @@ class Dispatcher:
             raise pykka.Timeout(f"node {self.node} has not stopped within {timeout} s")
 
     def _submit(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
-        """Take what any thread says to a role."""
+        """Accept a message to a role from any thread."""
         arrivals, arrival = self._arrivals, partial(self._take, role_slot, message, reply)
         if len(arrivals.queue) >= ARRIVALS_MAX:
             self._turn_away(reply, OverloadedError(f"{ARRIVALS_MAX} events wait for {self.node}"))
@@ -221,8 +221,8 @@ class Dispatcher:
     def _enter(self, arrival: Callable[[], None]) -> bool:
         """Have ``arrival`` run on the dispatcher's thread; False when it has stopped."""
         self._arrivals.put(arrival)
-        # Whoever closes drains after it set this: what came before is run, what comes
-        # after takes itself back, unless it was run all the same.
+        # The closing thread sets `_closed`, then empties the queue. An arrival that was added
+        # before is run; one that was added after is taken back here, unless it was run, too.
         return not (self._closed and self._arrivals.take_back(arrival))
 
     def _take(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
@@ -243,7 +243,7 @@ class Dispatcher:
             scheduler.ready.append((role_slot, asker, message))
 
     def _take_unaccepted(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
-        """Take what every role answers: `DescribeRole`, and Pykka's own messages."""
+        """Handle `DescribeRole`, which the host answers, and Pykka's own messages."""
         role: Any = role_slot.role
         answer = None
         try:
@@ -253,7 +253,7 @@ class Dispatcher:
                 answer = self._stage.describe(role_slot)
             else:
                 answer = role._handle_receive(message)
-        except Exception as error:  # noqa: BLE001  # It is the caller's, as Pykka has it.
+        except Exception as error:  # noqa: BLE001  # Goes to the caller, as in Pykka.
             if reply is not None:
                 reply.fail(error)
         else:
@@ -261,17 +261,17 @@ class Dispatcher:
                 reply.set(answer)
 
     def _abandon(self, reply: Reply) -> None:
-        # Its answer may just have come, unheard. The role is told all the same: what it
-        # granted to nobody would be held for ever.
+        # The answer may just have arrived unread. The role is notified anyway: otherwise a grant
+        # that no caller received would be held for ever.
         self._stage.asks.abandon(reply)
         if reply.address is None or reply.role is None:
-            return  # It was turned away.
+            return  # The request was refused.
         role_slot = self._stage.cells.get(reply.role)
         if role_slot is not None and Abandon in role_slot.accepts:
             self._stage.post(role_slot, reply.address, Abandon())
 
     def _run(self) -> None:
-        """Turn until told to stop, or until a role or the disk fails."""
+        """Run turns until `stop` is called, or until a role or the disk fails."""
         _DISPATCHING.on = True
         try:
             while not self._stopping:
@@ -280,7 +280,7 @@ class Dispatcher:
             for closing in self._closings:
                 self._say(closing)
             self._turn()
-        except BaseException as failure:  # noqa: BLE001  # The thread's top: log, end, tell.
+        except BaseException as failure:  # noqa: BLE001  # Top of the thread: log and end.
             self.failure = failure
             logger.bind(node=self.node).opt(exception=failure).critical(
                 "node {} stops: {}", self.node, failure
@@ -314,20 +314,20 @@ class Dispatcher:
             taken = self._gateway.take_clients(self._pace.most, CLIENTS_NS)
         self._stage.work(TURN_MAX)
         wrote = bool(self._stage.records)
-        while self._stage.records:  # A role that is spawned by what was held may persist, too.
-            self._gateway.flush()  # What waits for no record leaves now: peers work meanwhile.
+        while self._stage.records:  # A role that is spawned by a held effect may persist, too.
+            self._gateway.flush()  # What needs no record leaves now: peers work meanwhile.
             self._stage.asks.wake()
             self._write()
             self._stage.release_held()
-        if wrote:  # What was held may be all that somebody waits for: it leaves at once.
+        if wrote:  # Others may wait only for the held effects: send them at once.
             self._gateway.flush()
             self._stage.work(TURN_MAX)
         self._gateway.flush()
-        self._stage.asks.wake()  # After the frames: who is woken wants this processor.
+        self._stage.asks.wake()  # After the frames: woken threads compete for this processor.
         if taken:
             self._pace.end(taken)
         if wrote and self._journal is not None:
-            self._journal.trim()  # Last, so that nobody waits for it who need not.
+            self._journal.trim()  # Last, so that nothing waits for it unnecessarily.
 
     def _write(self) -> None:
         """Make the records of this turn durable: one append, one sync (group commit)."""
@@ -353,7 +353,7 @@ class Dispatcher:
         self._arrivals.asleep = False
 
     def _close(self) -> None:
-        """Leave nothing behind: no question, role, socket, file or thread."""
+        """Leave nothing behind: no request, role, socket, file or thread."""
         self._closed = True
         with contextlib.ExitStack() as last:
             last.callback(self.ended.set)
@@ -362,7 +362,7 @@ class Dispatcher:
                 last.callback(self._journal.close)
             last.callback(self._bridge.close)
             last.callback(self._stage.asks.fail, f"node {self.node} has stopped")
-            while self._arrivals.queue:  # Every question gets its address, to be failed below.
+            while self._arrivals.queue:  # Every request gets its address, to be failed below.
                 with contextlib.suppress(RoleFailedError, IndexError):  # Logged; taken back.
                     self._arrivals.run_one()
             self._retire_all()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fencelock.cluster.host.scheduler import Scheduler
 
 FRAME_ENVELOPES_MAX = 256
-"""Messages in one frame: what a receiver takes in at once, and far below a frame's bytes."""
+"""Limit of messages in one frame: a receiver handles them at once; far below a frame's bytes."""
 
 VIEW = 0
 """The number of the membership in force; it never changes yet."""
@@ -25,13 +25,13 @@ _DEPARTING = Departing()
 
 
 class Gateway:
-    """Stamps and sends what the roles left for other nodes, and lets in what arrived.
+    """Stamps and sends the roles' messages for other nodes, and delivers those that arrive.
 
     Args:
         scheduler: the roles of this node.
         hub: the sockets.
-        members: the nodes whose stamps move the clock; a client's stamp does not, or
-            any stranger could push logical time to its end.
+        members: the nodes whose stamps move the clock. A client's stamp does not, or any
+            stranger could push logical time to its end.
 
     """
 
@@ -42,7 +42,7 @@ class Gateway:
         self._clock = address_of(scheduler.node, "clock")
 
     def take(self, most: int) -> None:
-        """Deliver up to ``most`` frames of members, and all news of links."""
+        """Deliver up to ``most`` frames of members, and all events of links."""
         for event in self._bridge.events():
             if isinstance(event, LinkRefused):
                 logger.error("node {}: link to {}: {}", self._stage.node, event.node, event.detail)
@@ -54,7 +54,7 @@ class Gateway:
             arrive(frame.envelopes)
 
     def take_clients(self, most: int, within_ns: int) -> int:
-        """Deliver up to ``most`` envelopes of clients; return how many it were.
+        """Deliver up to ``most`` envelopes of clients; return how many there were.
 
         A frame that is dropped counts as an envelope. No frame is decoded after ``within_ns``.
         """
@@ -64,7 +64,7 @@ class Gateway:
         return taken
 
     def flush(self) -> None:
-        """Send what waits for each peer: one frame, more only if it is too large for one."""
+        """Send each peer's messages in one frame, or in several if one would be too large."""
         for link, envelopes in self._stage.outboxes.take().items():
             if len(envelopes) <= FRAME_ENVELOPES_MAX:
                 self._send(link, envelopes)
@@ -85,7 +85,7 @@ class Gateway:
             self._send(link, envelopes[half:])
 
     def _clock_after(self, event: Departing | Arrived) -> int:
-        """Let the clock handle ``event``, and return its time then; 0 on a node without one."""
+        """Let the clock handle ``event``, and return its new time; 0 on a node without a clock."""
         scheduler = self._stage
         role_slot = scheduler.cells.get(self._clock)
         if role_slot is None:

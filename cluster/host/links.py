@@ -1,4 +1,4 @@
-"""What a dispatcher needs of whatever connects its node to others."""
+"""The interface of a node's connections, as the dispatcher uses it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fencelock.transport.hub import Arrival
 
 
 class Links(Protocol):
-    """What a `SocketHub` is to a dispatcher."""
+    """A node's connections; `SocketHub` is the real ones."""
 
     cluster: str
     waiting: Collection[str]
-    """The clients whose frames wait for `receive_clients`; it changes as they do."""
+    """The clients whose frames wait for `receive_clients`; a live view."""
 
     def poll(self, timeout_ms: int | None) -> None:
         """Sleep until a frame may have come, `ring` was called, or the time is over."""
@@ -30,14 +30,14 @@ class Links(Protocol):
         ...
 
     def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
-        """Return frames of clients with up to ``most`` envelopes, and how many that is.
+        """Return frames of clients with up to ``most`` envelopes, and the number of envelopes.
 
         Frames that are dropped count as one envelope. Decode no frame after ``within_ns``.
         """
         ...
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
-        """Return what changed about links since the last call."""
+        """Return the changes of links since the last call."""
         ...
 
     def send(self, link: str, frame: Frame) -> None:
@@ -50,5 +50,5 @@ class Links(Protocol):
         ...
 
     def close(self) -> None:
-        """Give everything back; on the dispatcher's thread."""
+        """Release all resources; on the dispatcher's thread."""
         ...

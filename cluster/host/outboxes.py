@@ -1,4 +1,4 @@
-"""What waits for other nodes and for clients until the turn ends."""
+"""Outgoing messages of a turn, collected by receiver."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from fencelock.transport.name import NAMES_KEPT
 
 
 class Outboxes:
-    """Envelopes to be sent, by the node or the client that they go to.
+    """Envelopes to send, by the receiving node or client.
 
     Attributes:
-        boxes: what waits. What goes to an address in ``nodes`` may be put in without `put`:
-            the way of most messages. No `Local` may; one that is there has no encoding.
-        nodes: the node of each address elsewhere that was sent to lately.
+        boxes: the waiting envelopes. Code may append to them without `put` for addresses in
+            ``nodes``, which is the path of most messages. It must not append a `Local`,
+            which has no encoding.
+        nodes: the node of each remote address that was recently sent to.
 
     """
 
@@ -26,7 +27,7 @@ class Outboxes:
         self.nodes: dict[Address, str] = {}
 
     def put(self, to: Address, sender: Address, message: Message) -> None:
-        """Let ``message`` wait, and note where ``to`` is."""
+        """Add ``message``, and remember the node of ``to``."""
         node = node_of(to)
         self.boxes[node].append((to, sender, message))
         if len(self.nodes) >= NAMES_KEPT:
@@ -34,6 +35,6 @@ class Outboxes:
         self.nodes[to] = node
 
     def take(self) -> Mapping[str, list[EnvelopeItems]]:
-        """Return what waits, and begin anew; not amid `Stage.work`, which puts into these boxes."""
+        """Return the envelopes and start anew; not during `Scheduler.work`, which adds some."""
         boxes, self.boxes = self.boxes, defaultdict(list)
         return boxes

@@ -1,4 +1,4 @@
-"""How much a turn takes of what clients send, so that timers and members never wait long."""
+"""A limit of client messages in a turn, adapted so that timers and members never wait long."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ TURN_NS = 10_000_000
 """Processor time that a turn should take (ns, 10 ms): timers and members wait for its end."""
 
 CLIENTS_NS = 2_000_000
-"""How long frames of clients are decoded in one turn (ns, 2 ms)."""
+"""Time for decoding frames of clients in one turn (ns, 2 ms)."""
 
 CLIENTS_MAX = 256
-"""Envelopes of clients in one turn."""
+"""The most envelopes of clients in one turn."""
 
 CLIENTS_MIN = 4
-"""As many envelopes of clients are taken in any turn."""
+"""The lower bound of that limit: any turn may take so many envelopes of clients."""
 
 
 class Pace:
-    """Takes fewer requests a turn while turns are too long, and more again when they are short.
+    """Takes fewer requests in a turn while turns are too long, and more when they are short again.
 
-    It measures the processor time of the thread that calls it: neither the disk nor other processes
+    It measures the processor time of the calling thread, so neither the disk nor other processes
     make a turn long.
 
     Args:
-        clock: reads that time (ns).
+        clock: reads the thread's processor time (ns).
 
     Attributes:
-        most: how many envelopes of clients the next turn may take.
+        most: limit of client envelopes in the next turn.
 
     """
 
@@ -40,11 +40,11 @@ class Pace:
         self._began_ns = 0
 
     def begin(self) -> None:
-        """Note that a turn begins to work."""
+        """Record the start of a turn's work."""
         self._began_ns = self._clock()
 
     def end(self, taken: int) -> None:
-        """Note that the turn is over, and that it took so many envelopes of clients."""
+        """Record the end of a turn that took ``taken`` envelopes, and adapt the limit."""
         took_ns = self._clock() - self._began_ns
         if took_ns > TURN_NS:
             self.most = max(CLIENTS_MIN, min(taken, self.most) // 2)

@@ -1,4 +1,4 @@
-"""Questions from threads outside the node: each has an address of its own until answered."""
+"""Requests from threads outside the node: each has an address of its own until answered."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fencelock.actors.message import Address, Local, Message, Refusal
 from fencelock.cluster.host.reply import Reply
 
 WAKING_MS = 5
-"""How soon the dispatcher looks up while threads are being woken (ms), should one of them not
-come to wake the next: interrupted just then, or kept from the interpreter's lock by another."""
+"""Limit of the dispatcher's sleep while threads are being woken (ms). It matters when one of them
+does not wake the next: it was interrupted, or does not get the interpreter's lock."""
 
 
 class PendingAsks:
-    """Open questions, by the temporary address their answer is sent to.
+    """Open requests, by the temporary address their answer is sent to.
 
-    Whoever is woken wakes the next before it goes on, so that nobody depends on what it does
-    then. The interpreter's lock has one holder: of many that are woken at once all but one find
-    it taken and go to sleep again. With 64 that cost 26 us of processor time each, now 12.
+    A thread that is woken wakes the next one before it goes on, so that none depends on what it
+    does then. Only one thread can hold the interpreter's lock: of many woken at once all but one
+    find it taken and sleep again. With 64 threads that cost 26 us of processor time each, now 12.
 
     Attributes:
-        waking: somebody was woken and is still to wake the next, or to find that there is none.
+        waking: a thread was woken and must still wake the next, or find that there is none.
         all_awake: called when there is none, on any thread.
 
     """
@@ -41,16 +41,16 @@ class PendingAsks:
         return len(self._open)
 
     def open(self, reply: Reply, role: Address) -> Address:
-        """Return the address from which ``role`` is asked on behalf of ``reply``."""
+        """Return the address from which ``role`` receives the request of ``reply``."""
         reply.address = address = Address(f"{self._prefix}{next(self._numbers)}")
         reply.role = role
         self._open[address] = reply
         return address
 
     def answer(self, address: Address, message: Message | Local) -> bool:
-        """Give the answer to whoever waits; return False if nobody asks from ``address``.
+        """Settle the request at ``address``; return False if there is none.
 
-        A refusal is raised at the caller. Who waits sleeps on until `wake`.
+        A refusal is raised at the caller. The caller sleeps on until `wake`.
         """
         reply = self._open.pop(address, None)
         if reply is None:
@@ -63,15 +63,15 @@ class PendingAsks:
         return True
 
     def wake(self) -> None:
-        """Wake one of those who were answered and are not awake yet; it wakes the next."""
+        """Wake one thread whose request was answered; it wakes the next."""
         if self._settled or self.waking:
             self._wake_next()
 
     def _wake_next(self) -> None:
-        """Wake the next, on any thread; and those after it until one will do so in its turn.
+        """Wake the next thread, and those after it until one will continue the chain.
 
-        It is crossed off only when it was woken: an interrupt may come between any two steps of
-        a user's thread, and whoever was crossed off and not woken would sleep for ever.
+        A reply is removed only after its thread was woken: an interrupt may come between any two
+        steps of a user's thread, and a thread that was removed but not woken would sleep for ever.
         """
         while True:
             try:
@@ -90,14 +90,14 @@ class PendingAsks:
                 return
 
     def abandon(self, reply: Reply) -> None:
-        """Close a question nobody waits for, if it was not answered before."""
+        """Close a request that no caller waits for, unless it was answered before."""
         if reply.address is not None:
             self._open.pop(reply.address, None)
 
     def fail(self, text: str, role: Address | None = None) -> None:
-        """Fail every question, or every question to ``role``, with `ActorDeadError`.
+        """Fail every request, or every request to ``role``, with `ActorDeadError`.
 
-        Who was answered before is woken first.
+        Threads whose requests were answered before are woken first.
         """
         while self._settled:
             self.wake()

@@ -1,8 +1,7 @@
-"""When a node did what: marks for a profile, set at the borders of its dispatcher.
+"""Marks for a profile: the times of a node's steps, recorded at the borders of its dispatcher.
 
-Nothing of the dispatcher knows of them. Who wants marks has the sockets, the journal and the
-roles of one node watched before it starts; a node without marks runs as if this file were
-not there.
+The dispatcher does not know of them. To get marks, wrap the sockets, the journal and the roles
+of one node before it starts; a node without marks runs as if this file did not exist.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ if TYPE_CHECKING:
     from fencelock.cluster.storage.journal import Journal
 
 MARKS_MAX = 1_000_000
-"""Of one node, some 200 bytes each: more than that, and the oldest are forgotten."""
+"""Limit of marks of one node, some 200 bytes each; above it the oldest are dropped."""
 
 L = TypeVar("L", bound=Links)
 
 now_ns = time.monotonic_ns
-"""All processes of a machine share this clock."""
+"""Reads a clock that all processes of a machine share."""
 
 
 class Mark(NamedTuple):
-    """Something a node did, from when to when.
+    """One step of a node, with its begin and end.
 
     ``what`` is ``poll``, ``ring``, ``receive``, ``send``, ``append``, ``sync``, or the name of
     the role that was given a turn; ``detail`` is the links that frames came over or went to,
@@ -52,10 +51,10 @@ class ProfileMarks:
 
     def __init__(self) -> None:
         self.marks: deque[tuple[str, int, int, str]] = deque(maxlen=MARKS_MAX)
-        """The fields of a `Mark` each."""
+        """Each has the fields of a `Mark`."""
 
     def links(self, links: L) -> L:
-        """Have the sockets watched; return them."""
+        """Mark the calls of the sockets; return them."""
         self._watch(links, "poll")
         self._watch(links, "ring")
         self._watch(links, "send", _receiver)
@@ -64,14 +63,14 @@ class ProfileMarks:
         return links
 
     def journal(self, journal: Journal | None) -> Journal | None:
-        """Have the journal watched, if there is one; return it."""
+        """Mark the calls of the journal, if there is one; return it."""
         if journal is not None:
             self._watch(journal, "append")
             self._watch(journal, "sync")
         return journal
 
     def cast(self, cast: RoleSet) -> RoleSet:
-        """Return ``cast`` with roles that are watched, as are all that they spawn."""
+        """Return ``cast`` with the turns of its roles marked, and of all that they spawn."""
         return replace(cast, roles=tuple(self._watched(spawn) for spawn in cast.roles))
 
     def write(self, path: Path) -> None:
@@ -85,7 +84,7 @@ class ProfileMarks:
         detail: Callable[[Any, Any], str] | None = None,
         name: str = "",
     ) -> None:
-        """Mark each call of ``method`` of this one ``thing`` that returns, under ``name`` if given.
+        """Mark each call of ``method`` of ``thing`` that returns, under ``name`` if given.
 
         ``detail`` gets the first argument and the result.
         """
@@ -107,7 +106,7 @@ class ProfileMarks:
         setattr(thing, method, watched if detail is None else watched_in_detail)
 
     def _watched(self, spawn: Spawn) -> Spawn:
-        """Return ``spawn`` with a class of roles each turn of which is marked."""
+        """Return ``spawn`` with a class of roles whose turns are marked."""
         kind, name = spawn.role, role_of(spawn.address)
         turn, note, again = kind.handle, self.marks.append, self._watched
 
@@ -116,7 +115,7 @@ class ProfileMarks:
             effects = turn(role, sender, event, now)
             note((name, begin_ns, now_ns(), ""))
             for effect in effects:
-                if type(effect) is Spawn:  # Whom it spawns is watched as well.
+                if type(effect) is Spawn:  # Roles that it spawns are marked as well.
                     return [again(one) if isinstance(one, Spawn) else one for one in effects]
             return effects
 
@@ -124,7 +123,7 @@ class ProfileMarks:
 
 
 def read_marks(path: Path) -> list[Mark]:
-    """Return what `ProfileMarks.write` wrote."""
+    """Return the marks that `ProfileMarks.write` wrote."""
     return [Mark(*fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
 
 

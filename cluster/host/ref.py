@@ -1,4 +1,4 @@
-"""The reference by which threads outside a node talk to a role inside it."""
+"""The reference by which threads outside a node send messages to a role inside it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ UNIVERSAL = (
     messages.ProxySetAttr,
     ActorStop,
 )
-"""What every role can be sent: the host answers, in place of the role."""
+"""Messages that the host answers in place of the role."""
 
 
 class RoleRef(pykka.ActorRef[Any]):
-    """A Pykka reference whose `ask` takes its question back when the caller gives up.
+    """A Pykka reference whose `ask` withdraws its request when the caller gives up.
 
     Args:
-        role: who is spoken to.
-        submit: takes what is said and where the answer goes, from any thread.
-        abandon: takes a question back, from any thread.
-        stop_node: stops the role's node, from any thread, and has the reply wait for the end
-            of it; None for a role that stops alone.
+        role: the role that receives the messages.
+        submit: takes a message and the reply for its answer, from any thread.
+        abandon: withdraws a request, from any thread.
+        stop_node: stops the role's node, from any thread; the reply is set when it has stopped.
+            None for a role that stops alone.
 
     """
 
@@ -52,20 +52,20 @@ class RoleRef(pykka.ActorRef[Any]):
         self._stop_node = stop_node
         self._submit = submit
         self.submit: Callable[[Any, Reply], None] = submit
-        """Send a message and go on; the answer, or why there is none, goes to the reply.
+        """Send a message without waiting; the answer or the error goes to the reply.
 
-        The caller vouches for it: the role accepts the message, and its fields are of the types
-        that they were declared with. What is made for each request need not be checked for each.
+        The caller guarantees that the role accepts the message and that its fields have their
+        declared types. So a message whose parts are constant need not be checked for each request.
         """
         self.abandon = abandon
-        """Take back the question that a reply was to answer; the role is told."""
+        """Withdraw the request of a reply; the role is notified."""
 
     def tell(self, message: Any) -> None:
-        """Send ``message`` and go on; never blocks.
+        """Send ``message`` without waiting; never blocks.
 
         Raises:
-            TypeError: the role does not accept ``message``, or a field is of another type
-                than it was declared.
+            TypeError: the role does not accept ``message``, or a field does not have its declared
+                type.
             pykka.ActorDeadError: the role, or its node, has stopped.
             fencelock.actors.error.OverloadedError: too much waits for this node.
 
@@ -94,16 +94,16 @@ class RoleRef(pykka.ActorRef[Any]):
         """Send ``message`` and return the role's answer, however many events later it comes.
 
         Args:
-            message: what the role accepts, or `DescribeRole`, which the host answers.
-            block: whether to wait here; else a Pykka future is returned at once.
-            timeout: how long to wait here (s), None for without limit. The role is told
-                when the wait ends without an answer, so that a lock is not granted to
-                somebody who has left.
+            message: of a type that the role accepts, or `DescribeRole`, which the host answers.
+            block: whether to wait here; if not, a Pykka future is returned at once.
+            timeout: how long to wait here (s), None for without limit. When the wait ends
+                without an answer, the role is notified, so that it does not grant a lock to
+                a caller that has left.
 
         Raises:
-            TypeError: the role does not accept ``message``, or a field is of another type
-                than it was declared.
-            pykka.Timeout: ``timeout`` is over.
+            TypeError: the role does not accept ``message``, or a field does not have its declared
+                type.
+            pykka.Timeout: ``timeout`` ran out.
             pykka.ActorDeadError: the role, or its node, has stopped.
             fencelock.actors.error.OverloadedError: too much waits for this role.
             fencelock.actors.error.FencelockError: the role refused, for the reason raised.
@@ -125,10 +125,10 @@ class RoleRef(pykka.ActorRef[Any]):
             self._submit(message, reply)
 
     def _check(self, message: Any) -> None:
-        """Refuse at the caller what a role would drop, or what would break it."""
+        """Refuse at the caller a message that a role would drop, or that would break it."""
         accepts = self.actor_class.accepts
         if type(message) not in accepts and not isinstance(message, UNIVERSAL):
             known = ", ".join(sorted(kind.__name__ for kind in accepts))
             raise TypeError(f"{self.actor_class.__name__} does not accept {message!r}, but {known}")
         if isinstance(message, Message):
-            pack(message)  # Roles trust the types of what they hear.
+            pack(message)  # Roles trust the types of local messages.

@@ -1,4 +1,4 @@
-"""The future of one question to a role: one value or exception, for any number of threads."""
+"""The future of one request to a role: one value or exception, for any number of threads."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import pykka
 from fencelock.actors.message import Address
 
 Then = Callable[[Any, Any, BaseException | None], None]
-"""What is told an answer: the reply, the value and the error, one of which is None."""
+"""A callback for an answer; gets the reply, the value and the error, one of which is None."""
 
 
 class Reply(pykka.Future[Any]):
-    """A Pykka future on one lock, where Pykka's own takes a condition and three.
+    """A Pykka future on one lock, where Pykka's own takes a condition and three locks.
 
-    The lock is held until there is an answer; whoever gets it passes it on, so that
-    any number of threads may wait and get the answer any number of times.
+    The lock is held until there is an answer. A thread that acquires it releases it again, so
+    that any number of threads may wait and get the answer any number of times.
 
     Args:
-        then: told this reply, the value and the error (one of them None) before anybody who
-            waits, on the thread that answers. It must be quick and must not raise.
+        then: called with this reply, the value and the error (one of them None), on the
+            thread that answers, before any waiting thread wakes. It must be quick and not raise.
 
     Attributes:
-        address: from which the role is asked, once the dispatcher has taken the question.
-        role: who is asked.
+        address: the address from which the role is asked, once the dispatcher has the request.
+        role: the role that was asked.
 
     """
 
-    # Each request makes one: what most of them change late or never they do not begin with.
+    # Every request makes a reply: rarely set fields default on the class, which is cheaper.
     address: Address | None = None
     role: Address | None = None
     _get_hook = None
@@ -56,7 +56,7 @@ class Reply(pykka.Future[Any]):
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called once there is an answer; at once if there is one.
 
-        It runs on the thread that answers or wakes, or on this one, must be quick and not raise.
+        It must be quick and not raise. It runs on the thread that answers or wakes, or on this one.
         """
         self._callbacks.append(callback)
         if self._is_set:
@@ -90,25 +90,25 @@ class Reply(pykka.Future[Any]):
             try:
                 self._answered.release()
             except RuntimeError:
-                return  # We were woken twice: it is open for all.
+                return  # We were woken twice: the lock is free for all.
         finally:
-            # In this order: whoever wakes us says what is next, and only then asks if we wait.
+            # Order matters: the waker sets `_next` first, and only then reads `_awaited`.
             self._awaited = False
             if self._next is not None:
                 self._next()
 
     def set(self, value: Any = None) -> None:
-        """Give the answer.
+        """Set the answer.
 
         Raises:
-            queue.Full: there is one.
+            queue.Full: there is one already.
 
         """
         self.settle(value, None)
         self.wake()
 
     def set_exception(self, exc_info: Any = None) -> None:
-        """Give an exception as the answer; None for the one that is being handled.
+        """Set an exception as the answer; None for the one that is being handled.
 
         Raises:
             queue.Full: there is an answer.
@@ -119,12 +119,12 @@ class Reply(pykka.Future[Any]):
         self.wake()
 
     def fail(self, error: BaseException) -> None:
-        """Give ``error`` as the answer."""
+        """Set ``error`` as the answer."""
         self.settle(None, error)
         self.wake()
 
     def set_get_hook(self, func: Any) -> None:
-        """Have ``func(timeout)`` make the answer when it is asked for (Pykka).
+        """Have ``func(timeout)`` compute the answer when it is requested (Pykka).
 
         Raises:
             queue.Full: there is an answer.
@@ -132,14 +132,14 @@ class Reply(pykka.Future[Any]):
         """
         if self._is_set:
             raise queue.Full
-        super().__init__()  # It makes what a hook needs, and nothing else.
+        super().__init__()  # Makes only what a hook needs.
         super().set_get_hook(func)
 
     def settle(self, value: Any, error: BaseException | None) -> None:
-        """Give the answer, but leave those asleep who wait for it: `wake` must follow.
+        """Set the answer, but leave waiting threads asleep: `wake` must follow.
 
         Raises:
-            queue.Full: there is one.
+            queue.Full: there is one already.
 
         """
         if self._is_set or self._get_hook is not None:
@@ -152,20 +152,20 @@ class Reply(pykka.Future[Any]):
         self._is_set = True
 
     def wake(self, following: Callable[[], None] | None = None) -> bool:
-        """Wake those who wait for the answer that was given to `settle`. Twice does no harm.
+        """Wake the threads that wait for the answer of `settle`. Calling it twice does no harm.
 
         Args:
             following: called by each of them once it is awake, on its own thread.
 
         Returns:
-            Whether one of them certainly will.
+            Whether one of them certainly will call it.
 
         """
         self._next = following
         awaited = self._awaited
         try:
             self._answered.release()
-        except RuntimeError:  # Woken before, and interrupted then, perhaps.
+        except RuntimeError:  # It was woken before, and perhaps interrupted then.
             awaited = False
         if self._callbacks:
             self._call_back()

@@ -15,7 +15,7 @@ class Closing(NamedTuple):
     to: Address
     message: Local
     within_ms: int
-    """How long the node waits for the role's answer (ms)."""
+    """Longest wait for the role's answer (ms)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the dispatcher knows of one role that it runs."""
+"""The dispatcher's record of one role that it runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class RoleSlot:
         self.address = role.address
         self.handle = role.handle
         self.accepts = role.accepts
-        """What reaches `handle`; nothing once the role is retired."""
+        """The event types that reach `handle`; none once the role is retired."""
         self.counters: Counter[str] = Counter()
-        """What this role counted with `Observe`."""
+        """Counts of this role's `Observe` effects, by name."""
         self.held = False
         """Whether this role persisted in the current turn: its later effects wait for the disk."""
         self.dead = False

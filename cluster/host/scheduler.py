@@ -1,4 +1,4 @@
-"""The stage: roles of one node and what waits for them; one thread at a time, no sockets."""
+"""The scheduler: a node's roles and their waiting events; one thread at a time, no sockets."""
 
 from __future__ import annotations
 
@@ -48,33 +48,33 @@ from fencelock.cluster.log import write
 from fencelock.transport.frame import EnvelopeItems
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""A clock that goes on while the machine sleeps, so that a lease cannot outlive a nap."""
+"""A clock that goes on while the machine sleeps, so that a lease cannot outlive a suspend."""
 
 INBOX_MAX = 10_000
-"""Events that may wait on a node for more to be let in from outside: roles share one thread,
-so what waits for one waits for all. A release or a cancel of a thread is let in all the same: who
-goes on without it would hold for ever."""
+"""Limit of waiting events on a node above which nothing more enters from outside. Roles share one
+thread, so a backlog of one delays all. Releases and cancels of local threads are still let in: a
+caller that goes on without them would hold for ever."""
 
 BACKLOG_MAX = 1_000_000
-"""Events of any kind that may wait on a node; more mean that roles of ours flood each other."""
+"""Limit of waiting events of any kind on a node; more mean that roles of ours flood each other."""
 
 _READ_CLOCK = cast("Callable[[int], Instant]", time.clock_gettime_ns)
 
 
 class RoleFailedError(Exception):
-    """A role raised: a bug of ours. The node stops; its log has the event and the state."""
+    """A role raised an exception: our bug. The node stops; its log has the event and the state."""
 
 
 class Scheduler:
-    """Runs roles in the order in which events come, and performs what they return.
+    """Runs roles in the order in which events arrive, and performs the effects they return.
 
-    Sends of a role that persisted in this turn, and whatever else it wants after
-    that, are held until `release_held`; the dispatcher syncs the journal before.
+    Once a role persists in a turn, its sends and other later effects are held until
+    `release_held`; the dispatcher syncs the journal before that.
 
     Args:
-        node: whose roles these are.
-        welcome: gives each role that comes on stage its reference, before its first turn.
-        counters: where the host counts, and what its retired roles counted.
+        node: the node that the roles belong to.
+        welcome: called with each new role, before its first turn.
+        counters: the host's counters, with those of retired roles added.
 
     """
 
@@ -87,10 +87,10 @@ class Scheduler:
         self.cells: dict[Address, RoleSlot] = {}
         self.asks = PendingAsks(node)
         self.listeners: dict[Address, Callable[[Event], None]] = {}
-        """Who is told what roles send to these addresses, on the thread that runs the roles."""
+        """Callbacks for messages to addresses without a role, called on the roles' thread."""
         self.ready: deque[tuple[RoleSlot, Address, Event]] = deque()
         self.records: list[tuple[str, Message | None]] = []
-        """What the roles of this turn persist; None forgets what that role wrote before."""
+        """Records that the roles of this turn persist; None drops the role's earlier ones."""
         self.outboxes = Outboxes()
         self.here = address_of(node, "node")
         self._began = self.now()
@@ -105,7 +105,7 @@ class Scheduler:
         return _READ_CLOCK(CLOCK)
 
     def open(self, cast: RoleSet) -> None:
-        """Start all roles of ``cast``, then give each its first turn, then the openings."""
+        """Start all roles of ``cast``, then give each its first turn, then post the openings."""
         self._opening = True
         for spawn in cast.roles:
             spawn.role.start(spawn.address, self, **spawn.arguments)
@@ -116,7 +116,7 @@ class Scheduler:
             self.post(self.cells[send.to], self.here, send.message)
 
     def adopt(self, role: Role[Any], *, guest: bool = False) -> None:
-        """Register ``role``, put it on stage, and give it its first turn (Host).
+        """Register ``role``, add it, and give it its first turn (Host).
 
         The roles of a cast have theirs when all of them are on stage.
         """
@@ -130,7 +130,7 @@ class Scheduler:
             self._begin(role_slot)
 
     def retire(self, role_slot: RoleSlot) -> None:
-        """Take a role off stage; what still waits for it is dropped, who asks it is told."""
+        """Remove a role. Its waiting events are dropped, and requests to it fail."""
         if role_slot.dead:
             return
         role_slot.dead = True
@@ -146,11 +146,11 @@ class Scheduler:
         return describe(role_slot, sum(waits is role_slot for waits, _, _ in self.ready))
 
     def post(self, role_slot: RoleSlot, sender: Address, event: Event) -> None:
-        """Let ``event`` wait for its turn."""
+        """Add ``event`` to the queue."""
         self.ready.append((role_slot, sender, event))
 
     def arrive(self, envelopes: Sequence[EnvelopeItems]) -> None:
-        """Take messages that came over the network; what finds nobody, or no room, is counted."""
+        """Queue messages from the network; count those without a receiver or without room."""
         cells, ready = self.cells, self.ready
         for to, sender, message in envelopes:
             role_slot = cells.get(to)
@@ -162,18 +162,18 @@ class Scheduler:
                 ready.append((role_slot, sender, message))
 
     def tell_all(self, event: Local) -> None:
-        """Post ``event`` from the host to every role that accepts its kind."""
+        """Post ``event`` from the host to every role that accepts its type."""
         for role_slot in list(self.cells.values()):
             if type(event) in role_slot.accepts:
                 self.post(role_slot, self.here, event)
 
     def work(self, most: int) -> None:
-        """Give turns until nobody waits, but at most ``most``.
+        """Give turns until nothing waits, but at most ``most``.
 
-        The way of a message from role to role, a node's hottest, is written out here.
+        The path of a message from role to role, the hottest on a node, is inlined here.
 
         Raises:
-            RoleFailedError: a role raised, which only a bug of ours makes it do.
+            RoleFailedError: a role raised an exception, which only a bug of ours can cause.
 
         """
         ready, cells, read_clock = self.ready, self.cells, _READ_CLOCK
@@ -216,7 +216,7 @@ class Scheduler:
                 self.post(role_slot, role_slot.address, timer)
 
     def idle_ms(self) -> int | None:
-        """Return how long nothing is due (ms, rounded up), None for without limit."""
+        """Return the time until the next timer is due (ms, rounded up), None for without limit."""
         if self.ready:
             return 0
         if not self._wakes:
@@ -225,7 +225,7 @@ class Scheduler:
         return min(ahead, WAKING_MS) if self.asks.waking else ahead
 
     def release_held(self) -> None:
-        """Perform what waited for the disk; every record of the turn is durable now."""
+        """Perform the effects that waited for the disk; every record of the turn is durable now."""
         held, self._held = self._held, []
         self.records = []
         for role_slot in self._holding:
@@ -248,7 +248,7 @@ class Scheduler:
     def _failed(
         self, role_slot: RoleSlot, event: Event | None, sender: Address, error: Exception
     ) -> RoleFailedError:
-        """Log a bug of ours with the event and the role's state; return what stops the node."""
+        """Log a bug of ours with the event and the role's state; return the fatal error."""
         state = repr(dict(role_slot.role.state()))
         log = logger.bind(
             node=self.node, role=role_slot.address, event=repr(event), sender=sender, state=state
@@ -279,7 +279,7 @@ class Scheduler:
             self._perform_free(role_slot, effect)
 
     def _perform_free(self, role_slot: RoleSlot, effect: Send | Wake | Spawn | Retire) -> None:
-        """Carry out what need not wait for the disk, or waited."""
+        """Carry out an effect that need not wait for the disk, or has waited."""
         if isinstance(effect, Send):
             target = self.cells.get(effect.to)
             if target is not None:
@@ -303,7 +303,7 @@ class Scheduler:
             self._holding.append(role_slot)
 
     def _send_out(self, role_slot: RoleSlot, to: Address, message: Message | Local) -> None:
-        """Send to what is no role of this node: another node, an open question, the host."""
+        """Send to another node, to an open request, or to the host."""
         if node_of(to) != self.node:
             assert isinstance(message, Message), f"{message} is local and cannot go to {to}"
             self.outboxes.put(to, role_slot.address, message)

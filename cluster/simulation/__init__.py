@@ -1,1 +1,1 @@
-"""Virtual time: the same roles under every misfortune, one seed a history."""
+"""The simulator: the same roles in virtual time under every fault, one history for each seed."""

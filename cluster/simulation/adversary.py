@@ -1,4 +1,4 @@
-"""Who strikes at clients that hold a lock: chance alone seldom hits them at the worst moment."""
+"""Attacks on clients that hold a lock: chance alone seldom hits them at the worst moment."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.world import World
 
 TTLS_MAX = 3
-"""Strikes last for up to so many TTLs: some are over before the session is, some are not."""
+"""Longest strike, in TTLs: some strikes end before the session does, some after."""
 
 
 class Adversary:
     """Cuts clients off from all members, or pauses them, while they are inside a lock.
 
     Args:
-        world: where they live.
-        judge: knows who is inside.
-        random: when, whom and how.
+        world: the world of the clients.
+        judge: knows which contenders are inside.
+        random: draws the time, the client and the kind of a strike.
         every_ms: the mean interval of strikes, 0 for none.
         ttl_ms: of the clients' sessions.
 
@@ -35,7 +35,7 @@ class Adversary:
         self._random = random
 
     def begin(self) -> None:
-        """Start to strike, now and then, until misfortune is over."""
+        """Start to strike, now and then, until the faults end."""
         if self.every_ms > 0:
             pause = int(self._random.expovariate(1.0) * self.every_ms * NS_PER_MS)
             self.world.after(1 + pause, self._strike)

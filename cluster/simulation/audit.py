@@ -1,4 +1,4 @@
-"""An auditor: asks the gates what is left when everybody is done, until it is nothing."""
+"""An auditor: asks all proxies after the end of a run whether holds or waits are left."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ AUDIT_MS = 500
 
 @timer
 class Audit(Timer):
-    """Ask the gates again."""
+    """It is time to ask the proxies again."""
 
 
 class Auditor(Role[NodeStatus | LockList | Audit]):
-    """Asks every gate what is held or waited for through it, until it is nothing.
+    """Asks every proxy for the holds and waits through it, until there are none.
 
-    Where the cluster keeps one table of locks, every gate is asked for a linearizable
-    list of those that are held: nobody waits for a lock that is not.
+    Where the cluster keeps one table of locks, every proxy is asked for a linearizable list
+    of the held locks: a lock that is not held has no waiters.
 
     Args:
         gates: the proxies to ask.
@@ -36,7 +36,7 @@ class Auditor(Role[NodeStatus | LockList | Audit]):
         self.table = table
         self.asked = 0
         self.left: dict[str, str] = dict.fromkeys(gates, "it never answered")
-        """What is wrong at a gate still, by its address."""
+        """The problems that a proxy still has, by its address."""
 
     def begin(self, now: Instant) -> Effects:
         """Ask for the first time."""
@@ -46,7 +46,7 @@ class Auditor(Role[NodeStatus | LockList | Audit]):
     def handle(
         self, sender: Address, event: NodeStatus | LockList | Audit, now: Instant
     ) -> Effects:
-        """Take note of an answer, or ask again."""
+        """Handle an answer, or ask again."""
         del now
         match event:
             case Audit():

@@ -1,4 +1,4 @@
-"""A small cluster of `bakery` played by hand: a raw client asks doors, members come and go."""
+"""A cluster harness for `bakery`: a raw client sends requests, members start and stop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TERMS = Settings(
 
 @local
 class Say(Local):
-    """Have the user say ``message`` to ``to``."""
+    """A command to the user: send ``message`` to ``to``."""
 
     to: Address
     message: Message
@@ -55,14 +55,14 @@ Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | Loc
 
 
 class User(Role[Said]):
-    """A raw client: says what it is told to say, and remembers what it hears."""
+    """A raw client: sends what a test tells it to, and records what it receives."""
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
         self.heard: list[Event] = []
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        """Speak, or listen."""
+        """Send, or record."""
         del sender, now
         if isinstance(event, Say):
             return [Send(event.to, event.message)]
@@ -75,10 +75,10 @@ class ClusterHarness:
     """A cluster of ``nodes`` members and one user.
 
     Args:
-        nodes: how many members.
+        nodes: the number of members.
         settings: for the recipe.
         seed: fixes all chance.
-        recipe: how a member is seated.
+        recipe: sets up the roles of a member.
 
     """
 
@@ -107,7 +107,7 @@ class ClusterHarness:
 
     @property
     def heard(self) -> list[Event]:
-        """What the user heard, in order."""
+        """The events that the user received, in order."""
         user: User = self.world.role_at(Address("u/user"))
         return user.heard
 
@@ -142,12 +142,12 @@ class ClusterHarness:
         return (self.world.time - began) // NS_PER_MS
 
     def ready(self) -> ClusterHarness:
-        """Wait until somebody serves."""
+        """Wait until some leader serves."""
         self.until(lambda: bool(self.serving()))
         return self
 
     def leader(self, name: str) -> Any:
-        """Return the role that leads on ``name``, to be looked at."""
+        """Return the leader role on ``name``, for inspection."""
         return self.world.role_at(leader_of(name))
 
     def serving(self) -> list[str]:
@@ -166,7 +166,7 @@ class ClusterHarness:
         return [name for name in self.names if name not in self.serving()]
 
     def say(self, gate: str, message: Message) -> None:
-        """Have the user say ``message`` to the door of ``gate``."""
+        """Have the user send ``message`` to the proxy of ``gate``."""
         said = Say(to=address_of(gate, "proxy"), message=message)
         self.world.nodes["u"].tell(Address("u/user"), said)
 
@@ -179,7 +179,7 @@ class ClusterHarness:
         hold_ms: int = 0,
         grace_ms: int = 0,
     ) -> int:
-        """Ask for a lock, return the number of the request."""
+        """Ask for a lock; return the number of the request."""
         self.number += 1
         asked = Acquire(
             lock=lock,
@@ -208,7 +208,7 @@ class ClusterHarness:
         )
 
     def answers(self, kind: type[Any], request: int | None = None) -> list[Any]:
-        """Return what the user heard of that kind, and that request."""
+        """Return the events of that kind, and for that request, that the user received."""
         found = [event for event in self.heard if isinstance(event, kind)]
         return [e for e in found if request is None or getattr(e, "request", 0) == request]
 

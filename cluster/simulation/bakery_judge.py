@@ -1,4 +1,4 @@
-"""The judge that knows everything about `bakery`: roles, disks, all that is said, and true time."""
+"""The judge of `bakery`, which sees everything: roles, disks, all messages, and true time."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ INVARIANTS = {
     "B10": "what was dropped stays dropped",
     "B11": "a door answers a request once",
 }
-"""In the words of ``actors/bakery/README.md``, as far as an onlooker sees them broken."""
+"""The invariants of ``actors/bakery/README.md``, as far as a violation is visible from outside."""
 
 
 class BakeryJudge:
-    """Judges B1 to B11, each by itself: see ``actors/bakery/README.md``.
+    """Judges B1 to B11, each on its own: see ``actors/bakery/README.md``.
 
-    It believes nothing that a role counts: it counts what is delivered and said. It looks into
-    tables and offices only for what is in force.
+    It trusts no counter of a role: it counts deliveries and messages itself. It looks into
+    tables and epoch states only for what is in force.
 
     Args:
         world: where everything happens.
-        judged: which invariants, by number; None for all.
+        judged: the invariants to judge, by number; None for all.
 
     """
 
@@ -53,7 +53,7 @@ class BakeryJudge:
         world.disk_watchers.append(self.disk_replaced)
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
-        """Judge one event, and what the role that handled it wants."""
+        """Judge one event, and the effects of the role that handled it."""
         node, to = delivered.node, delivered.to
         if node not in self.world.members:
             self.leases.at_client(delivered, effects)
@@ -68,10 +68,10 @@ class BakeryJudge:
             self.election.handled(delivered, effects)
 
     def crashed(self, node: str, boot: int) -> None:
-        """Take note that a node died."""
+        """Record that a node died."""
         self.election.crashed(node, boot)
         self.leases.crashed(node)
 
     def disk_replaced(self, node: str) -> None:
-        """Take note that the disk of ``node``, which is off, was lost or is an old copy now."""
+        """Record that the disk of ``node``, which is off, was lost or replaced by an old copy."""
         self.election.disk_replaced(node)

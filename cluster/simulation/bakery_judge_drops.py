@@ -1,4 +1,4 @@
-"""The judge of what was dropped in `bakery`: no table that is handed over brings it back."""
+"""The judge of dropped requests in `bakery`: no table that is handed over restores them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DropsJudge:
 
     Args:
         world: with the roles.
-        violation_report: is told what is wrong.
+        violation_report: receives the violations.
 
     """
 
@@ -27,12 +27,12 @@ class DropsJudge:
         self.world = world
         self.violation_report = violation_report
         self.dropped: dict[tuple[str, Who], dict[int, dict[str, int]]] = {}
-        """By owner and epoch: up to which request each leader dropped what a client gave back."""
+        """By owner and epoch: the last request that each leader dropped for its client."""
         self.gone: dict[tuple[str, Who], dict[int, int]] = {}
-        """By owner and epoch: up to which request a quorum did."""
+        """By owner and epoch: the last request that a quorum dropped."""
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
-        """Judge what a leader heard and wants."""
+        """Judge an event of a leader, and its effects."""
         role: Any = self.world.role_at(delivered.to)
         event = delivered.event
         if isinstance(event, DropTicket) and role.epoch_state.epoch == event.epoch:
@@ -61,10 +61,10 @@ class DropsJudge:
             gone[word.epoch] = max(agreed, gone.get(word.epoch, 0))
 
     def _judge(self, node: str, role: Any, ready_for: int) -> None:
-        """Demand what was dropped in earlier epochs.
+        """Check that requests dropped in earlier epochs stay dropped.
 
-        Who is ready late, after a quorum without it has begun to serve, hears of what that one
-        drops as any leader does.
+        A leader that becomes ready late, after a quorum without it has begun to serve, learns of
+        that quorum's drops as any leader does.
         """
         for entry in role.tickets.entries():
             ticket = entry.ticket

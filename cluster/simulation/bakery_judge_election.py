@@ -15,11 +15,11 @@ from fencelock.cluster.simulation.world import World
 
 
 class ElectionJudge:
-    """Judges B1, B2, B4 and, of lives, B3 by what is said, and by what the disks hold.
+    """Judges B1, B2, B4 and, for lives, B3, by messages and by the content of disks.
 
     Args:
         world: with the roles and the disks.
-        violation_report: is told what is wrong.
+        violation_report: receives the violations.
 
     """
 
@@ -27,28 +27,28 @@ class ElectionJudge:
         self.world = world
         self.violation_report = violation_report
         self.seatings: dict[int, tuple[Chosen, ...]] = {}
-        """Who leads in an epoch, as far as anybody said that it is installed."""
+        """The leaders of each epoch, as soon as a message says that it is installed."""
         self.given: dict[tuple[str, int, int], tuple[Chosen, ...]] = {}
-        """By member, life and epoch: whom it promised."""
+        """By member, life and epoch: the leaders it promised."""
         self.kept: dict[str, tuple[int, tuple[Chosen, ...]]] = {}
-        """Of each member, the highest promise that somebody heard."""
+        """For each member, its highest promise that was received."""
         self.left_at: dict[tuple[str, int], int] = {}
-        """By member and epoch: the true time at which it had promised more."""
+        """By member and epoch: the true time at which it had promised a higher one."""
         self.exported: dict[tuple[str, int], int] = {}
         """By leader and life: the highest epoch for which it gave its table away."""
         self.voted: dict[str, int] = {}
-        """The journal under which each member promised first. No other one ever votes for it."""
+        """The journal under which each member first promised. It never votes under another one."""
         self.lives: dict[str, list[int]] = {}
-        """Of each member, the lives that ended."""
+        """For each member, the lives that ended."""
         self.said: dict[tuple[str, int], tuple[int, int]] = {}
-        """By member and life: the highest seating that its beats said it knew."""
+        """By member and life: the highest seating in its beats."""
         self.gone: dict[str, list[int]] = {}
-        """Of a member whose disk was replaced, the lives before that."""
+        """For each member with a replaced disk, the lives before that."""
         self.replaced_at: dict[str, int] = {}
-        """The true time at which the disk of a member was replaced last."""
+        """The true time at which the disk of a member was last replaced."""
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
-        """Judge what a coordinator or a leader heard and wants."""
+        """Judge an event of a coordinator or a leader, and its effects."""
         event = delivered.event
         match event:
             case Beat():
@@ -73,14 +73,14 @@ class ElectionJudge:
                 self.exported[key] = max(self.exported.get(key, 0), event.epoch)
 
     def crashed(self, node: str, boot: int) -> None:
-        """Take note that ``node`` died in its life ``boot``."""
+        """Record that ``node`` died in its life ``boot``."""
         self.lives.setdefault(node, []).append(boot)
 
     def disk_replaced(self, node: str) -> None:
-        """Take note that the disk of ``node``, which is off, was lost or is an old copy now.
+        """Record that the disk of ``node``, which is off, was lost or replaced by an old copy.
 
-        What the lost one said that it knew still counts for a seating: that member votes for
-        nothing else any more.
+        The seatings in its earlier messages still count as known: that member votes for nothing
+        else any more.
         """
         self.gone[node] = list(self.lives.get(node, ()))
         self.replaced_at[node] = self.world.time
@@ -103,7 +103,7 @@ class ElectionJudge:
         before, chosen = self.kept.get(node, (0, ()))
         if epoch < before:
             self.violation_report("B1", f"{node} promises epoch {epoch}, and had promised {before}")
-        # What is installed was promised by a majority: to promise it, too, decides nothing.
+        # An installed seating was promised by a majority: another promise decides nothing.
         installed = role.durable_promises.seating
         decided = (installed.epoch, installed.leaders) == (epoch, leaders)
         if epoch == before and leaders != chosen and not decided:
@@ -137,7 +137,7 @@ class ElectionJudge:
             )
 
     def _is_the_chosen_one(self, node: str, serve: Serve) -> None:
-        """Demand that who serves has lived since it was chosen: it would have no table else."""
+        """Check that a serving leader has not restarted since it was chosen: it lost its table."""
         role: Any = self.world.role_at(leader_of(node))
         lives = [chosen.life for chosen in serve.leaders if chosen.node == node]
         if role.epoch_state.serving and lives != [self.world.nodes[node].boot]:
@@ -156,7 +156,7 @@ class ElectionJudge:
         return best is not None and _height(best) >= wanted
 
     def heeds(self, node: str, epoch: int, what: str) -> None:
-        """Judge that a leader speaks in an epoch."""
+        """Judge that a leader sends a message in an epoch."""
         boot = self.world.nodes[node].boot
         barred = self.exported.get((node, boot), 0)
         if epoch < barred:

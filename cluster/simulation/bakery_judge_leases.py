@@ -1,4 +1,4 @@
-"""The judge of leases in `bakery`: what clients believe, what tables hold, what doors answer."""
+"""The judge of leases in `bakery`: clients' beliefs, leaders' tables and proxies' answers."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
 
 PER_MILLE = 998
-"""How much of a lease has passed, at least, when two clocks as declared say that it has."""
+"""Share of a lease that has passed, at least, when two clocks as declared show its end."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """What a leader granted.
+    """A lease that a leader granted.
 
     Attributes:
-        until: true time before which no leader may take it for over, counted from when the
-            request was heard first (ns).
-        epoch: in which it was granted first; its fence may be one that was voted for earlier.
-        client: who believes in it, empty as long as nobody is known to.
-        believed: until when, on the client's clock.
+        until: true time before which no leader may treat it as over, counted from the first
+            receipt of the request (ns).
+        epoch: of its first grant; its fence may be one that was voted for earlier.
+        client: the client that believes in it, empty while none is known to.
+        believed: the end of that belief, on the client's clock.
 
     """
 
@@ -55,8 +55,8 @@ class LeasesJudge:
 
     Args:
         world: with roles and clocks.
-        violation_report: is told what is wrong.
-        clocks_true: whether clocks keep to what is declared of them.
+        violation_report: receives the violations.
+        clocks_true: whether clocks keep to their declared bounds.
 
     """
 
@@ -67,16 +67,16 @@ class LeasesJudge:
         self.violation_report = violation_report
         self.clocks_true = clocks_true
         self.heard: dict[tuple[str, Key], int] = {}
-        """True time at which a request was said to a leader first (ns)."""
+        """True time at which a leader first received a request (ns)."""
         self.leases: dict[str, dict[int, Lease]] = {}
         """By lock and fence."""
         self.renewals: dict[tuple[Address, int], tuple[str, int]] = {}
-        """By door and its number: which lock, and when a leader heard of it first (ns)."""
+        """By proxy and its number: the lock, and the time when a leader first received it (ns)."""
         self.answers: dict[tuple[str, int, str, str, str, int], int] = {}
-        """By door, its life, session, owner, lock and request: the fence that was answered."""
+        """By proxy, its life, session, owner, lock and request: the fence of the answer."""
 
     def at_client(self, delivered: Delivered, effects: Effects) -> None:
-        """Take note of what clients believe and give back."""
+        """Record the beliefs of clients, and what they give back."""
         event, client = delivered.event, delivered.node
         if type(event) is Leased:
             lease = self.leases.get(event.lock, {}).get(event.fence)
@@ -90,9 +90,9 @@ class LeasesJudge:
                 self._end(effect.message.lock, effect.message.fence)
 
     def at_door(self, delivered: Delivered, effects: Effects) -> None:
-        """Judge that a request is not answered with what it was answered before another (B11).
+        """Check that a request is not answered with a fence that answered another (B11).
 
-        It may be with a higher one: the first answer was lost, and its lease over.
+        A request may get a higher fence later: its first answer was lost, and its lease over.
         """
         for effect in effects:
             if type(effect) is not Send or type(effect.message) is not Granted:
@@ -109,7 +109,7 @@ class LeasesJudge:
             self.answers[key] = said.fence
 
     def at_leader(self, delivered: Delivered, effects: Effects) -> None:
-        """Judge what a leader heard and wants."""
+        """Judge an event of a leader, and its effects."""
         event = delivered.event
         match event:
             case Lock():
@@ -135,7 +135,7 @@ class LeasesJudge:
                 self._merged(delivered, effect.message)
 
     def crashed(self, node: str) -> None:
-        """Let a client that died believe in nothing."""
+        """End the beliefs of a client that died."""
         for leases in self.leases.values():
             for lease in leases.values():
                 if lease.client == node:
@@ -180,7 +180,7 @@ class LeasesJudge:
         leases[locked.fence] = Lease(key, until, role.epoch_state.epoch)
 
     def _prolonged(self, door: Address, said: HoldRenewed) -> None:
-        """Let a lease be over later; who believes in it says so, if it is a client at all."""
+        """Extend a lease; its client, if there is one, reports its belief itself."""
         lock, since = self.renewals.get((door, said.number), ("", 0))
         lease = self.leases.get(lock, {}).get(said.fence)
         if lease is not None:
@@ -188,9 +188,9 @@ class LeasesJudge:
             lease.until = max(lease.until, since + lease_ns * PER_MILLE // 1_000)
 
     def _merged(self, delivered: Delivered, merged: Merged) -> None:
-        """Demand that whoever is ready to lead knows of every lease of before that lives (B3).
+        """Check that a leader that becomes ready knows every older lease that lives (B3).
 
-        What a quorum of the same epoch granted meanwhile a third one need not know.
+        It need not know grants that a quorum of the same epoch made meanwhile.
         """
         if not self.clocks_true:
             return
@@ -208,5 +208,5 @@ class LeasesJudge:
 
 
 def is_door(delivered: Delivered) -> bool:
-    """Return whether a door handled it."""
+    """Return whether a proxy handled it."""
     return delivered.to == f"{node_of(delivered.to)}/proxy"

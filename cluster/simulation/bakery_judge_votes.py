@@ -1,4 +1,4 @@
-"""The judge of tickets in `bakery`: answers, votes, fences, and what was dropped."""
+"""The judge of tickets in `bakery`: answers, votes, fences, and dropped requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
 
 SLACK_MS = 5
-"""By how much two clocks differ after the time of trust, and more."""
+"""Upper bound of the difference of two clocks after the time of trust (ms)."""
 
 
 class Standing(NamedTuple):
@@ -36,26 +36,26 @@ class Standing(NamedTuple):
     owner: str
     fence: int
     until: Instant
-    """When its lease is over, on the voter's clock."""
+    """The end of its lease, on the voter's clock."""
 
 
 @dataclass(slots=True)
 class Life:
-    """What one leader said and heard in one life."""
+    """The messages of one leader in one life."""
 
     epoch: int = -1
     entered: dict[tuple[str, Key], dict[str, None]] = field(
         default_factory=dict[tuple[str, Key], dict[str, None]]
     )
-    """By request of its own: who answered that it knows that it enters, in this epoch."""
+    """By request of its own: the leaders that confirmed its entering in this epoch."""
     votes: dict[tuple[str, Key, int], dict[str, None]] = field(
         default_factory=dict[tuple[str, Key, int], dict[str, None]]
     )
-    """By request of its own and round: who voted, in this epoch."""
+    """By request of its own and round: the leaders that voted for it in this epoch."""
     standing: dict[str, dict[Key, Standing]] = field(default_factory=dict[str, dict[Key, Standing]])
     """By lock: its own votes."""
     dropped: dict[tuple[str, Who], int] = field(default_factory=dict[tuple[str, Who], int])
-    """By owner: the last request that it dropped, as a client wanted."""
+    """By owner: the last request that it dropped for a client."""
     locked: dict[tuple[str, Key, int], None] = field(
         default_factory=dict[tuple[str, Key, int], None]
     )
@@ -66,9 +66,9 @@ class VotesJudge:
 
     Args:
         world: with the roles.
-        violation_report: is told what is wrong.
-        election: knows who promised what when.
-        clocks_true: whether clocks keep to what is declared of them.
+        violation_report: receives the violations.
+        election: knows the promises and their times.
+        clocks_true: whether clocks keep to their declared bounds.
 
     """
 
@@ -86,13 +86,13 @@ class VotesJudge:
         self.clocks_true = clocks_true
         self.lives: dict[tuple[str, int], Life] = {}
         self.turns: set[tuple[str, Turn]] = set()
-        """All that were drawn."""
+        """All turns that were drawn."""
         self.fences: dict[str, dict[int, Key]] = {}
-        """By lock: to which request a fence was granted."""
+        """By lock: the request to which each fence was granted."""
         self.highest: dict[str, int] = {}
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
-        """Judge what a leader heard and wants."""
+        """Judge an event of a leader, and its effects."""
         node = delivered.node
         role: Any = self.world.role_at(delivered.to)
         life = self.lives.setdefault((node, self.world.nodes[node].boot), Life())
@@ -104,7 +104,7 @@ class VotesJudge:
                 self._says(node, life, role, delivered, effect.message, now)
 
     def _take_epoch(self, life: Life, role: Any) -> None:
-        """Count anew in a new epoch; only what stands in the table goes on."""
+        """Start anew in a new epoch, with only what stands in the table."""
         if role.epoch_state.epoch == life.epoch:
             return
         life.epoch = role.epoch_state.epoch
@@ -139,7 +139,7 @@ class VotesJudge:
                 pass
 
     def _give_back(self, life: Life, role: Any, word: Yield | DropTicket, owner: str) -> None:
-        """Forget a vote as its owner says, or as one says who came after its owner."""
+        """Forget a vote when its owner gives it back, or when a later owner of the request does."""
         key, stands = Key(word.who, word.request), life.standing.get(word.lock, {})
         others = {leader.node for leader in role.epoch_state.leaders} - {owner}
         if key not in stands or stands[key].owner in others:
@@ -248,7 +248,7 @@ class VotesJudge:
         stands[key] = Standing(owner, add.fence, until)
 
     def _extends(self, life: Life, word: Extend, owner: str, now: Instant) -> None:
-        """Take note of a renewal: where it comes before the request for a vote, it is the vote."""
+        """Record a renewal: if it arrives before the request for a vote, it is the vote."""
         ticket = word.ticket
         stands = life.standing.setdefault(ticket.lock, {})
         until = later(now, ticket.lease_ms)

@@ -1,4 +1,4 @@
-"""Who makes leaders of `bakery` suffer: lost one at a time or two at once, slow, or cut off."""
+"""Faults for the leaders of `bakery`: lost one at a time or two at once, slow, or cut off."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.world import World
 
 AFTER_GRANT_SHARE = 0.1
-"""How often a grant is followed by a blow at once: what it left at whom is in doubt then."""
+"""Share of grants that are followed by a strike at once, while their effects are in doubt."""
 
 AFTER_GRANT_MS = 20
-"""How soon (ms)."""
+"""Longest time from a grant to such a strike (ms)."""
 
 
 class Blow(Enum):
-    """What is done to leaders."""
+    """A kind of strike at leaders."""
 
     ONE_LOST = "a leader is lost"
     TWO_LOST = "two leaders are lost at once"
@@ -34,12 +34,12 @@ class Blow(Enum):
 
 
 class LeaderNemesis:
-    """Strikes at those who lead, now and then, and right after grants. It judges nothing.
+    """Strikes at serving leaders, now and then, and right after grants. It judges nothing.
 
     Args:
-        world: where they live.
-        blows: which; one of them is drawn each time.
-        every_ms: the mean interval of blows (ms).
+        world: the world of the leaders.
+        blows: the kinds of strikes; one of them is drawn each time.
+        every_ms: the mean interval of strikes (ms).
 
     """
 
@@ -51,7 +51,7 @@ class LeaderNemesis:
         self._pending = False
 
     def begin(self) -> None:
-        """Start to strike, until misfortune is over."""
+        """Start to strike, until the faults end."""
         self.world.after(self._about(self.every_ms), self._now_and_then)
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
@@ -64,7 +64,7 @@ class LeaderNemesis:
             self.world.after(self._random.randrange(AFTER_GRANT_MS * NS_PER_MS), self._strike)
 
     def crashed(self, node: str, boot: int) -> None:
-        """Do nothing: it is dead already."""
+        """Do nothing: it is already dead."""
 
     def _now_and_then(self) -> None:
         if not self.world.calm:
@@ -91,7 +91,7 @@ class LeaderNemesis:
         strikes[blow](leaders)
 
     def _leaders(self) -> list[str]:
-        """Return who serves, or believes that it does, sorted."""
+        """Return the leaders that serve, or believe that they do, sorted."""
         found: list[str] = []
         for name in self.world.members:
             if self.world.nodes[name].up:
@@ -115,12 +115,12 @@ class LeaderNemesis:
         self.world.after(down, self.world.power_on, name)
 
     def _slow(self, leaders: list[str]) -> None:
-        """Hold back what two of them say to each other, for less than makes them unreachable."""
+        """Hold back messages between two of them, for less time than makes them unreachable."""
         links = _between(leaders[:1], leaders[1:2])
         self._cut(links, self._random.randint(1, 500) * NS_PER_MS, holds=True)
 
     def _part(self, leaders: list[str]) -> None:
-        """Cut off one leader or two, as many as are no majority, and half of the clients."""
+        """Cut off one or two leaders, but no majority, and half of the clients."""
         members = self.world.members
         most = (len(members) - 1) // 2
         if not most:
@@ -132,13 +132,13 @@ class LeaderNemesis:
         self._cut(_between(few, rest), self._about(3_000), holds=self._random.random() < 1 / 2)
 
     def _cut_off(self, leaders: list[str]) -> None:
-        """Let one leader or two serve on, and not know what the others do."""
+        """Let one leader or two serve on without news from the others."""
         few = leaders[: self._random.randint(1, 2)]
         rest = [name for name in self.world.members if name not in few]
         self._cut(_between(few, rest), self._about(2_500), holds=False)
 
     def _set_apart(self, leaders: list[str]) -> None:
-        """Let one miss what the other tells, such as renewals, for longer than some leases are."""
+        """Let one miss messages of another, such as renewals, for longer than some leases."""
         self._cut(_between(leaders[:1], leaders[1:2]), self._about(2_000), holds=False)
 
     def _cut(self, links: list[tuple[str, str]], length: int, *, holds: bool) -> None:

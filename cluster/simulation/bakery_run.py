@@ -1,4 +1,4 @@
-"""One run of `bakery` under the misfortunes of its own, before a judge who knows everything."""
+"""A run of `bakery` under faults of its own, before a judge that sees everything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import Settings, bakery
 
 Change = Callable[[Spawn], Spawn]
-"""Seats another role in the place of a role of a member."""
+"""Puts another role in the place of a member's role."""
 
 EVERY_MS = (150, 400, 1_000)
 
@@ -72,11 +72,11 @@ def run_bakery_seed(
 
     Args:
         seed: fixes everything.
-        plan: what to run; drawn from the seed if None.
-        blows: what is done to leaders; some are drawn from the seed if there are none.
-        change: of the roles of members, such as one with a bug in it.
-        judged: which invariants of `bakery`, by number; None for all. Exclusion, fences and
-            progress are judged always.
+        plan: the plan to run; drawn from the seed if None.
+        blows: the strikes at leaders; drawn from the seed if there are none.
+        change: changes the roles of members, for example to plant a bug.
+        judged: the invariants of `bakery` to judge, by number; None for all. Exclusion,
+            fences and progress are judged always.
 
     """
     random = Random(f"{seed}/blows")
@@ -98,16 +98,16 @@ def run_bakery_seed(
 
 
 def run_judged_for_outcome(seed: int) -> Outcome:
-    """Run one seed and forget its trace."""
+    """Run one seed and drop its trace."""
     return outcome_of(run_bakery_seed(seed))
 
 
 def sweep_judged(seeds: Iterable[int], *, workers: int = 1) -> Generator[Outcome, None, None]:
-    """Run ``seeds`` before the judge and yield what became of each, in their order.
+    """Run ``seeds`` before the judge and yield the outcome of each, in their order.
 
     Args:
-        seeds: which.
-        workers: how many processes, at least 1. It changes no outcome.
+        seeds: the seeds.
+        workers: the number of processes, at least 1. It changes no outcome.
 
     """
     return outcomes(run_judged_for_outcome, seeds, workers)

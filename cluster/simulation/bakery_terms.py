@@ -1,4 +1,4 @@
-"""How long locks are held in a simulated run of `bakery`: short, or nothing would ever be over."""
+"""Durations of holds in a simulated run of `bakery`: short, so that holds expire in a run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TERMS_MS = ((200, 100), (800, 400), (3_000, 1_000))
 
 
 def with_terms(settings: Settings, seed: int) -> Settings:
-    """Return ``settings`` with durations drawn from ``seed``, unless somebody chose some.
+    """Return ``settings`` with durations drawn from ``seed``, unless they set some.
 
-    Who says no timeout waits without limit, so that a judge sees whether everybody is served.
+    Requests without a timeout wait without limit, so that a judge sees whether all are served.
     """
     if settings.bakery_hold_ms != HOLD_MS:
         return settings

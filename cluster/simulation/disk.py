@@ -1,4 +1,4 @@
-"""A node's disk: what is durable, what is not yet, and what a crash leaves of the latter."""
+"""A node's disk: its durable and its unsynced records, and the effect of a crash on them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fencelock.transport.wire import decode, encode
 
 
 class Written(NamedTuple):
-    """One thing that a role wrote: it is on the disk whole, or it is not."""
+    """One write of a role: after a crash it is on the disk as a whole or not at all."""
 
     role: str
     records: tuple[bytes, ...]
     alone: bool
-    """Whether everything the role had written before is forgotten."""
+    """Whether everything that the role had written before is forgotten."""
 
 
 class Copy(NamedTuple):
@@ -38,15 +38,15 @@ class Disk:
 
     def __init__(self) -> None:
         self.journal_id = 0
-        """The id of the journal on it, 0 while it is empty."""
+        """The id of its journal, 0 while the disk is empty."""
         self.streams: dict[str, list[bytes]] = {}
-        """What is durable, by the name of the role that wrote it."""
+        """The durable records, by the name of the role that wrote them."""
         self.tail: list[Written] = []
-        """Written, and not yet synced."""
+        """The writes that are not yet synced."""
 
     @property
     def durable(self) -> list[bytes]:
-        """Everything that is durable, role by role."""
+        """All durable records, role by role."""
         return [record for records in self.streams.values() for record in records]
 
     def append(self, role: str, record: Message) -> None:
@@ -54,7 +54,7 @@ class Disk:
         self.tail.append(Written(role, (encode(record),), alone=False))
 
     def checkpoint(self, role: str, records: Sequence[Message]) -> None:
-        """Write ``records`` in the place of all that ``role`` wrote before, as `append` does."""
+        """Write ``records`` in place of all that ``role`` wrote before, as `append` does."""
         self.tail.append(Written(role, tuple(encode(record) for record in records), alone=True))
 
     def sync(self) -> None:
@@ -76,7 +76,7 @@ class Disk:
         self.restore(Copy(0, {}))
 
     def copy(self) -> Copy:
-        """Return what is durable now."""
+        """Return a copy of the durable records."""
         return Copy(self.journal_id, {role: list(one) for role, one in self.streams.items()})
 
     def restore(self, copy: Copy) -> None:
@@ -86,13 +86,13 @@ class Disk:
         self.tail = []
 
     def crash(self, random: Random, *, loses_tail: bool) -> int:
-        """Keep what is durable and some of the rest; return how many records were lost.
+        """Keep the durable records and some of the rest; return the number of lost records.
 
         Args:
-            random: decides how much of what was unsynced had reached the disk.
-            loses_tail: whether what is unsynced may be lost at all. A file system that
-                writes in order leaves a prefix of it; a checkpoint is there as a whole or
-                not at all.
+            random: decides how much of the unsynced writes had reached the disk.
+            loses_tail: whether unsynced writes may be lost at all. A file system that writes
+                in order leaves a prefix of them; a checkpoint is there as a whole or not at
+                all.
 
         """
         kept = random.randint(0, len(self.tail)) if loses_tail else len(self.tail)

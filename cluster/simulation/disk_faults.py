@@ -1,4 +1,4 @@
-"""Whole disks that are lost, and old copies of them that are put in their place."""
+"""Faults of whole disks: lost disks, and old copies put in their place."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from fencelock.cluster.simulation.disk import Copy
 from fencelock.cluster.simulation.world import World
 
 STREAM = "bootstrap"
-"""The role that writes down what must be known of others."""
+"""The role that records what must be known of other members."""
 
 
 class DiskFaults:
-    """Chooses which disk may be lost or aged now, so that a majority always keeps its own.
+    """Chooses a disk that may be lost or aged now, so that a majority always keeps its own.
 
-    A member loses its disk only once its group is founded, and known to all others: a
-    member that is lost amid the founding may leave too few for a majority, which is safe and
-    answers nobody.
+    A member loses its disk only once its group is bootstrapped, and known to all others. A
+    loss during the bootstrap could leave too few members for a majority, which is safe but
+    answers no request.
 
     Args:
-        world: whose disks these are.
-        members: whose disks may be lost.
+        world: the world of the disks.
+        members: the members whose disks may be lost.
 
     """
 
@@ -29,7 +29,7 @@ class DiskFaults:
         self.copies: dict[str, Copy] = {}
         """The first copy of each disk."""
         self.replaced: list[str] = []
-        """The members that have another disk than at first."""
+        """The members that no longer have their first disk."""
         self._random = world.streams.fork("disks")
 
     def may_be_lost(self) -> str | None:
@@ -44,7 +44,7 @@ class DiskFaults:
     def may_be_aged(self) -> str | None:
         """Return a member whose disk may be replaced by an old copy now; else copy a disk.
 
-        All others must be there, and know of a later start than the one to come.
+        All others must be up, and know of a later start than the one to come.
         """
         name = self._choose()
         if name is None:

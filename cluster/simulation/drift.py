@@ -10,7 +10,7 @@ class DriftingClock:
     """A node's monotonic clock: piecewise linear in true time, and never going back.
 
     Args:
-        reading: what it shows at true time 0 (ns).
+        reading: the clock's value at true time 0 (ns).
 
     """
 
@@ -20,7 +20,7 @@ class DriftingClock:
         self.rate = PPM
 
     def read(self, time: int) -> int:
-        """Return what the clock shows at true ``time`` (ns), not before the last change of it."""
+        """Return the clock's value at true ``time`` (ns), which is not before its last change."""
         return self._reading + (time - self._since) * self.rate // PPM
 
     def reaches(self, reading: int) -> int:

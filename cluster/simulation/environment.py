@@ -1,4 +1,4 @@
-"""What judges, nodes and roles of a simulation see of what they stand on."""
+"""The interfaces between judges, nodes and roles of a simulation and their surroundings."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fencelock.cluster.simulation.trace import Delivered
 
 
 class Judge(Protocol):
-    """Watches from outside, at true time; raises `ViolationError`."""
+    """An observer from outside, at true time; raises `ViolationError`."""
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
-        """Take note that a role handled ``delivered`` and wants ``effects``, not yet performed."""
+        """Record that a role handled ``delivered``; ``effects`` are not yet performed."""
         ...
 
     def crashed(self, node: str, boot: int) -> None:
-        """Take note that ``node`` died in its life ``boot``."""
+        """Record that ``node`` died in its life ``boot``."""
         ...
 
 
 class Environment(Protocol):
-    """What a node needs of its world."""
+    """A node's view of its world."""
 
     time: int
     streams: Streams
@@ -44,7 +44,7 @@ class Environment(Protocol):
         ...
 
     def carry(self, source: str, boot: int, to: str, frame: bytes) -> None:
-        """Let ``frame`` travel from ``source`` in its life ``boot``, if it is lucky."""
+        """Send ``frame`` from ``source`` in its life ``boot``; the network may lose it."""
         ...
 
     def sync_time(self, node: str, boot: int) -> int:
@@ -52,7 +52,7 @@ class Environment(Protocol):
         ...
 
     def lateness(self) -> int:
-        """Return by how much the next timer is late (ns)."""
+        """Return the delay of the next timer (ns)."""
         ...
 
     def date_us(self) -> int:
@@ -64,12 +64,12 @@ class Environment(Protocol):
         ...
 
     def mishap(self, node: str, what: str) -> None:
-        """Write what happened to a node into the trace."""
+        """Write an incident of a node into the trace."""
         ...
 
 
 class Machine(Protocol):
-    """What the roles of a node need of it."""
+    """The roles' view of their node."""
 
     name: str
     boot: int
@@ -77,7 +77,7 @@ class Machine(Protocol):
 
     @property
     def world(self) -> Environment:
-        """Where it lives."""
+        """The world of the node."""
         ...
 
     def now(self) -> Instant:

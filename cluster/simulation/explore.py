@@ -1,9 +1,9 @@
-"""Explore: visit every situation that a few roles can get into, and judge each one.
+"""Explore: visit every state that a few roles can get into, and judge each one.
 
 A small explicit-state model checker over the roles themselves, not over a model of them.
 The network is the set of all messages ever sent: each may arrive at any time, any number of
 times, in any order, or never. That is loss, repetition, reordering and delay without bound.
-Roles of one node hear each other exactly once and in order, whatever else comes between.
+Messages between roles of one node arrive exactly once and in order, whatever else comes between.
 Any timer may fire at any time. Search is breadth-first, so a path to a violation is a
 shortest one.
 """
@@ -26,17 +26,17 @@ from fencelock.cluster.simulation.machine import (
 from fencelock.cluster.simulation.model_state import Kind, ModelState, Moves, Step, without
 
 Judge = Callable[[Picture], str]
-"""Returns what is wrong with a situation, or the empty string."""
+"""Returns the violation in a state, or the empty string."""
 
 Test = Callable[[Picture], bool]
-"""Tells whether something is so in a situation."""
+"""Returns whether a condition holds in a state."""
 
 ROUNDS_MAX = 200
-"""Rounds of a fair continuation; one that moves on for longer is taken for endless."""
+"""Rounds of a fair continuation; a longer one is taken for endless."""
 
 
 class Violation(NamedTuple):
-    """What went wrong, and a shortest way to get there."""
+    """A violation, and a shortest path to it."""
 
     what: str
     path: tuple[str, ...]
@@ -48,16 +48,16 @@ class Violation(NamedTuple):
 
 @dataclass(slots=True)
 class Exploration:
-    """What a search found."""
+    """The result of a search."""
 
     states: int = 0
-    """Different situations visited: roles, network, timers and what is said within nodes."""
+    """Different states visited: roles, network, timers and messages within nodes."""
     steps: int = 0
     """Steps taken from one to another."""
     depth: int = 0
-    """The most steps from the beginning, by a shortest way."""
+    """The most steps from the beginning, by a shortest path."""
     complete: bool = False
-    """Whether every situation within the bounds was visited, and not only the nearest."""
+    """Whether every state within the bounds was visited, and not only the nearest."""
     reached: dict[str, int] = field(default_factory=dict[str, int])
     """Each goal that was reached, with the fewest steps to it."""
     violation: Violation | None = None
@@ -72,12 +72,12 @@ class Explorer:
 
     Args:
         roles: constructed on `fencelock.cluster.simulation.machine.HOST`, never started.
-        choices: what users of the roles may do.
-        judges: what must hold in every situation.
-        step_judges: what must hold of every step of every role.
-        goals: what must turn out to be possible, by name.
-        within: situations beyond it are judged, but not gone on from; without it, numbers
-            that grow for ever make the search endless.
+        choices: the possible actions of the roles' users.
+        judges: the conditions for every state.
+        step_judges: the conditions for every step of every role.
+        goals: conditions that must turn out to be possible, by name.
+        within: states beyond it are judged, but not gone on from. Numbers that grow for ever
+            need this bound, or the search is endless.
         lost: messages that never arrive and timers that never fire.
         queue_max: see `Moves`.
 
@@ -110,8 +110,8 @@ class Explorer:
         """Search until nothing is new, a bound is reached, or a violation is found.
 
         Args:
-            states_max: how many situations to visit at most.
-            depth_max: how many steps from the beginning to go at most.
+            states_max: the limit of states to visit.
+            depth_max: the limit of steps from the beginning.
 
         """
         found = self.found
@@ -127,7 +127,7 @@ class Explorer:
         return found
 
     def path_to(self, model_state: ModelState) -> tuple[str, ...]:
-        """Return the steps of a shortest way to a visited situation, in words."""
+        """Return the steps of a shortest path to a visited state, in words."""
         steps: list[str] = []
         index = self._index[model_state]
         while index:
@@ -136,17 +136,17 @@ class Explorer:
         return tuple(reversed(steps))
 
     def stall(self, served: Test, fair: Choices, *, every: int = 1) -> Violation | None:
-        """Look for a visited situation in which somebody then waits for ever.
+        """Look for a visited state in which a user then waits for ever.
 
-        From each situation the misfortunes end: whatever was under way is lost, whatever
-        is sent from now on arrives once, timers fire, users do what ``fair`` says. Then
-        everybody must be served. What follows depends on roles, timers and the words
-        within nodes only, so situations that differ in the network alone count once.
+        From each state the faults end: all messages in flight are lost, all that are sent
+        from now on arrive once, timers fire, users act as ``fair`` says. Then every user must
+        be served. The rest depends on roles, timers and the messages within nodes only, so
+        states that differ in the network alone count once.
 
         Args:
-            served: whether nobody waits any more.
-            fair: what users do when nothing else happens.
-            every: look at each so-manieth of the situations.
+            served: whether no user waits any more.
+            fair: the actions of users when nothing else happens.
+            every: look at every so-manieth of the states.
 
         """
         continuation = Continuation(self.moves, served, fair)
@@ -162,7 +162,7 @@ class Explorer:
         return None
 
     def _level(self, frontier: list[ModelState], states_max: int) -> list[ModelState]:
-        """Return the situations one step beyond ``frontier`` that were never seen."""
+        """Return the states one step beyond ``frontier`` that were never seen."""
         following: list[ModelState] = []
         for model_state in frontier:
             if not self._goes_on[model_state.roles]:
@@ -211,7 +211,7 @@ class Explorer:
 
 
 class Continuation:
-    """What happens when misfortunes end: one fair course of events, always the same."""
+    """The continuation after the faults end: one fair course of events, always the same."""
 
     def __init__(self, moves: Moves, served: Test, fair: Choices) -> None:
         self.moves = moves
@@ -220,7 +220,7 @@ class Continuation:
         self._good: set[tuple[tuple[int, ...], int]] = set()
 
     def fault(self, model_state: ModelState) -> str:
-        """Return why not everybody is served in the end, or the empty string."""
+        """Return the reason why a user is never served, or the empty string."""
         try:
             served = self._serves(model_state)
         except BrokenStepError as error:
@@ -259,7 +259,7 @@ class Continuation:
         return model_state
 
     def _settled(self, model_state: ModelState, sent: tuple[int, ...]) -> ModelState:
-        """Deliver all that is said, within nodes first, until nobody says anything."""
+        """Deliver all messages, within nodes first, until none is left."""
         on_their_way = list(sent)
         while True:
             step = next(self.moves.within_nodes(model_state), None)

@@ -1,4 +1,4 @@
-"""What may go wrong in a run, one knob for each thing, and how the knobs are drawn."""
+"""The faults of a run, one knob for each, and the drawing of the knobs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from enum import Enum
 from random import Random
 
 OFF_SHARE = 0.4
-"""How often a kind is left out of a run. Bugs hide behind faults that are always on: a run
+"""Share of runs from which a kind is left out. Bugs hide behind faults that are always on: a run
 that loses every tenth message never shows what happens when thousands arrive (swarm testing,
 Groce et al., ISSTA 2012)."""
 
 
 class Kind(Enum):
-    """A kind of misfortune that a protocol promises to survive, or does not."""
+    """A kind of fault that a protocol promises to survive, or does not."""
 
     LOSS = "loss"
     REPETITION = "repetition"
@@ -31,7 +31,7 @@ class Kind(Enum):
 
 
 DISKS = frozenset({Kind.DISK_LOSS, Kind.OLD_COPY})
-"""What befalls whole disks: survived where journals are registered and starts are compared."""
+"""Faults of whole disks: survived where journals are registered and starts are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +58,24 @@ class Faults:
     down_ms: int = 300
     """Mean time from a crash to the restart."""
     crash_in_sync_per_mille: int = 0
-    """How often a node that begins to sync its disk crashes before it ends."""
+    """Share of disk syncs during which the node crashes."""
     tail_lost: bool = False
     """Whether a crash loses unsynced records; else it leaves them all."""
     sync_us: int = 1_000
     """Mean time to make records durable."""
     drift_every_ms: int = 0
     drift_ppm: int = 200_000
-    """How far a clock's rate may be from true, either way (millionths, below 1,000,000)."""
+    """Largest error of a clock's rate, either way (millionths, below 1,000,000)."""
     jump_every_ms: int = 0
     jump_ms: int = 2_000
     lose_disk_every_ms: int = 0
     """Mean interval at which a member loses its disk; never a majority of them."""
     old_copy_every_ms: int = 0
-    """Mean interval at which a copy is made of a disk, or put in its place; never a majority."""
+    """Mean interval at which a disk is copied, or replaced by its copy; never for a majority."""
 
 
 CALM = Faults()
-"""Nothing goes wrong; frames take their time, and keep their order."""
+"""No faults; frames take their time, and keep their order."""
 
 
 def draw_misfortune(random: Random, survived: frozenset[Kind]) -> Faults:
@@ -85,7 +85,7 @@ def draw_misfortune(random: Random, survived: frozenset[Kind]) -> Faults:
         return (random.random() >= OFF_SHARE) & (kind in survived)
 
     def drawn(kind: Kind, values: tuple[int, ...]) -> int:
-        value = random.choice(values)  # Drawn in any case: a kind less moves no other.
+        value = random.choice(values)  # Always drawn: leaving a kind out changes no other.
         return value if on(kind) else 0
 
     return Faults(

@@ -16,7 +16,7 @@ from fencelock.cluster.simulation.workload import Contender, Mood
 
 @dataclass(slots=True)
 class Hold:
-    """A contender inside its section: from when it handles its grant until it says release."""
+    """A contender in its section: from handling its grant until it sends the release."""
 
     contender: Address
     lock: str
@@ -25,37 +25,37 @@ class Hold:
     gate: str
     """The node through which it was granted, empty if none is known."""
     boot: int
-    """Of the gate when it granted."""
+    """The boot of that node when it granted."""
 
 
 class LockJudge:
     """Judges one run.
 
     - Exclusion: at most one contender is inside a lock at any true time.
-    - Fences: who enters a lock shows a higher fence than all before it.
-    - Wants: nobody is granted what it did not ask for, or has been refused, or has.
-    - Belief: who enters a lock in a session that the cluster keeps may rely on it.
+    - Fences: a contender that enters a lock shows a higher fence than all before it.
+    - Wants: no contender is granted what it did not ask for, was refused, or already has.
+    - Belief: a contender that enters a lock in a session of the cluster may rely on it.
 
     If ``holds_end_with_gate``, a hold counts only until the node that granted it dies:
     the protocol gives the lock to others then, and only the fence stops the former
-    holder. Its fence is still judged: nobody may be given the same, nor a lower one
-    after it. A grant that arrives when its gate has died already is not a hold at all,
-    and may be late with its fence, as it may at whatever resource checks it.
+    holder. Its fence is still judged: no other may get the same, nor a lower one after it.
+    A grant that arrives when its node has already died is not a hold at all, and may be late
+    with its fence, as it may at any resource that checks it.
 
     With ``sessions``, a contender counts as inside while it may believe that it is: until it
-    says release, until its client's session says that the hold is lost, or until the
-    time has passed, on its client's own clock, that the session said last. If
+    sends the release, until its client's session reports the hold as lost, or until the
+    last time that the session reported has passed on its client's own clock. If
     ``clocks_true`` is false, clocks went further from true than the protocol declares:
     then more than one may believe so, a grant may come late with its fence, and the
     fences stop the former holder.
 
     Args:
         members: the nodes of the cluster.
-        contenders: whose grants count; sessions and members say the same words.
+        contenders: the roles whose grants count; sessions and members send the same messages.
         holds_end_with_gate: whether a crash of a node ends the holds granted through it.
         sessions: reads the clock of a client's node, where the cluster keeps sessions;
             None where it does not.
-        clocks_true: whether clocks keep to what the protocol declares of them.
+        clocks_true: whether clocks keep to their declared bounds.
 
     """
 
@@ -76,20 +76,20 @@ class LockJudge:
         self.grants = 0
         self.losses = 0
         self.until: dict[str, Instant] = {}
-        """By client: until when its session is to be relied on, on its own clock."""
+        """By client: the time until which its session is reliable, on its own clock."""
         self.leases: dict[tuple[str, str, str, int], Instant] = {}
-        """By client, owner, lock and fence: when a hold with a deadline is lost, likewise."""
+        """By client, owner, lock and fence: the deadline of a hold, on the same clock."""
         self.inside: dict[str, Hold] = {}
         self.wants: dict[Address, str] = {}
-        """What each waiting contender waits for."""
+        """The lock that each waiting contender waits for."""
         self.fences: dict[str, dict[int, Address]] = {}
-        """All fences that were ever shown at a lock, and by whom."""
+        """All fences ever shown at a lock, and their contenders."""
         self.highest: dict[str, int] = {}
         self._gates: dict[tuple[str, str, str, int], tuple[str, int]] = {}
         self._dead: set[tuple[str, int]] = set()
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
-        """Watch grants on their way, and contenders enter, leave and want."""
+        """Watch grants in flight, and contenders that enter, leave and want."""
         event = delivered.event
         if type(event) is Granted and node_of(delivered.sender) in self.members:
             gate = (node_of(delivered.sender), delivered.boot)
@@ -115,7 +115,7 @@ class LockJudge:
                 self._leave(delivered.to, effect.message.lock)
 
     def crashed(self, node: str, boot: int) -> None:
-        """End the holds of ``node``; also those granted through it, if the protocol says so."""
+        """End the holds of ``node``, and those granted through it if the protocol says so."""
         self.left(node)
         if self.holds_end_with_gate:
             self._dead.add((node, boot))
@@ -124,7 +124,7 @@ class LockJudge:
                 del self.inside[hold.lock]
 
     def left(self, client: str) -> None:
-        """End what the users of ``client`` want and hold: the client died, or closes."""
+        """End all wants and holds of ``client``, which died or closes."""
         for user in [user for user in self.wants if node_of(user) == client]:
             del self.wants[user]
         for hold in [hold for hold in self.inside.values() if node_of(hold.contender) == client]:
@@ -154,14 +154,14 @@ class LockJudge:
         self.inside[hold.lock] = hold
 
     def _believes(self, contender: Address) -> bool:
-        """Whether ``contender`` may rely on what it holds, as far as its client knows."""
+        """Return whether ``contender`` may rely on its hold, as far as its client knows."""
         if self.sessions is None:
             return True
         node = node_of(contender)
         return node in self.until and self.sessions(node) < self.until[node]
 
     def may_be_inside(self, hold: Hold) -> bool:
-        """Whether the holder may believe that it holds the lock still."""
+        """Return whether the holder may still believe that it holds the lock."""
         node, owner = node_of(hold.contender), role_of(hold.contender)
         until = self.leases.get((node, owner, hold.lock, hold.fence))
         lapsed = until is not None and self.sessions is not None and self.sessions(node) >= until
@@ -197,10 +197,10 @@ def _told(hold: Hold) -> str:
 
 
 def judge_progress(contenders: Mapping[Address, Contender], bound_ms: int) -> None:
-    """Demand that everybody was served.
+    """Check that every contender was served.
 
     Raises:
-        ViolationError: somebody was not, ``bound_ms`` after all misfortune ended.
+        ViolationError: one was not, ``bound_ms`` after all faults ended.
 
     """
     waiting = [
@@ -215,7 +215,7 @@ def judge_progress(contenders: Mapping[Address, Contender], bound_ms: int) -> No
 
 
 def judge_drain(left: Mapping[str, str], bound_ms: int) -> None:
-    """Demand that no gate remembers a wait or a hold when everybody is done.
+    """Check that no proxy remembers a wait or a hold when every contender is done.
 
     Raises:
         ViolationError: one does, ``bound_ms`` after everybody was.
@@ -227,7 +227,7 @@ def judge_drain(left: Mapping[str, str], bound_ms: int) -> None:
 
 
 def judge_freed(left: Mapping[str, object], bound_ms: int) -> None:
-    """Demand that no lock is held when all sessions have ended.
+    """Check that no lock is held when all sessions have ended.
 
     Raises:
         ViolationError: one is, ``bound_ms`` after the last session ended.

@@ -1,4 +1,4 @@
-"""Three leaders of `bakery` without a cluster around them: a test says what is heard, and when."""
+"""Three leaders of `bakery` without a cluster: a test delivers the messages, and sets the time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FENCE = pack_fence(1, 7)
 HOLD_MS, GRACE_MS = 500, 500
 
 WORDS_MAX = 1_000
-"""More words than any test needs: leaders that answer each other for ever."""
+"""More messages than any test needs: more mean leaders that answer each other for ever."""
 
 
 class LeaderTrio:
     """Three leaders that serve epoch 1 and are trusted, n1 first in rank.
 
-    They hear each other in order, but for what a test lets be lost.
+    They receive each other's messages in order, except for those that a test drops.
     """
 
     def __init__(self) -> None:
@@ -50,16 +50,16 @@ class LeaderTrio:
             self.leaders[one.node] = leader
         self.under_way: deque[tuple[str, str, Message]] = deque()
         self.told: list[Any] = []
-        """What doors heard."""
+        """The messages to proxies."""
         self.lost: set[tuple[type[Message], str, str]] = set()
 
     def say(self, sender: Address, to: str, word: Message) -> None:
-        """Have a leader handle ``word``; what it says is under way, or told to doors."""
+        """Have a leader handle ``word``; queue its messages, or record those to proxies."""
         leader: Any = self.leaders[to]
         self.perform(to, leader.handle(sender, word, self.now))
 
     def perform(self, name: str, effects: Effects) -> None:
-        """Have what ``name`` says be under way, or told."""
+        """Queue or record the messages of ``name``."""
         for effect in effects:
             if not isinstance(effect, Send):
                 continue
@@ -71,11 +71,11 @@ class LeaderTrio:
                 self.told.append(heard)
 
     def ask(self, to: str, word: Message) -> None:
-        """Have a leader hear its own node's door."""
+        """Deliver a message from a leader's own proxy."""
         self.say(door_of(to), to, word)
 
     def pass_time(self, ms: int) -> None:
-        """Let the leaders do what time demands; they are trusted all the while."""
+        """Let time pass and the leaders handle what is due; they are trusted meanwhile."""
         self.now = later(self.now, ms)
         for name, leader in self.leaders.items():
             leader.epoch_state.trusted_at = self.now
@@ -83,7 +83,7 @@ class LeaderTrio:
         self.settle()
 
     def settle(self) -> int:
-        """Deliver everything; return how many words it took."""
+        """Deliver everything; return the number of messages."""
         count = 0
         while self.under_way:
             sender, to, word = self.under_way.popleft()
@@ -94,7 +94,7 @@ class LeaderTrio:
         return count
 
     def lock(self, to: str, *, wait_ms: int | None = None) -> None:
-        """Have a leader be asked for ann's request 1."""
+        """Send a leader ann's request 1."""
         word = Lock(
             lock="x",
             who=ANN,
@@ -107,23 +107,23 @@ class LeaderTrio:
         self.ask(to, word)
 
     def entries(self, name: str) -> list[tuple[Phase, str]]:
-        """Return what is in a leader's table, and whose it is there."""
+        """Return the entries of a leader's table, and their owners there."""
         return [(entry.phase, entry.owner) for entry in self.leaders[name].tickets.entries()]
 
     def owners(self) -> list[str]:
-        """Return who takes the steps of anything."""
+        """Return the leaders that have attempts."""
         return [name for name in NAMES if self.leaders[name].attempts.agenda.by_key]
 
     def heard(self, kind: type[Any]) -> list[Any]:
-        """Return what doors heard of that kind."""
+        """Return the messages of that kind that proxies received."""
         return [word for word in self.told if isinstance(word, kind)]
 
     def lose_between(self, one: str, other: str, *kinds: type[Message]) -> None:
-        """Let words of these kinds be lost between two leaders, both ways."""
+        """Drop messages of these kinds between two leaders, both ways."""
         self.lost |= {(kind, *way) for kind in kinds for way in ((one, other), (other, one))}
 
     def hold(self, *voters: str, owner: str = "n1") -> None:
-        """Have ``voters`` hold ann's request 1 under `FENCE`, without any leader's course."""
+        """Have ``voters`` hold ann's request 1 under `FENCE`, without any leader's attempt."""
         turn = Turn(7, owner, 1)
         ticket = Ticket("x", ANN, 1, turn, door_of(owner), HOLD_MS, GRACE_MS, "")
         for name in voters:

@@ -1,4 +1,4 @@
-"""What nodes hear of their links: up when both ends live, down when one dies, if it is noticed."""
+"""Link events of nodes: up when both ends live; down when one dies, if that is noticed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from fencelock.actors.message import NS_PER_MS
 from fencelock.cluster.simulation.node import SimulatedNode
 
 NOTICED_SHARE = 0.7
-"""How often the end of a link is noticed at the other side; a cable that is cut says nothing."""
+"""Share of ended links that the other side notices; a cut cable sends nothing."""
 
 HEARD_MS_MAX = 50
-"""How long it takes until a node hears that a link came or went (ms)."""
+"""Longest time until a node learns of a change of a link (ms)."""
 
 
 class Links:
-    """Tells roles `LinkUp` and `LinkDown`. Members are linked with members, clients with members.
+    """Sends roles `LinkUp` and `LinkDown`. Members are linked with members, clients with members.
 
     Args:
-        nodes: who is linked, by name.
-        random: who notices what, and how soon.
-        after: puts something on the agenda, so many nanoseconds from now.
+        nodes: the linked nodes, by name.
+        random: decides which nodes notice a change, and how soon.
+        after: puts an action on the agenda, so many nanoseconds from now.
 
     """
 
@@ -33,10 +33,10 @@ class Links:
         self._random = random
         self._after = after
         self._down: dict[tuple[str, str], None] = {}
-        """Who was told that the link to whom is down, in the order of telling."""
+        """Node and peer of each link that the node knows to be down, in the order of the events."""
 
     def begin(self, node: SimulatedNode) -> None:
-        """Tell a node that was switched on of the others, and the others of it."""
+        """Notify a node that was switched on of the others, and the others of it."""
         for other in self._nodes.values():
             if other is node or not other.up:
                 continue
@@ -46,19 +46,19 @@ class Links:
                 self._later(self._tell_up, other, node)
 
     def end(self, node: SimulatedNode) -> None:
-        """Tell the others that a node died, those who notice."""
+        """Notify the nodes that notice the death of ``node``."""
         for other in self._nodes.values():
             if other is not node and other.up and node.member:
                 self._notice(other, node)
 
     def cut(self, links: list[tuple[str, str]]) -> None:
-        """Tell who notices that nothing comes through ``links`` any more."""
+        """Notify the nodes that notice that nothing comes through ``links`` any more."""
         for source, to in links:
             if self._nodes[source].member:
                 self._notice(self._nodes[to], self._nodes[source])
 
     def mend(self) -> None:
-        """Tell whoever was told that a link is down that it is up again."""
+        """Notify the nodes that know of a link that is down that it is up again."""
         for name, peer in self._down:
             if self._nodes[peer].up:
                 self._later(self._tell_up, self._nodes[name], self._nodes[peer])

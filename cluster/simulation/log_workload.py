@@ -1,8 +1,8 @@
-"""A log without locks: scribes write into it and read it, judges know what was decided when.
+"""A workload for a log without locks: writers append to it and read it, and judges check it.
 
-What the log promises is judged here closer than through locks: that all members apply the
-same, that a linearizable read sees whatever anybody knew before, and that a local read is no
-older than it says.
+The judges check the log's promises more closely than through locks: all members apply the
+same, a linearizable read sees whatever any node knew before, and a local read is no older
+than it says.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from fencelock.cluster.topology import NodeContext, Recipe
 SCRIBE = "scribe"
 PART_BYTES = 16
 AGE_MS = 400
-"""How old a local read may be."""
+"""The greatest age of a local read (ms)."""
 
 
 @local
 class HowMany(Local):
-    """Ask how many commands were applied."""
+    """A query for the number of applied commands."""
 
 
 @local
@@ -68,7 +68,7 @@ class Dip(Timer):
 
 
 class LogCounter:
-    """A `Machine` that counts commands and remembers a hash of them all, in order."""
+    """A `Machine` that counts commands and keeps a hash of them all, in order."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -87,7 +87,7 @@ class LogCounter:
         return ()
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
-        """Count ``commands``; the outcome of each tells how many there were."""
+        """Count ``commands``; the outcome of each is the count so far."""
         return [(self.counted(command),) for command in commands]
 
     def counted(self, command: bytes) -> Proposed:
@@ -134,11 +134,11 @@ Heeded = (
 
 
 class LogWriter(Role[Heeded]):
-    """The listener of a node's replica: writes, and reads both ways, as chance has it.
+    """The listener of a node's replica: writes, and reads both ways, at random.
 
     Args:
-        random: what to do next, and when.
-        every_ms: the mean time between two things it does; 0 for nothing.
+        random: decides the next action, and its time.
+        every_ms: the mean time between two actions; 0 for none.
 
     """
 
@@ -150,7 +150,7 @@ class LogWriter(Role[Heeded]):
         self.number = 0
         self.master = ""
         self.votes: bool | None = None
-        """Whether its node votes, None while that is not told."""
+        """Whether its node votes, None while that is not known."""
         self.heard: dict[int, SlotOutcomes] = {}
         self.answers: list[Consulted] = []
 
@@ -159,7 +159,7 @@ class LogWriter(Role[Heeded]):
         return self._pause()
 
     def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
-        """Write or read, or take note."""
+        """Write or read, or record an event."""
         match event:
             case Dip():
                 return [self._dip(), *self._pause()]
@@ -192,10 +192,10 @@ class LogWriter(Role[Heeded]):
 
 
 class LogJudge:
-    """Knows which slots anybody knew to be decided, and since when.
+    """Knows the slots that any node knew to be decided, and since when.
 
     Args:
-        drift_ppm: how far a clock's rate is from true, at most.
+        drift_ppm: the largest error of a clock's rate (millionths).
 
     """
 
@@ -203,9 +203,9 @@ class LogJudge:
         self.drift_ppm = drift_ppm
         self.slots: dict[int, SlotOutcomes] = {}
         self.known: list[tuple[int, int]] = []
-        """From which true time on which slot was known, both rising."""
+        """True times and the slots known from then on, both rising."""
         self.asked: dict[tuple[Address, int], tuple[int, bool]] = {}
-        """The highest slot that was known when each question was asked; whether that counts."""
+        """For each query the highest slot known when it was sent, and whether that counts."""
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
         """Judge one delivery."""
@@ -217,7 +217,7 @@ class LogJudge:
                 self.asked[delivered.sender, number] = (last, age_ms is None)
             case _:
                 pass
-        for effect in effects:  # An answer is judged when it is given: a disk may hold it back.
+        for effect in effects:  # An answer is judged when it is sent: a disk may hold it back.
             match effect:
                 case Send(to, Consulted() as told) if told.answer is not None:
                     self._on_consulted(to, told, delivered.time)
@@ -225,7 +225,7 @@ class LogJudge:
                     pass
 
     def crashed(self, node: str, boot: int) -> None:
-        """Forget what the scribe of ``node`` asked: its next life begins to count anew."""
+        """Forget the queries of the writer of ``node``: its next life begins to count anew."""
         scribe = address_of(node, SCRIBE)
         self.asked = {key: seen for key, seen in self.asked.items() if key[0] != scribe}
 
@@ -256,7 +256,7 @@ def logbook(
     log_max: int = 1_000,
     memory: bool = False,
 ) -> Recipe:
-    """Return how a member of a log with a scribe is made, with a journal or in ``memory``."""
+    """Return a recipe for a member of a log with a writer, with a journal or in ``memory``."""
 
     def recipe(seat: NodeContext) -> RoleSet:
         scribe = address_of(seat.node, SCRIBE)

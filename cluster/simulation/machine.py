@@ -1,8 +1,8 @@
 """Roles as a table: each (state, delivery) is handled once, and looked up ever after.
 
-A role is a pure function, so what it does with a delivery in a state can be remembered.
-States and deliveries get small numbers, sets of deliveries become bits of an integer, and
-the situation of a whole cluster is a tuple of integers: cheap to compare, hash and keep.
+A role is a pure function, so its turn for a delivery in a state can be remembered. States and
+deliveries get small numbers, sets of deliveries become bits of an integer, and the state of a
+whole cluster is a tuple of integers: cheap to compare, hash and keep.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from fencelock.actors.message import Address, Event, Instant, node_of
 from fencelock.actors.role import Role
 
 NOW = Instant(0)
-"""No time passes: whatever takes time may take any, so a timer fires whenever it likes."""
+"""The only time: no time passes. So a step may take any time, and a timer may fire at any."""
 
 Choices = Mapping[Address, Callable[[Mapping[str, Any]], Sequence[Event]]]
-"""What a role's user may do next, by the role's address, from the role's state."""
+"""The next possible actions of a role's user, by the role's address, from the role's state."""
 
 StepJudge = Callable[[Mapping[str, Any], Mapping[str, Any]], str]
-"""Returns what is wrong with a role's step from one state to the next, or the empty string."""
+"""Returns the violation in a role's step from one state to the next, or the empty string."""
 
 Picture = Mapping[Address, Mapping[str, Any]]
 """The state of every living role, by address."""
 
 
 class Letter(NamedTuple):
-    """One delivery: an event on its way."""
+    """One delivery: an event in flight."""
 
     sender: Address
     to: Address
@@ -46,7 +46,7 @@ class Letter(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a role does with one delivery, in numbers."""
+    """A role's reaction to one delivery, in numbers."""
 
     state: int
     sent: tuple[int, ...]
@@ -62,11 +62,11 @@ class Turn(NamedTuple):
 
 
 class BrokenStepError(Exception):
-    """A role failed an assertion of its own, or a judge of steps; the text says which."""
+    """A role failed an assertion of its own, or a judge of steps; the text has the details."""
 
 
 class _NoHost:
-    """For a role that is never adopted: the machine performs its effects."""
+    """A host for a role that is never adopted: the machine performs its effects."""
 
     def now(self) -> Instant:
         return NOW
@@ -79,15 +79,15 @@ class _NoHost:
 
 
 HOST = _NoHost()
-"""The host to construct roles on that are to be explored."""
+"""The host for constructing roles that are to be explored."""
 
 
 class Machine:
-    """The table of what roles do, filled as it is asked.
+    """The table of the roles' turns, filled on demand.
 
     Args:
-        choices: what users may do.
-        judges: what must hold of every step of every role.
+        choices: the possible actions of users.
+        judges: the conditions for every step of every role.
         lost: messages that never arrive and timers that never fire, to keep a subject small.
 
     """
@@ -110,7 +110,7 @@ class Machine:
         self._turns: dict[tuple[int, int], Turn] = {}
 
     def turn(self, state: int, letter: int) -> Turn:
-        """Return what the role in ``state`` does with ``letter``.
+        """Return the reaction of the role in ``state`` to ``letter``.
 
         Raises:
             BrokenStepError: it fails an assertion, or a judge.

@@ -12,7 +12,7 @@ from fencelock.cluster.simulation.machine import Machine, Picture, Turn
 
 
 class Kind(Enum):
-    """Why a delivery happens."""
+    """The cause of a delivery."""
 
     NETWORK = "network"
     TIMER = "timer"
@@ -30,7 +30,7 @@ class ModelState(NamedTuple):
     timers: int
     """Every timer on its way, as bits."""
     queues: tuple[tuple[str, tuple[int, ...]], ...]
-    """What roles of one node have said to each other and not heard, by node, oldest first."""
+    """Messages between roles of one node that were not delivered yet, by node, oldest first."""
 
 
 class Step(NamedTuple):
@@ -39,19 +39,19 @@ class Step(NamedTuple):
     kind: Kind
     letter: int
     position: int
-    """Whose turn it is, as an index of `ModelState.roles`; -1 if nobody lives there."""
+    """The receiving role, as an index of `ModelState.roles`; -1 if there is none."""
     rest: ModelState
-    """The situation less the timer, or the words within the node, that are used up."""
+    """The state without the timer, or the message within the node, that is used up."""
 
 
 class Moves:
-    """The rules: what may happen in a situation, and what it leads to.
+    """The rules: the possible next steps of a state, and their results.
 
     Args:
-        machine: what roles do.
-        queue_max: how many letters may be unheard within a node while its roles still hear
-            from the network, timers and users; 0 lets a node finish what it says to
-            itself before anything else happens anywhere.
+        machine: the reactions of roles.
+        queue_max: how many messages within a node may wait while its roles still receive
+            from the network, timers and users; with 0 a node delivers all its own
+            messages before anything else happens anywhere.
 
     """
 
@@ -63,7 +63,7 @@ class Moves:
         self._known_positions: dict[Address, int] = {}
 
     def first(self, roles: Sequence[Role[Any]]) -> tuple[ModelState, tuple[int, ...]]:
-        """Let ``roles`` begin; return the situation then, and the letters sent so far."""
+        """Let ``roles`` begin; return the state after that, and the letters sent so far."""
         model_state, sent = ModelState((), 0, 0, ()), list[int]()
         for role in roles:
             turn = self.machine.begun(role)
@@ -78,7 +78,7 @@ class Moves:
         return {self.machine.addresses[state]: self.machine.states[state] for state in roles}
 
     def steps(self, model_state: ModelState) -> Iterator[Step]:
-        """Return all that may happen next."""
+        """Return all possible next steps."""
         letters = self.machine.letters
         at = self.positions(model_state)
         yield from self.within_nodes(model_state)
@@ -99,7 +99,7 @@ class Moves:
                     yield Step(Kind.USER, letter, position, model_state)
 
     def within_nodes(self, model_state: ModelState) -> Iterator[Step]:
-        """Return, for each node, the step in which the oldest word within it is heard."""
+        """Return, for each node, the step that delivers the oldest message within it."""
         if not model_state.queues:
             return
         at = self.positions(model_state)
@@ -114,27 +114,27 @@ class Moves:
             yield Step(Kind.NODE, letter, position, rest)
 
     def positions(self, model_state: ModelState) -> dict[Address, int]:
-        """Return where each living role is in ``situation.roles``."""
-        if model_state.roles is not self._known_roles:  # Asked again and again for the same.
+        """Return the index of each living role in ``model_state.roles``."""
+        if model_state.roles is not self._known_roles:  # Mostly called for the same again.
             addresses = self.machine.addresses
             at = {addresses[state]: position for position, state in enumerate(model_state.roles)}
             self._known_roles, self._known_positions = model_state.roles, at
         return self._known_positions
 
     def taken(self, step: Step) -> tuple[ModelState, tuple[int, ...]]:
-        """Return the situation after ``step``, and the letters sent in it.
+        """Return the state after ``step``, and the letters sent in it.
 
         Raises:
             BrokenStepError: see `Machine.turn`.
 
         """
         if step.position < 0:
-            return step.rest, ()  # Nobody lives there: the host drops it.
+            return step.rest, ()  # There is no such role: the host drops it.
         turn = self.machine.turn(step.rest.roles[step.position], step.letter)
         return self.after(step.rest, step.position, turn), turn.sent
 
     def after(self, model_state: ModelState, position: int, turn: Turn) -> ModelState:
-        """Return ``situation`` after the role at ``position`` took ``turn``."""
+        """Return ``model_state`` after the role at ``position`` took ``turn``."""
         roles, network, timers, queues = model_state
         if turn.state != roles[position]:
             roles = (*roles[:position], turn.state, *roles[position + 1 :])
@@ -162,6 +162,6 @@ class Moves:
 
 
 def without(model_state: ModelState, timer: int) -> ModelState:
-    """Return ``situation`` after that timer was used up."""
+    """Return ``model_state`` after that timer was used up."""
     roles, network, timers, queues = model_state
     return ModelState(roles, network, timers & ~(1 << timer), queues)

@@ -1,4 +1,4 @@
-"""Who makes nodes suffer: partitions, pauses, crashes, clocks, until the run is healed."""
+"""Faults of nodes: partitions, pauses, crashes and clock errors, until the run is healed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.world import World
 
 HOLDING_SHARE = 0.3
-"""How many partitions hold frames back, as TCP does, and do not lose them."""
+"""Share of partitions that hold frames back, as TCP does, instead of losing them."""
 
 
 LULL_MS = 600
-"""How long nothing else goes wrong while a member starts from an old copy of its disk (ms)."""
+"""Pause of all other faults while a member starts from an old copy of its disk (ms)."""
 
 
 class Nemesis:
-    """Does to nodes what the knobs of ``world.misfortune`` say, at times from a stream of its own.
+    """Causes the faults that ``world.misfortune`` sets, at times from a stream of its own.
 
     Args:
-        world: whose nodes suffer.
+        world: the world of the nodes.
         may_crash: the nodes that may be killed.
 
     """
@@ -35,7 +35,7 @@ class Nemesis:
         self.disks = DiskFaults(world, may_crash)
 
     def begin(self) -> None:
-        """Start every kind of misfortune that is on."""
+        """Start every kind of fault that is on."""
         knobs = self.world.misfortune
         self._plague(knobs.cut_every_ms, self._cut)
         self._plague(knobs.pause_every_ms, self._pause)
@@ -46,7 +46,7 @@ class Nemesis:
         self._plague(knobs.old_copy_every_ms, self._age_disk)
 
     def heal(self) -> None:
-        """End all misfortune: links are good, nodes are up and run, clocks are true."""
+        """End all faults: links are good, nodes are up and run, clocks are true."""
         self._over = True
         world = self.world
         world.calm = True
@@ -125,16 +125,16 @@ class Nemesis:
             self.world.after(down, self.world.power_on, name)
 
     def _lose_disk(self) -> None:
-        """Let a member lose its disk, and begin again with an empty one."""
+        """Let a member lose its disk, and restart with an empty one."""
         name = self.disks.may_be_lost()
         if name is not None:
             self._without_power(name, lambda: self.disks.lose(name))
 
     def _age_disk(self) -> None:
-        """Copy the disk of a member; or put an earlier copy in its place, and let it start.
+        """Copy the disk of a member; or put an earlier copy in its place, and restart it.
 
-        A copy is recognised only if somebody who knew of a later start can be reached when it
-        is started. So all misfortune pauses then.
+        A copy is recognised only if a member that knows of a later start is reachable at the
+        restart. So all faults pause then.
         """
         name = self.disks.may_be_aged()
         if name is None:

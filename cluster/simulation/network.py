@@ -1,4 +1,4 @@
-"""What lies between two nodes: frames are lost, repeated, late, out of order, or cut off."""
+"""The network between nodes: frames are lost, repeated, late, out of order, or cut off."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Cut(NamedTuple):
     until: int
     """True time (ns)."""
     holds: bool
-    """Whether frames wait for the end, as behind TCP; else they are lost."""
+    """Whether frames wait for the end, as behind TCP, or are lost."""
 
 
 class Network:
     """Decides the fate of each frame.
 
     Args:
-        misfortune: what may happen to a frame.
+        misfortune: the possible faults of a frame.
         random: the stream ``net``.
-        faults: where what happened is counted.
+        faults: counts the faults.
 
     """
 
@@ -46,16 +46,16 @@ class Network:
             self._cuts[link] = cut
 
     def mend(self) -> None:
-        """Make every link good and keep it so. What is under way still arrives."""
+        """Make every link good and keep it so. Frames in flight still arrive."""
         self.calm = True
         self._cuts.clear()
 
     def unmend(self) -> None:
-        """Let misfortune happen again."""
+        """Let faults happen again."""
         self.calm = False
 
     def arrivals(self, source: str, to: str, time: int) -> list[int]:
-        """Return when a frame that leaves now arrives: never, once, or several times (ns)."""
+        """Return the times at which a frame that leaves now arrives: none, one or several (ns)."""
         link = (source, to)
         ready = time
         if self._cuts:

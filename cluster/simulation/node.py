@@ -1,4 +1,4 @@
-"""A simulated node: what it is between its roles and the world, and lives that begin and end."""
+"""A simulated node: the host of its roles, with lives that begin and end."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ CLUSTER = "simulated"
 class SimulatedNode:
     """One machine. As on a real node, one dispatcher runs all roles, in turns.
 
-    In a turn, what arrived is handled until nothing is left, and what goes to one
-    peer leaves as one frame. If records were written on the way, the node waits
-    for its disk, and then does what its roles had put behind a `Persist`.
+    A turn handles arrivals until nothing is left, and sends one frame to each peer. If
+    records were written in the turn, the node waits for its disk, and then performs the
+    effects that its roles put behind a `Persist`.
 
     Args:
-        world: where the node lives.
+        world: the world of the node.
         name: its id.
-        recipe: which roles it begins each life with.
-        member: whether it is one of the cluster's nodes; else it is a client.
+        recipe: sets up the roles of each life.
+        member: whether it is one of the cluster's nodes; if not, it is a client.
         settings: for the recipe.
 
     """
@@ -61,7 +61,7 @@ class SimulatedNode:
         return Instant(self.clock.read(self.world.time))
 
     def power_on(self) -> None:
-        """Begin a new life: a new boot id, the roles of the recipe, what the disk kept."""
+        """Begin a new life: with a new boot id, the roles of the recipe, and the disk's records."""
         assert not self.up
         nodes = self.world.streams.nodes
         self.up, self.lives, self.boot = True, self.lives + 1, nodes.getrandbits(63)
@@ -83,7 +83,7 @@ class SimulatedNode:
         self._turn()
 
     def crash(self, *, loses_tail: bool) -> None:
-        """Die at once. Memory is gone; of the disk remains what `Disk.crash` says."""
+        """Die at once. Memory is gone; the disk keeps what `Disk.crash` leaves."""
         assert self.up
         lost = self.disk.crash(self.world.streams.disk, loses_tail=loses_tail)
         self.up = self.paused = self.syncing = False
@@ -96,12 +96,12 @@ class SimulatedNode:
             judge.crashed(self.name, self.boot)
 
     def pause(self) -> None:
-        """Handle nothing from now on; what comes waits."""
+        """Handle nothing from now on; arrivals wait."""
         self.paused = True
         self.world.mishap(self.name, "is paused")
 
     def resume(self) -> None:
-        """Handle all that came meanwhile, at once."""
+        """Handle all that arrived meanwhile, at once."""
         self.paused = False
         self.world.mishap(self.name, "is resumed")
         self._turn()
@@ -119,17 +119,17 @@ class SimulatedNode:
         self._set_alarm(moved=True)
 
     def tell(self, to: Address, event: Event) -> None:
-        """Say ``event`` to a role of this node, as the node itself."""
+        """Send ``event`` to a role of this node, as the node itself."""
         self.scheduler.put(address_of(self.name, "node"), to, event, self.boot)
         self._turn()
 
     def tell_all(self, event: Local) -> None:
-        """Say ``event`` to every role of this node that accepts its kind."""
+        """Send ``event`` to every role of this node that accepts its type."""
         self.scheduler.tell_all(event)
         self._turn()
 
     def arrive(self, link: str, boot: int, frame: bytes) -> None:
-        """Take a frame from the node ``link``, sent in its life ``boot``."""
+        """Receive a frame from the node ``link``, sent in its life ``boot``."""
         if not self.up:
             self.world.faults["sent to a dead node"] += 1
             return
@@ -157,7 +157,7 @@ class SimulatedNode:
             self.scheduler.put(sender, to, message, boot)
 
     def _depart(self) -> None:
-        """Send one frame to each peer for which something was said."""
+        """Send one frame to each peer that has messages."""
         outbox, self.scheduler.outbox = self.scheduler.outbox, {}
         for peer, envelopes in outbox.items():
             frame = Frame(CLUSTER, 0, self._stamp(), tuple(envelopes))
@@ -185,7 +185,7 @@ class SimulatedNode:
         self._turn()
 
     def _set_alarm(self, *, moved: bool = False) -> None:
-        """Ask the world to be woken for the next timer; ``moved`` is when the clock changed."""
+        """Have the world wake this node for the next timer; ``moved`` if the clock changed."""
         due = self.scheduler.next_timer() if self.up else None
         if due == self._alarm_at and not moved:
             return

@@ -1,4 +1,4 @@
-"""Who uses the log in a run: proposers that repeat until they are answered, and readers."""
+"""The users of the log in a run: proposers that repeat until they are answered, and readers."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from fencelock.cluster.simulation.paxos_machine import (
 )
 
 ANSWER_MS = 200
-"""How long a proposer waits before it asks another node (ms)."""
+"""Time that a proposer waits for an answer before it asks another node (ms)."""
 
 DECLINED_MS = 20
-"""How long it waits when it was told no (ms)."""
+"""Time that it waits after a refusal (ms)."""
 
 TWICE_SHARE = 0.2
-"""How often it asks two nodes at once, so that repetitions meet in the log."""
+"""Share of requests that go to two nodes at once, so that repetitions meet in the log."""
 
 LARGE_SHARE = 0.02
 LARGE_BYTES = 12_000
@@ -50,26 +50,26 @@ LARGE_BYTES = 12_000
 
 READ_MS_MAX = 80
 AGES_MS = (None, None, 100, 1_000)
-"""How old an answer may be; None for a linearizable one."""
+"""Greatest ages of an answer (ms); None for a linearizable one."""
 
 
 RESIGN_SHARE = 0.02
-"""How often a node that reads is told to let another lead, as one that is to be stopped is."""
+"""Share of reads after which the node must hand over the lead, as before a stop."""
 
 
 @local
 class Finish(Local):
-    """Misfortune is over: let one more request be answered, and be done; depose nobody."""
+    """The faults are over: finish one more request, and be done; depose no leader."""
 
 
 @timer
 class Rested(Timer):
-    """Propose something."""
+    """It is time to propose something."""
 
 
 @timer
 class Unanswered(Timer):
-    """Propose it again, somewhere else, if this is still attempt ``attempt``."""
+    """Propose it again, elsewhere, if this is still attempt ``attempt``."""
 
     attempt: int
 
@@ -78,10 +78,10 @@ class Proposer(Role[Finish | Appended | Expired | Proposed | Declined | Rested |
     """Has one command after the other appended, each under a number of its own.
 
     Args:
-        nodes: the members, where to begin first.
-        ttl_ms: for how long its session lives without a word from it.
+        nodes: the members, the first one to use first.
+        ttl_ms: the lifetime of its session without a message from it.
         rest_ms: the longest time between an answer and the next request.
-        random: what it does when.
+        random: decides its actions and times.
 
     """
 
@@ -103,16 +103,16 @@ class Proposer(Role[Finish | Appended | Expired | Proposed | Declined | Rested |
         self.gate = nodes[0]
         self.number = 0
         self.command = b""
-        """What is not answered, empty if everything is."""
+        """The request without an answer, empty if there is none."""
         self.attempt = 0
         self.answers = 0
         self.finishing = False
         self.is_last = False
-        """Whether what was proposed last is the last of all."""
+        """Whether the latest request is the last of all."""
 
     @property
     def done(self) -> bool:
-        """Return whether the last request of all was answered."""
+        """Whether the last request of all was answered."""
         return self.is_last and not self.command
 
     def begin(self, now: Instant) -> Effects:
@@ -126,7 +126,7 @@ class Proposer(Role[Finish | Appended | Expired | Proposed | Declined | Rested |
         event: Finish | Appended | Expired | Proposed | Declined | Rested | Unanswered,
         now: Instant,
     ) -> Effects:
-        """Propose, and again, until it is there."""
+        """Propose, and repeat until it is appended."""
         del sender, now
         match event:
             case Appended():
@@ -196,10 +196,10 @@ Heeded = Propose | Finish | SlotOutcomes | LeaderChanged | Skipped | Consulted |
 
 
 class Reader(Role[Heeded]):
-    """Hears what its node's replica applies, asks it now and then, and passes proposals on to it.
+    """Receives what its node's replica applies, queries it now and then, and forwards proposals.
 
     Args:
-        random: when it asks, how old the answer may be, and when its node must not lead.
+        random: decides the times of queries, the ages of answers, and when to hand over.
 
     """
 
@@ -221,7 +221,7 @@ class Reader(Role[Heeded]):
         event: Heeded,
         now: Instant,
     ) -> Effects:
-        """Ask again and again, whether answers come or not."""
+        """Query again and again, whether answers come or not."""
         del sender, now
         match event:
             case Curious():
@@ -241,7 +241,7 @@ class Reader(Role[Heeded]):
                 return ()
 
     def _resign(self) -> Effects:
-        """Now and then let somebody else lead, if this node does, until the end."""
+        """Now and then hand over the lead, if this node has it, until the end."""
         if self.finishing or self._random.random() >= RESIGN_SHARE:
             return ()
         return (Send(leader_of(self.node), Resign()),)
@@ -251,5 +251,5 @@ class Reader(Role[Heeded]):
 
 
 def reader_of(node: str) -> Address:
-    """Return where the reader of ``node`` is, which is the door for proposers, too."""
+    """Return the address of the reader of ``node``, which is also the proxy for proposers."""
     return address_of(node, "reader")

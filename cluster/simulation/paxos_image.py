@@ -1,4 +1,4 @@
-"""What is on the members' disks, and what follows from that: which batches are chosen. Pure."""
+"""The content of the members' disks, and the batches that are chosen because of it. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fencelock.cluster.simulation.violation_report import ViolationReport
 
 
 class Image:
-    """What one member's disk says."""
+    """The promises and votes on one member's disk."""
 
     def __init__(self) -> None:
         self.promised = NO_BALLOT
@@ -28,11 +28,11 @@ class Image:
         self.votes: dict[int, Vote] = {}
         """The last vote for each slot."""
         self.covered = 1
-        """The replica's own records stand for all slots before it."""
+        """The replica's own records replace all slots before it."""
         self._parts: dict[int, set[int]] = {}
 
     def take(self, record: Message) -> None:
-        """Take the next record of the acceptor or the leader."""
+        """Add the next record of the acceptor or the leader."""
         match record:
             case Accept():
                 self.promised = max(self.promised, record.ballot)
@@ -45,7 +45,7 @@ class Image:
                 pass
 
     def cover(self, record: Message) -> None:
-        """Take the next record of the replica: parts of a state, or slots to apply to it."""
+        """Add the next record of the replica: parts of a state, or slots to apply to it."""
         if isinstance(record, SnapshotChunk):
             parts = self._parts.setdefault(record.slot, set())
             parts.add(record.chunk)
@@ -64,11 +64,11 @@ def image_of(records: Sequence[Message]) -> Image:
 
 
 class Choices:
-    """Which members durably accepted what, ever, and so what is chosen.
+    """All votes that were ever durable, by member, and the batches chosen by them.
 
     Args:
-        members: who votes.
-        violation_report: is told what is wrong.
+        members: the members that vote.
+        violation_report: receives the violations.
 
     """
 
@@ -77,13 +77,13 @@ class Choices:
         self.majority = len(members) // 2 + 1
         self.violation_report = violation_report
         self.votes: dict[int, dict[Ballot, tuple[Batch, dict[str, None]]]] = {}
-        """For each slot and ballot the batch, and who accepted it."""
+        """For each slot and ballot the batch, and the members that accepted it."""
         self.chosen: dict[int, Batch] = {}
         self.commands: set[bytes] = set()
-        """Everything that was ever proposed."""
+        """All commands that were ever proposed."""
 
     def accept(self, node: str, vote: Vote) -> None:
-        """Take note that ``vote`` is on the disk of ``node``."""
+        """Record that ``vote`` is on the disk of ``node``."""
         batch, nodes = self.votes.setdefault(vote.slot, {}).setdefault(
             vote.ballot, (vote.batch, {})
         )
@@ -109,7 +109,7 @@ class Choices:
     def may_win(
         self, slot: int, below: Ballot, promised: Callable[[str], Ballot]
     ) -> Iterator[Batch]:
-        """Return what is, or still can be, chosen for ``slot`` under a lower ballot.
+        """Return the batches that are, or still can be, chosen for ``slot`` under a lower ballot.
 
         A member that has not voted under a ballot still can if its promise allows it.
         """

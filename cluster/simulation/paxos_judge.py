@@ -1,4 +1,4 @@
-"""The judge that knows everything about the log: all disks, all that is said, and true time."""
+"""The judge of the log, which sees everything: all disks, all messages, and true time."""
 
 from __future__ import annotations
 
@@ -53,28 +53,28 @@ INVARIANTS = {
     "P20": "a member is quarantined if, and only if, its state differs; then it is silent",
     "S1": "a session lives as long as its client may believe",
 }
-"""What is judged, by the numbers of the design; S1 is of the machine in the log."""
+"""The judged invariants, by the numbers of the design; S1 is of the machine in the log."""
 
 
 class Belief(NamedTuple):
-    """What a node thinks of its lease."""
+    """A node's belief about its lease."""
 
     until: Instant
-    """On its own clock."""
+    """The end of the lease, on the node's own clock."""
     boot: int
 
 
 class LogJudge:
     """Sees every event of a run, every record, every frame. Judges P1 to P16, P20 and S1.
 
-    It looks at nothing inside a role: only at what is delivered, said and written; and at the
+    It looks at nothing inside a role: only at deliveries, messages and records; and at the
     machines in the replicas, which are its own.
 
     Args:
-        members: who votes.
+        members: the members that vote.
         plan: the run.
-        judged: which invariants, by number; None for all.
-        wrong: members whose machine has a bug; what they apply and tell is not judged.
+        judged: the invariants to judge, by number; None for all.
+        wrong: members whose machine has a bug; what they apply and report is not judged.
 
     """
 
@@ -93,37 +93,37 @@ class LogJudge:
         self.state.wrong = wrong
         self.divergence = DivergenceJudge(self.state, self.violation_report)
         self.nodes: dict[str, SimulatedNode] = {}
-        """The members, once they are there."""
+        """The members, once they have been added."""
         self.beliefs: dict[str, Belief] = {}
 
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
-        """Judge what became durable."""
+        """Judge records that became durable."""
         self.votes.wrote(node, role, records, alone=alone)
 
     def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
-        """Judge what will be forgotten."""
+        """Judge a checkpoint, which forgets earlier records."""
         self.votes.forgets(node, role, records)
 
     def replaced(self, node: str, records: Sequence[Message]) -> None:
-        """Take note of a disk that was lost, or replaced by an old copy."""
+        """Record that a disk was lost, or replaced by an old copy."""
         self.votes.replaced(node, records)
 
     def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
-        """Judge what leaves a node as a turn ends."""
+        """Judge the messages that leave a node as a turn ends."""
         self.votes.leaves(node, boot, [(sender, message) for sender, _, message in letters])
         self.divergence.leaves(node, [sender for sender, _, _ in letters])
 
     def begins(self, node: str, machine: Register) -> None:
-        """Take note of the machine of a new life."""
+        """Record the machine of a new life."""
         self.state.begins(node, machine)
 
     def crashed(self, node: str, boot: int) -> None:
-        """Forget what a dead node believed."""
+        """Forget the beliefs of a dead node."""
         del boot
         self.beliefs.pop(node, None)
 
     def handled(self, delivered: Delivered, effects: Effects) -> None:
-        """Judge one event, and what the role that handled it wants."""
+        """Judge one event, and the effects of the role that handled it."""
         event, node = delivered.event, delivered.node
         if isinstance(event, Message) and node_of(delivered.sender) == node:
             self.votes.says(node, delivered.boot, delivered.sender, event)
@@ -176,7 +176,7 @@ class LogJudge:
             self.state.applies(delivered.node, applied)
 
     def _judge_lease(self, delivered: Delivered, leased: Leased) -> None:
-        """Demand that no other node believes in a lease of its own, as one begins or goes on."""
+        """Check that no other node believes in a lease of its own when one begins or is renewed."""
         node = self.nodes[delivered.node]
         if node.now() >= leased.until:
             return

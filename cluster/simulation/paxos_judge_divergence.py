@@ -1,4 +1,4 @@
-"""The judge of quarantine: whoever differs is found, nobody else is, and it is silent then."""
+"""The judge of quarantine: a member that differs is found, no other is, and it falls silent."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class DivergenceJudge:
     """Judges P20.
 
     Args:
-        state: knows what the state of every member should be.
-        violation_report: is told what is wrong.
+        state: knows the correct state of every member.
+        violation_report: receives the violations.
 
     """
 
@@ -23,12 +23,12 @@ class DivergenceJudge:
         self.state = state
         self.violation_report = violation_report
         self.quarantined: set[str] = set()
-        """Members that found out that they differ."""
+        """Members that detected that they differ."""
         self.ending: dict[str, int] = {}
-        """Members that have ended their roles of the log; how often something may leave them."""
+        """Members that have ended their roles of the log; in how many turns they may still send."""
 
     def observes(self, node: str, mark: str) -> None:
-        """Judge what a replica says of the digests it compared."""
+        """Judge a replica's report on the digests it compared."""
         unlike = self.state.unlike | self.state.wrong
         if mark == "paxos.diverged":
             if node not in unlike:
@@ -40,16 +40,16 @@ class DivergenceJudge:
             self.violation_report("P20", f"{node} says that states differ, none does ({mark})")
 
     def isolates(self, node: str) -> None:
-        """Take note that ``node`` ends its roles; what they sent in this turn still leaves.
+        """Record that ``node`` ends its roles; their messages of this turn still leave.
 
-        Some of it leaves now, and what has to wait for the disk a moment later.
+        Some of them leave now, those that must wait for the disk a moment later.
         """
         self.ending[node] = 2
 
     def leaves(self, node: str, senders: Sequence[Address]) -> None:
-        """Demand that nothing leaves a member that has left the group, over restarts too.
+        """Check that a member that has left the group sends nothing, even after restarts.
 
-        Its `Bootstrap` goes on: what it knows of the journals of others is still true.
+        Its `Bootstrap` goes on: its knowledge of other members' journals is still true.
         """
         senders = [sender for sender in senders if sender != bootstrap_of(node)]
         if not senders or node not in self.ending:

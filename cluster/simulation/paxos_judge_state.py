@@ -1,4 +1,4 @@
-"""The judge of what the log is for: equal states, each request once, fresh reads, live sessions."""
+"""The judge of the log's purpose: equal states, each request once, fresh reads, live sessions."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from fencelock.cluster.simulation.paxos_machine import (
 from fencelock.cluster.simulation.violation_report import ViolationReport
 
 ROUNDING_NS = 2 * NS_PER_MS
-"""Log time counts whole milliseconds: a stamp and an end are rounded."""
+"""Tolerance for log time, which counts whole milliseconds: a stamp and an end are rounded."""
 
 
 MAX_TIME = 1 << 62
-"""After the end of every run, and more than any list has entries."""
+"""A time after the end of every run, and more than any list has entries."""
 
 
 class StateJudge:
-    """Judges P12 to P14 and S1. It applies what is chosen to a machine of its own.
+    """Judges P12 to P14 and S1. It applies the chosen batches to a machine of its own.
 
     Args:
-        choices: what is chosen.
-        violation_report: is told what is wrong.
-        drift_ppm: how far clocks may be from true.
-        ttl_ms: for how long a session lives without a word from its client.
+        choices: the chosen batches.
+        violation_report: receives the violations.
+        drift_ppm: the largest error of a clock's rate (millionths).
+        ttl_ms: the lifetime of a session without a message from its client.
 
     """
 
@@ -46,38 +46,39 @@ class StateJudge:
         self.drift_ppm = drift_ppm
         self.belief_ns = ttl_ms * NS_PER_MS * PPM // (PPM + drift_ppm)
         self.twin = Register()
-        """What every replica must be like after the same slots."""
+        """A reference machine, whose state every replica must have after the same slots."""
         self.digests = [b"", self.twin.digest()]
-        """Of the state after all slots before each."""
+        """Digests of the state after all slots before each."""
         self.chains = [self.twin.chain]
-        """Of each length of the list."""
+        """Hashes of the list, by its length."""
         self.machines: dict[str, Register] = {}
         """The machine of each member's present life."""
         self.applied: dict[str, int] = {}
         self.wrong: frozenset[str] = frozenset()
-        """Members whose machine has a bug on purpose: what they apply and tell is not judged."""
+        """Members whose machine has a planted bug: what they apply and report is not judged."""
         self.unlike: set[str] = set()
-        """Members whose state differed from what it should be."""
+        """Members whose state differed from the correct one."""
         self.answers: dict[tuple[str, int], Appended] = {}
         self.entries: dict[int, tuple[str, int]] = {}
-        """Which request made which entry."""
+        """The request that made each entry."""
         self.asked_at: dict[tuple[str, int], int] = {}
-        """When a request was first sent, true time."""
+        """The true time at which a request was first sent."""
         self.beliefs: dict[str, list[tuple[int, int]]] = {}
-        """For each answer that a client heard, the entry, and until when (true time) its client
-        may believe in its session because of it; both rising."""
+        """For each answer that a client received, the entry, and the true time until which its
+        client may
+        believe in its session because of it; both rising."""
         self.heard: list[tuple[int, int]] = [(0, 0)]
-        """When an entry was acknowledged or read, and the latest one then, both rising."""
+        """Times of acknowledgements and reads, and the latest entry known then, both rising."""
         self.reads: dict[tuple[Address, int], tuple[int, int | None]] = {}
-        """What a read must see at least if it is linearizable, and else its age in ms."""
+        """For each read, the least entry it must see if linearizable, and else its age (ms)."""
 
     def begins(self, node: str, machine: Register) -> None:
-        """Take note of the machine of a new life."""
+        """Record the machine of a new life."""
         self.machines[node] = machine
         self.applied[node] = 1
 
     def recovers(self, node: str, slot: int) -> None:
-        """Judge the state with which a life begins; what it applies later is judged at once."""
+        """Judge the state with which a life begins; later slots are judged when applied."""
         if self.applied[node] == 1:
             self.applies(node, slot)
 
@@ -113,14 +114,14 @@ class StateJudge:
             self.chains.append(self.twin.chain)
 
     def proposes(self, propose: Propose, time: int) -> None:
-        """Take note that a request was sent."""
+        """Record that a request was sent."""
         self.choices.commands.add(propose.command)
         request = request_in(propose.command)
         if request is not None:
             self.asked_at.setdefault((request.client, request.number), time)
 
     def tells(self, node: str, outcomes: Iterable[Message], time: int) -> None:
-        """Judge what a replica says came of a slot."""
+        """Judge a replica's outcomes of a slot."""
         if node in self.wrong:
             return
         for outcome in outcomes:
@@ -149,7 +150,7 @@ class StateJudge:
             self.violation_report("S1", f"{node} says {expired}, {early} ms before it may")
 
     def answered(self, told: Appended, time: int) -> None:
-        """Take note that a client heard its outcome: it may believe, and others must see."""
+        """Record that a client received its outcome: it may believe, and others must see."""
         sent = self.asked_at.get((told.client, told.number), time)
         beliefs = self.beliefs.setdefault(told.client, [])
         beliefs.append((told.position, sent + self.belief_ns))
@@ -160,15 +161,15 @@ class StateJudge:
             self.heard.append((time, position))
 
     def asks(self, reader: Address, consult: Consult) -> None:
-        """Take note that a read begins."""
+        """Record that a read begins."""
         self.reads[reader, consult.number] = (self.heard[-1][1], consult.age_ms)
 
     def reads_out(self, reader: Address, consulted: Consulted, time: int) -> None:
-        """Judge what a replica answers, as it does: the answer may wait for its disk after that."""
+        """Judge a replica's answer when it is sent: it may wait for the disk after that."""
         peeked = consulted.answer
         asked = self.reads.pop((reader, consulted.number), None)
         if asked is None or not isinstance(peeked, Peeked) or node_of(reader) in self.wrong:
-            return  # Refused; or the question was of an earlier life, which nobody remembers.
+            return  # Refused; or the query was of an earlier life, which nobody remembers.
         least, age_ms = asked
         if age_ms is not None:
             age = consulted.age_ms * NS_PER_MS * PPM // (PPM - self.drift_ppm)
@@ -181,7 +182,7 @@ class StateJudge:
             self.violation_report("P12", f"{reader} reads {peeked}, which never was")
 
     def has_read(self, peeked: Peeked, time: int) -> None:
-        """Take note that a reader heard an answer: what it saw, others must see from now on."""
+        """Record that a reader received an answer: others must see its entries from now on."""
         self._hear(peeked.position, time)
 
     def _heard_at(self, time: int) -> int:

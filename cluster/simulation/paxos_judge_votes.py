@@ -1,4 +1,4 @@
-"""The judge of acceptors and leaders: promises, votes, ballots, and what was durable when."""
+"""The judge of acceptors and leaders: promises, votes, ballots, and the time of durability."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from fencelock.cluster.simulation.paxos_image import Choices, Image, image_of
 from fencelock.cluster.simulation.violation_report import ViolationReport
 
 NEVER = Ballot(NUMBER_MAX, Address(""))
-"""Above all ballots: who promised it accepts nothing."""
+"""A ballot above all others: an acceptor that promised it accepts nothing."""
 
 Led = Prepare | Accept | Commit | Heartbeat
-"""What only the leader of its ballot says."""
+"""Messages that only the leader of a ballot sends."""
 
 Followed = Promise | Accepted | HeartbeatAck | Preempted
-"""What an acceptor says, of the ballot that it heeds."""
+"""Messages of an acceptor that name the ballot it has promised."""
 
 
 @dataclass(slots=True)
 class Reported:
-    """What one acceptor told the scout of one ballot."""
+    """The report of one acceptor to the scout of one ballot."""
 
     votes: dict[int, Vote] = field(default_factory=dict[int, Vote])
     floor: int = 0
-    """The slots before it are decided, as it said."""
+    """The slots before it are decided, as the acceptor reported."""
     complete: bool = False
 
 
 class VotesJudge:
-    """Judges P1 to P10 and P16 by records that are durable and messages that leave.
+    """Judges P1 to P10 and P16 by durable records and departing messages.
 
     Args:
-        choices: what was accepted by whom.
-        violation_report: is told what is wrong.
+        choices: the votes that were durable.
+        violation_report: receives the violations.
 
     """
 
@@ -57,18 +57,18 @@ class VotesJudge:
         self.violation_report = violation_report
         self.images = {member: Image() for member in choices.members}
         self.led: dict[Ballot, tuple[str, int]] = {}
-        """In which life of which node a ballot is led."""
+        """The node and the life that lead each ballot."""
         self.said = dict.fromkeys(choices.members, NO_BALLOT)
-        """The highest ballot that an acceptor ever spoke of as heeded, before this turn."""
+        """The highest ballot that an acceptor named as promised, before this turn."""
         self.fresh = dict.fromkeys(choices.members, NO_BALLOT)
-        """The same, in this turn: here only the disk knows the order."""
+        """The same in this turn, whose order only the disk knows."""
         self.reports: dict[Ballot, dict[Address, Reported]] = {}
         self.proposed: set[tuple[int, Ballot]] = set()
         self.silenced: set[str] = set()
         """The members whose journal was lost or replaced by an old copy."""
 
     def replaced(self, node: str, records: Sequence[Message]) -> None:
-        """Take note that ``node`` has another disk, with ``records``: it must not vote again."""
+        """Record that ``node`` has another disk, with ``records``: it must not vote again."""
         self.silenced.add(node)
         image = self.images[node] = image_of(records)
         for record in records:
@@ -76,7 +76,7 @@ class VotesJudge:
         self.said[node] = self.fresh[node] = NO_BALLOT
 
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
-        """Judge what became durable."""
+        """Judge records that became durable."""
         image = self.images[node]
         if alone and role == "acceptor":
             image.promised, image.votes = NO_BALLOT, {}
@@ -90,12 +90,12 @@ class VotesJudge:
                     self.violation_report(
                         "P6", f"{node} promised {image.promised} and wrote {record}"
                     )
-                if kept:  # Else it takes note, and casts no vote.
+                if kept:  # A member that lost its journal casts no vote.
                     self.choices.accept(node, Vote(record.slot, record.ballot, record.batch))
             image.take(record)
 
     def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
-        """Judge what a checkpoint leaves out: it must be in a snapshot that is durable now."""
+        """Judge the omissions of a checkpoint: they must be in a snapshot that is durable now."""
         image, left = self.images[node], image_of(records)
         if role == "acceptor":
             gone = [slot for slot in image.votes if slot not in left.votes]
@@ -109,13 +109,13 @@ class VotesJudge:
             self.violation_report("P4", f"{node} led round {image.led}, and trims that")
 
     def leaves(self, node: str, boot: int, letters: Iterable[tuple[Address, Message]]) -> None:
-        """Judge what leaves ``node`` as a turn ends."""
+        """Judge the messages that leave ``node`` as a turn ends."""
         for sender, message in letters:
             self.says(node, boot, sender, message)
         self.said[node] = max(self.said[node], self.fresh[node])
 
     def says(self, node: str, boot: int, sender: Address, message: Message) -> None:
-        """Judge what a role of ``node`` says, to another node or to a role of its own."""
+        """Judge a message of a role of ``node``, to another node or to a role of its own."""
         if node in self.silenced and isinstance(message, Led | Followed):
             self.violation_report("I3", f"{node} lost its journal, and says {message}")
         elif isinstance(message, Led):
@@ -149,7 +149,7 @@ class VotesJudge:
                 self.violation_report("P1", f"{batch} may still be chosen, yet {accept}")
 
     def _judge_choice(self, accept: Accept, told: list[Reported]) -> None:
-        """Demand a majority whose highest vote is what is proposed, or who have none."""
+        """Check that a majority's highest vote is the proposal, or that it has none."""
         if any(one.floor > accept.slot for one in told):
             if self.choices.chosen.get(accept.slot) != accept.batch:
                 self.violation_report(
@@ -185,7 +185,7 @@ class VotesJudge:
                 pass
 
     def _judge_report(self, node: str, promise: Promise) -> None:
-        """Demand that a promise has all votes of its slots that are on the disk."""
+        """Check that a promise has all votes of its slots that are on the disk."""
         told = {vote.slot: vote for vote in promise.votes}
         for slot, vote in self.images[node].votes.items():
             inside = promise.first <= slot and (promise.more is None or slot < promise.more)
@@ -196,7 +196,7 @@ class VotesJudge:
             self.violation_report("P7", f"{node} leaves out {skipped} of {promise}")
 
     def reported(self, acceptor: Address, promise: Promise) -> None:
-        """Take note that a promise reached its scout."""
+        """Record that a promise reached its scout."""
         told = self.reports.setdefault(promise.ballot, {}).setdefault(acceptor, Reported())
         told.votes.update((vote.slot, vote) for vote in promise.votes)
         if promise.first > promise.asked:
@@ -204,7 +204,7 @@ class VotesJudge:
         told.complete = told.complete or promise.more is None
 
     def decided(self, node: str, slots: Iterable[tuple[int, Message]], *, counted: bool) -> None:
-        """Judge what a replica hears to be decided, from votes ``counted`` here or by others."""
+        """Judge decisions that reach a replica, from votes ``counted`` here or by others."""
         for slot, batch in slots:
             chosen = self.choices.chosen.get(slot)
             if chosen != batch:

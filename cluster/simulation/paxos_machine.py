@@ -12,10 +12,10 @@ from fencelock.actors.paxos.digest import Fingerprint, state_of
 from fencelock.actors.paxos.digest_message import Figure
 
 OPENING = b"extend"
-"""The command with which a reign begins: every session lives for its whole time from now."""
+"""The first command of a leadership: every session lives for its whole time from now."""
 
 CHUNK_BYTES = 200
-"""So small that a snapshot has several parts, which may come from several photographs."""
+"""So small that a snapshot has several parts, which may come from several snapshots."""
 
 
 @message(0xFE01)
@@ -33,7 +33,7 @@ class Appended(Message):
 
 @message(0xFE02)
 class Expired(Message):
-    """Nothing came from ``client`` for as long as it said: its session ended at that log time.
+    """The session of ``client`` ended at that log time: nothing came from it for its TTL.
 
     The list had ``position`` entries then.
     """
@@ -45,19 +45,19 @@ class Expired(Message):
 
 @local
 class Peek(Local):
-    """Ask how long the list is."""
+    """A query for the length of the list."""
 
 
 @local
 class Peeked(Local):
-    """The list has so many entries, and this is their hash."""
+    """The number of entries in the list, and their hash."""
 
     position: int
     chain: bytes
 
 
 class Request(NamedTuple):
-    """What a command says."""
+    """The content of a command."""
 
     client: str
     number: int
@@ -70,7 +70,7 @@ def command_of(request: Request, padding: int) -> bytes:
 
 
 def request_in(command: bytes) -> Request | None:
-    """Return what ``command`` says, None if it is none of a client's."""
+    """Return the request in ``command``, None if it is not a client's."""
     parts = command.split(b" ")
     if len(parts) != len(Request._fields) + 1 or not parts[1].isdigit() or not parts[2].isdigit():
         return None
@@ -78,30 +78,30 @@ def request_in(command: bytes) -> Request | None:
 
 
 class Register:
-    """A `Machine` whose state and outcomes depend on everything it was given, and in which order.
+    """A `Machine` whose state and outcomes depend on all its commands and their order.
 
-    It remembers the last outcome of each client, so that a repetition gets the same again.
-    A client sends one request at a time; what is older than its last does nothing.
+    It keeps the last outcome of each client, so that a repetition gets the same again. A
+    client sends one request at a time; requests older than its last do nothing.
     """
 
     def __init__(self) -> None:
         self.time_ms = 0
         self.position = 0
-        """How many entries the list has."""
+        """The number of entries in the list."""
         self.chain = b""
         self.made = 0
-        """The sum of all hashes that this process made."""
+        """The sum of all hashes that this process computed."""
         self.told: dict[str, Appended] = {}
         """The last outcome, by client."""
         self.sessions: dict[str, tuple[int, int]] = {}
-        """When it ends and for how long it lives without a word (ms), by client."""
+        """The end (log time) and the lifetime without a message (ms) of each session, by client."""
 
     def admits(self, command: bytes) -> bool:
         """Return whether ``command`` can be read."""
         return command == OPENING or request_in(command) is not None
 
     def is_patient(self, command: bytes) -> bool:
-        """Say so of every other command, so that lingering ones are played, too."""
+        """Return true for every other command, so that runs include delayed batches, too."""
         return sum(command) % 2 == 0
 
     def advance(self, time_ms: int) -> Sequence[Message]:
@@ -118,7 +118,7 @@ class Register:
         return [self.do(time_ms, command) for command in commands]
 
     def do(self, time_ms: int, command: bytes) -> Sequence[Message]:
-        """Append an entry, unless the same request did; a sign of life wins over an end."""
+        """Append an entry, unless the same request did; a message of its client keeps a session."""
         now = max(self.time_ms, time_ms)
         if command == OPENING:
             self.extend(now)
@@ -138,7 +138,7 @@ class Register:
         self.sessions = {name: (now + ttl, ttl) for name, (_, ttl) in self.sessions.items()}
 
     def append(self, request: Request, command: bytes) -> Appended:
-        """Append an entry, and remember what came of it."""
+        """Append an entry, and remember its outcome."""
         self.position += 1
         self.chain = sha256(self.chain + command).digest()
         self.made += int.from_bytes(self.chain[:7])
@@ -152,11 +152,11 @@ class Register:
         return told
 
     def due_ms(self) -> int | None:
-        """Return when the next session ends."""
+        """Return the log time at which the next session ends."""
         return min((due for due, _ in self.sessions.values()), default=None)
 
     def read(self, question: Local) -> Local:
-        """Answer `Peek`, which is all that is asked."""
+        """Answer `Peek`, the only query."""
         del question
         return Peeked(position=self.position, chain=self.chain)
 
@@ -167,7 +167,7 @@ class Register:
         return iter((None, *parts))
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Take the state of a photograph."""
+        """Take over the state of a snapshot."""
         time_ms, position, chain, told, sessions = json.loads(b"".join(chunks))
         self.time_ms, self.position, self.chain = time_ms, position, bytes.fromhex(chain)
         self.told = {

@@ -1,4 +1,4 @@
-"""What a run of the log alone consists of, drawn from a seed, biased towards what is rare."""
+"""The plan of a run of the log alone, drawn from a seed, biased towards rare situations."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from fencelock.cluster.simulation.faults import (
 )
 
 SURVIVED = frozenset(Kind) - {Kind.JUMP}
-"""Clocks drift no further than the log is told, and do not jump: leases rest on that."""
+"""Clocks drift no further than the log assumes, and do not jump: leases rely on that."""
 
 LEASES_MS = ((60, 150), (60, 300), (250, 1_000), (2_000, 600))
-"""Leases with election timeouts (ms): reigns of moments, or leases that outlive them."""
+"""Leases with election timeouts (ms): leaderships of moments, or leases that outlive them."""
 
 
 class Focus(Enum):
-    """What a run is mostly about."""
+    """The main subject of a run."""
 
     SWARM = "anything"
     DUELS = "duels"
-    """Reigns that end with proposals that few have: leaders find each other's votes."""
+    """Leaderships that end with proposals that few have: leaders find each other's votes."""
     LEASES = "leases"
-    """Masters that fall silent and live, with clocks as wrong as they may be."""
+    """Masters that fall silent and live, with the largest allowed clock errors."""
 
 
 FOCUSES = (Focus.SWARM,) * 5 + (Focus.DUELS,) * 3 + (Focus.LEASES,) * 2
-"""How often each is drawn."""
+"""The subjects to draw from, repeated by weight."""
 
 
 GAPS_SHARE = 0.5
-"""How many duels are about slots that nobody reports, between slots that somebody does."""
+"""Share of duels about slots that no member reports, between slots that some member does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,50 +46,51 @@ class LogPlan:
 
     nodes: int = 3
     clients: int = 2
-    """Nodes with proposers, which are no members."""
+    """Nodes with proposers, which are not members."""
     proposers: int = 2
-    """On each."""
+    """Proposers on each of them."""
     rest_ms: int = 20
     ttl_ms: int = 600
     lease_ms: int = 250
     election_ms: int = 1_000
     drift_ppm: int = 1_000
-    """How far clocks may be from true, as the log is told (millionths)."""
+    """Largest error of a clock's rate that the log assumes (millionths)."""
     log_max: int = 10_000
     """Slots that a replica keeps for others."""
     journal_bytes: int = 1 << 23
-    """What is written before a replica trims its journal."""
+    """Bytes written before a replica trims its journal."""
     digest_slots: int = 10_000
-    """After how many slots members compare their states."""
+    """Number of slots after which members compare their states."""
     chaos_ms: int = 3_000
     answered_ms: int = 30_000
-    """How long after all misfortune ended everybody must have been answered (ms)."""
+    """Deadline for the last answers, from the end of all faults (ms)."""
     equal_ms: int = 15_000
-    """How long after that the replicas must be equal and all sessions over (ms)."""
+    """Deadline after that for equal replicas and the end of all sessions (ms)."""
     partial_per_mille: int = 0
-    """How often a leader's proposals reach only some, and then nothing of it for a while."""
+    """Share of a leader's proposals that reach only some, after which it is silent for a while."""
     partial_reign_per_mille: int = 0
-    """The same, for the first proposals of a reign."""
+    """The same, for the first proposals of a leadership."""
     gap_share: float = 0.0
-    """How often only the next proposals are lost, those after them arrive, and the leader dies."""
+    """Share of these in which only the next proposals are lost, and the leader then dies."""
     wrong_clocks: bool = False
-    """Whether such a leader's clock is as slow as may be from then on, and all others fast, who
-    may notice that its link is gone."""
+    """Whether such a leader's clock then is as slow as allowed, and all others fast, which may
+    notice
+    that its link is gone."""
     partial_crash_share: float = 0.0
-    """How often a leader that this happens to crashes, too."""
+    """Share of these leaders that crash, too."""
     others_crash_share: float = 0.0
-    """How often all others crash then, and come back while it still believes that it leads."""
+    """Share of these in which all others crash, and return while it believes that it leads."""
     crash_at_ballot_per_mille: int = 0
-    """How often a node dies while it makes a ballot, a promise or a snapshot durable."""
+    """Share of syncs of a ballot, a promise or a snapshot in which the node dies."""
     misfortune: Faults = CALM
 
 
 def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
-    """Return the plan of ``seed``: each kind of misfortune is left out of about 40 %.
+    """Return the plan of ``seed``: each kind of fault is left out of about 40 %.
 
     Args:
         seed: fixes the plan.
-        focus: what it is about; drawn as well if None.
+        focus: its main subject; drawn as well if None.
 
     """
     random = Random(f"{seed}/log")

@@ -1,4 +1,4 @@
-"""One run of the log alone: a seed in, a verdict out; and many of them."""
+"""One run of the log alone, from a seed to a verdict; and sweeps of many."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.topology import US_PER_MS, NodeContext, Recipe
 
 GREET_MS = 300
-"""How long members greet (ms): links of the simulator are there at once."""
+"""Time for members to greet (ms): links of the simulator are up at once."""
 
 STEP_MS = 50
-"""How often a run looks whether everybody is done."""
+"""Interval at which a run checks whether it is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is judged: the product, or the product with a bug in it."""
+    """The subject of a run: the product, or the product with a bug in it."""
 
     machine: Callable[[], Register] = Register
     disk: Callable[[str, Watcher], WatchedDisk] = WatchedDisk
     change: Change = lambda spawn: spawn
-    """What is seated in the place of a role of the log."""
+    """Changes the roles of the log."""
     wrong: frozenset[str] = frozenset()
-    """Members whose machine is ``planted``: they must be quarantined, and nobody else."""
+    """Members whose machine is ``planted``: they must be quarantined, and no other."""
     planted: Callable[[], Register] = Register
 
 
@@ -46,17 +46,17 @@ PRODUCT = Subject()
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What became of a run."""
+    """The result of a run."""
 
     seed: int
     plan: LogPlan
     violation: str | None
-    """What was broken, None if nothing was."""
+    """The broken invariant, None if there is none."""
     deliveries: int
     answers: int
-    """Requests that were answered."""
+    """Number of answered requests."""
     chosen: int
-    """Slots for which a batch was chosen."""
+    """Number of slots for which a batch was chosen."""
     virtual_ms: int
     marks: Mapping[str, int]
     faults: Mapping[str, int]
@@ -64,7 +64,7 @@ class LogReport:
 
     @property
     def grants(self) -> int:
-        """Return the answers by the name under which a sweep counts what it was for."""
+        """The number of answers, under the name that a sweep counts."""
         return self.answers
 
     def trace(self) -> list[str]:
@@ -83,8 +83,8 @@ def run_log_seed(
 
     Args:
         seed: fixes everything.
-        plan: what to run; drawn from the seed if None.
-        subject: what to judge.
+        plan: the plan to run; drawn from the seed if None.
+        subject: the subject to judge.
         judged: the invariants to judge, by number; None for all.
 
     """
@@ -98,7 +98,7 @@ def run_log_seed(
 
 
 class _Run:
-    """The phases of one run, and what they need."""
+    """The phases of one run, and their state."""
 
     def __init__(
         self, seed: int, plan: LogPlan, subject: Subject, judged: frozenset[str] | None
@@ -189,7 +189,7 @@ class _Run:
         return [one for one in self.proposers if not self.world.role_at(one).done]
 
     def _unlike(self) -> list[str]:
-        """Return who has not applied everything, or knows a session that should be over."""
+        """Return the members that lack slots, or know a session that should be over."""
         state = self.judge.state
         last = max(self.judge.choices.chosen, default=0)
         return [
@@ -209,7 +209,7 @@ class _Run:
             self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))
 
     def report(self, violation: str | None) -> LogReport:
-        """Return what became of the run."""
+        """Return the result of the run."""
         return LogReport(
             seed=self.seed,
             plan=self.plan,
@@ -225,7 +225,7 @@ class _Run:
 
 
 def run_log_for_outcome(seed: int) -> Outcome:
-    """Run one seed and forget its trace; what was answered counts as granted."""
+    """Run one seed and drop its trace; answers count as grants."""
     report = run_log_seed(seed)
     return Outcome(
         seed,
@@ -239,11 +239,11 @@ def run_log_for_outcome(seed: int) -> Outcome:
 
 
 def sweep_log(seeds: Iterable[int], *, workers: int = 1) -> Generator[Outcome, None, None]:
-    """Run ``seeds`` and yield what became of each, in their order.
+    """Run ``seeds`` and yield the outcome of each, in their order.
 
     Args:
-        seeds: which.
-        workers: how many processes, at least 1. It changes no outcome.
+        seeds: the seeds.
+        workers: the number of processes, at least 1. It changes no outcome.
 
     """
     return outcomes(run_log_for_outcome, seeds, workers)

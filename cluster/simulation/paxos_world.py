@@ -1,4 +1,4 @@
-"""A world whose disks and links are watched, and in which nodes die at the worst moments."""
+"""A world with watched disks and links, in which nodes die at the worst moments."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import Recipe, Settings
 
 CRASH_NS_MAX = 40 * NS_PER_MS
-"""How soon a leader crashes whose proposals reached only some."""
+"""Longest time until the crash of a leader whose proposals reached only some (ns)."""
 
 GAP_NS_MAX = 10 * NS_PER_MS
-"""For how long proposals are lost that others follow."""
+"""Longest time for which proposals are lost that others follow (ns)."""
 
 SILENCE_ELECTIONS = 4
-"""For how long such a leader is silent: at most so many election timeouts."""
+"""Longest silence of such a leader, in election timeouts."""
 
 DEAF_SHARE = 0.7
-"""How often one with a slow clock hears nothing either, so that nobody tells it that it is over."""
+"""Share of such leaders with a slow clock that receive nothing either: none deposes them."""
 
 Letter = tuple[Address, Address, Message]
-"""From whom, to whom, what."""
+"""Sender, receiver and message."""
 
 
 class Watcher(Protocol):
-    """Sees what becomes durable, and what leaves a node."""
+    """Notified of durable records and of departing messages."""
 
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
-        """Take note that ``records`` of ``role`` are durable; alone: what was before is not."""
+        """Record that ``records`` are durable; with ``alone``, they replace all of ``role``."""
         ...
 
     def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
-        """Take note that ``records`` will stand for all that ``role`` wrote, when synced."""
+        """Record that ``records`` will replace all that ``role`` wrote, when synced."""
         ...
 
     def replaced(self, node: str, records: Sequence[Message]) -> None:
-        """Take note that the disk of ``node`` was replaced by another one with ``records``."""
+        """Record that the disk of ``node`` was replaced by another one with ``records``."""
         ...
 
     def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
-        """Take note of everything that leaves ``node`` at the end of a turn."""
+        """Record everything that leaves ``node`` at the end of a turn."""
         ...
 
 
 class WatchedDisk(Disk):
-    """A disk that tells what is durable.
+    """A disk that reports durable records.
 
     Args:
-        node: whose it is.
-        watcher: who is told.
+        node: the node of the disk.
+        watcher: receives the reports.
 
     """
 
@@ -66,7 +66,7 @@ class WatchedDisk(Disk):
         self.node = node
         self.watcher = watcher
         self.unsynced: list[Sequence[Message]] = []
-        """What is in the tail, as it was before it was encoded."""
+        """The messages in the tail, before they were encoded."""
 
     def append(self, role: str, record: Message) -> None:
         """Write ``record``."""
@@ -74,7 +74,7 @@ class WatchedDisk(Disk):
         self.unsynced.append((record,))
 
     def checkpoint(self, role: str, records: Sequence[Message]) -> None:
-        """Write ``records`` in the place of what was before."""
+        """Write ``records`` in place of earlier ones."""
         super().checkpoint(role, records)
         self.unsynced.append(records)
         self.watcher.forgets(self.node, role, records)
@@ -87,7 +87,7 @@ class WatchedDisk(Disk):
         self.watcher.replaced(self.node, records)
 
     def sync(self) -> None:
-        """Make what is in the tail durable, which after a crash may be less than was written."""
+        """Make the tail durable, which after a crash may be shorter than what was written."""
         written = list(zip(self.tail, self.unsynced, strict=False))
         self.unsynced = []
         super().sync()
@@ -96,7 +96,7 @@ class WatchedDisk(Disk):
 
 
 class WatchedNode(SimulatedNode):
-    """A node that shows what leaves it before it does."""
+    """A node that shows its departing messages before it sends them."""
 
     def __init__(
         self,
@@ -116,13 +116,13 @@ class WatchedNode(SimulatedNode):
 
 
 class LogWorld(World):
-    """Runs members that are watched, and strikes them where a proof would look.
+    """Runs watched members, and strikes them where a proof would look.
 
     Args:
         seed: fixes all chance.
-        plan: how bad it is.
-        watcher: sees what becomes durable and what leaves.
-        disk: what members write on.
+        plan: the faults and their rates.
+        watcher: notified of durable records and departing messages.
+        disk: makes the disks of members.
 
     """
 
@@ -139,7 +139,7 @@ class LogWorld(World):
         self.disk = disk
         self.chance = self.streams.fork("log")
         self.last_ballot = NO_BALLOT
-        """The highest under which anything was proposed."""
+        """The highest ballot of any proposal."""
 
     def add(
         self, name: str, recipe: Recipe, *, member: bool, settings: Settings | None = None
@@ -155,7 +155,7 @@ class LogWorld(World):
         return node
 
     def sync_time(self, node: str, boot: int) -> int:
-        """Return how long a sync takes; a node likes to die while it writes what matters."""
+        """Return the time of a sync (ns); now and then a node dies while it writes what matters."""
         time = super().sync_time(node, boot)
         kinds = (Pledged, SnapshotChunk)
         disk = self.nodes[node].disk
@@ -169,7 +169,7 @@ class LogWorld(World):
         return time
 
     def kill(self, name: str, boot: int) -> None:
-        """Let a node die if it still lives the life ``boot``; it comes back after a while."""
+        """Let a node die if it still lives the life ``boot``; it restarts after a while."""
         if self.nodes[name].boot == boot and self.nodes[name].up and not self.calm:
             self.crash(name)
             down = int(self.chance.expovariate(1.0) * self.misfortune.down_ms * NS_PER_MS)
@@ -189,7 +189,8 @@ class LogWorld(World):
     def _strike(self, node: SimulatedNode, ballot: Ballot) -> None:
         """Now and then let a leader's proposals reach only some, and let it fall silent.
 
-        Most of all the first of a reign: two reigns that end so leave two votes for one slot.
+        The first proposals of a leadership are struck most: two leaderships that end so leave two
+        votes for one slot.
         """
         chance, plan = self.chance, self.plan
         per_mille = plan.partial_per_mille
@@ -222,7 +223,7 @@ class LogWorld(World):
                 self.after(wait, self.kill, other, self.nodes[other].boot)
 
     def _leave_gap(self, node: SimulatedNode, others: list[str]) -> None:
-        """Let what is proposed now reach nobody, what comes next everybody, and the leader die."""
+        """Let the present proposals reach no member, the next ones all, and the leader die."""
         until = self.time + 1 + self.chance.randrange(GAP_NS_MAX)
         self.mishap(node.name, f"reaches nobody until {until // NS_PER_MS} ms")
         self._silence(node.name, others, until)

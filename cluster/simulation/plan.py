@@ -1,4 +1,4 @@
-"""What a run consists of: how many nodes, clients and locks, how long, and how bad."""
+"""The plan of a run: the numbers of nodes, clients and locks, its length, and its faults."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ class Plan:
     dated: bool = True
     """Whether logical clocks begin at the date, as on real nodes, which keeps fences rising
     when no node is left that remembers. If not, they begin at 0, only the last node may
-    crash, and what the others remember must do."""
+    crash, and fences rely on the memory of the others."""
     late_start_ms: int = 0
-    """How much later than others a node may be switched on (ms)."""
+    """Largest delay of a node's first start (ms)."""
     chaos_ms: int = 3_000
     served_ms: int = 90_000
-    """How long after all misfortune ended everybody must have been served (ms)."""
+    """Deadline for serving every contender, from the end of all faults (ms)."""
     drained_ms: int = 60_000
-    """How long after that the gates must have forgotten all waits and holds (ms).
-    A client that is told of silence gives up, but its session goes on cancelling."""
+    """Deadline after that for the proxies to forget all waits and holds (ms). A client gives
+    up when it learns of silence, but its session goes on cancelling."""
     grants_min: int = 0
-    """With fewer grants in all, besides the last one of each contender, the run proves
-    nothing, which is a failure."""
+    """Least number of grants, besides the last one of each contender. A run with fewer proves
+    nothing, and fails."""
     ttl_ms: int = 2_500
-    """How long a session outlives the last word of its client, where there are such."""
+    """Time that a session outlives its client's last message, where there are sessions (ms)."""
     deaths_ms: tuple[int, ...] = ()
-    """When clients die, the first, the second and so on; others come in their place."""
+    """Times at which clients die, the first, the second and so on; others replace them."""
     closings_ms: tuple[int, ...] = ()
-    """When clients close, whatever they wait for or hold; others come in their place."""
+    """Times at which clients close, whatever they wait for or hold; others replace them."""
     strikes_every_ms: int = 0
     """Mean interval at which a client that holds a lock is cut off or paused (ms), 0 for never."""
     hunts_every_ms: int = 0
     """Mean interval at which leaders of `bakery` are struck in particular (ms), 0 for never."""
     misfortune: Faults = CALM
     audit: bool = True
-    """Whether gates are asked to describe themselves when all is over."""
+    """Whether proxies are asked to describe themselves at the end."""
 
 
 def draw_plan(seed: int, promise: Promise) -> Plan:
@@ -77,7 +77,7 @@ def draw_plan(seed: int, promise: Promise) -> Plan:
 
 
 def _closings(plan: Plan, random: Random) -> tuple[int, ...]:
-    """Let some clients close, more often than not none."""
+    """Return the times at which clients close; mostly there are none."""
     closings = random.randint(0, plan.clients) if random.random() < DEATH_SHARE else 0
     return tuple(random.randrange(plan.chaos_ms) for _ in range(closings))
 
@@ -86,17 +86,17 @@ HUNTS_EVERY_MS = (0, 0, 1_500, 4_000)
 """Mean intervals between strikes at leaders, of which one is drawn (ms)."""
 
 DEATH_SHARE = 0.5
-"""How often clients die at all; then up to all of them."""
+"""Share of runs in which clients die; then up to all of them."""
 
 OUTLASTING_SHARE = 0.5
-"""How often partitions outlast sessions."""
+"""Share of runs whose partitions outlast sessions."""
 
 TRUE_CLOCKS_SHARE = 0.7
-"""How often clocks keep to what is declared of them, so that more than fences is judged."""
+"""Share of runs whose clocks keep to their declared bounds, so that more than fences is judged."""
 
 
 def _with_sessions(plan: Plan, random: Random, promise: Promise, seed: int) -> Plan:
-    """Let some clients die, sessions be short, and clocks be true more often than not."""
+    """Return ``plan`` with deaths of clients, short sessions, and mostly true clocks."""
     misfortune = plan.misfortune
     if random.random() < TRUE_CLOCKS_SHARE:
         drift_ppm = min(misfortune.drift_ppm, promise.drift_ppm)

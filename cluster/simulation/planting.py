@@ -1,4 +1,4 @@
-"""Bugs planted in the roles of a node, also in those that it seats once its group is known."""
+"""Bugs planted in the roles of a node, also in those that it adds once its group is known."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.topology import NodeContext, Recipe
 
 Change = Callable[[Spawn], Spawn]
-"""Returns what is seated in the place of a role."""
+"""Returns the role to use in place of a role."""
 
 
 def changed(spawn: Spawn, change: Change) -> Spawn:
-    """Return what ``change`` makes of ``spawn``, and of the roles that a `Bootstrap` seats."""
+    """Return ``spawn`` after ``change``, also of the roles that a `Bootstrap` adds."""
     spawn = change(spawn)
     if not issubclass(spawn.role, Bootstrap):
         return spawn

@@ -1,4 +1,4 @@
-"""Which misfortunes each protocol promises to survive: it is judged under these and no others."""
+"""The faults that each protocol promises to survive: it is judged under these and no others."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from fencelock.cluster.topology import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a protocol survives, and what a crash does to its holders."""
+    """The faults that a protocol survives, and the effect of a crash on holds."""
 
     survives: frozenset[Kind]
     spares_server: bool = False
-    """Whether the first node by name, or the configured server, never crashes: it forgets."""
+    """Whether the first node by name, or the configured server, never crashes: it would forget."""
     holds_by_session: bool = False
-    """Whether a hold belongs to its client's session, whichever nodes restart meanwhile, and
-    lasts until that client releases it or ends its session, however long it is silent."""
+    """Whether a hold belongs to its client's session, whichever nodes restart meanwhile, and lasts
+    until that client releases it or ends its session, however long it is silent."""
     hold_ends_with_gate: bool = False
-    """Whether a lock granted through a node is free again when that node crashes. Its holder
-    does not know yet; its fence is lower than any later one, which is what stops it."""
+    """Whether a lock granted through a node is free again when that node crashes. Its holder does
+    not
+    know yet; its fence is lower than any later one, which is what stops it."""
     sessions: bool = False
     """Whether the cluster keeps sessions of clients, so that a client that dies frees its
     locks, and a holder knows of its loss before another is granted the lock."""
     leases: bool = False
     """Whether each hold has a deadline of its own, after which its holder knows of its loss.
-    Sessions are then a client's own affair, and no gate keeps a table of locks."""
+    Sessions
+    then matter to a client only, and no proxy has a table of locks."""
     drift_ppm: int = PPM
-    """How far clocks may be from true (millionths) for that; else only fences are judged."""
+    """Largest clock error for that (millionths); above it only fences are judged."""
 
     @property
     def table(self) -> bool:
-        """Whether every gate can list the locks that are held anywhere."""
+        """Whether every proxy can list all held locks of the cluster."""
         return self.sessions and not self.leases
 
     def clocks_true(self, misfortune: Faults) -> bool:
-        """Return whether clocks keep to what the protocol declares of them."""
+        """Return whether clocks keep to the bounds that the protocol declares."""
         drifts = misfortune.drift_every_ms > 0 and misfortune.drift_ppm > self.drift_ppm
         return not self.sessions or not (drifts or misfortune.jump_every_ms > 0)
 
@@ -50,15 +52,15 @@ NO_CRASH = KEEPS_DISKS - {Kind.CRASH, Kind.TAIL}
 
 
 def promise_of(protocol: str, settings: Settings) -> Promise:
-    """Return what ``protocol`` is judged under.
+    """Return the promise of ``protocol``, under which it is judged.
 
     `bakery` survives everything, two leaders lost at once only after a while. A hold ends with
     its lease, which its client counts by its own clock. `lamport` survives everything, as
     long as every node comes back. `central` survives everything but crashes of the server's
     node, and with a journal these, too; a hold lasts until its client's session ends it.
     `paxos` survives everything; a hold belongs to its client's session, and ends when that
-    does. That its holder knows of it first is judged while no clock is further from true than
-    declared.
+    does. Whether its holder knows of that first is judged while no clock is further from true
+    than declared.
 
     Raises:
         ConfigError: there is no such protocol.
@@ -84,5 +86,5 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
 
 
 def in_words(promise: Promise) -> str:
-    """Say what is survived, in one line."""
+    """Return the survived faults, in one line."""
     return ", ".join(kind.value for kind in Kind if kind in promise.survives)

@@ -1,4 +1,4 @@
-"""One role, played by hand: events in, words out, and time that passes when told to."""
+"""A harness for one role: a test sends events, reads the messages, and lets time pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R", bound=Role[Any])
 
 
 class _Nobody:
-    """A host that is never asked: the rehearsal performs the effects itself."""
+    """A host without functions: the harness performs the effects itself."""
 
     def now(self) -> Instant:
         raise NotImplementedError
@@ -26,15 +26,15 @@ class _Nobody:
 
 
 class RoleHarness(Generic[R]):
-    """Runs one role without a cluster: its timers ring, its sends are handed to the caller.
+    """Runs one role without a cluster: its timers fire, its sends are returned to the caller.
 
     Args:
         make: makes the role, given a host.
 
     Attributes:
-        begun: what the role said when it began.
+        begun: the sends of the role when it began.
         now_ms: the time (ms).
-        alarms: the timers that are still to ring, with their times (ms).
+        alarms: the timers that have not yet fired, with their times (ms).
         counted: the names the role observed, in order.
 
     """
@@ -47,12 +47,12 @@ class RoleHarness(Generic[R]):
         self.begun = self._take(self.role.begin(self._now()))
 
     def hear(self, sender: Address, event: Event) -> list[Send]:
-        """Give the role one event and return what it says at once."""
+        """Deliver one event to the role and return its immediate sends."""
         assert type(event) in self.role.accepts, f"{event} would not reach the role"
         return self._take(self.role.handle(sender, event, self._now()))
 
     def run(self, ms: int) -> list[Send]:
-        """Let ``ms`` milliseconds pass and return what the role says meanwhile."""
+        """Let ``ms`` milliseconds pass and return the role's sends meanwhile."""
         end = self.now_ms + ms
         said: list[Send] = []
         while due := [alarm for alarm in self.alarms if alarm[0] <= end]:

@@ -1,4 +1,4 @@
-"""One run: a seed in, a verdict out."""
+"""One run, from a seed to a verdict."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, Recipe, Settings
 
 STEP_MS = 50
-"""How often a run looks whether everybody is done."""
+"""Interval at which a run checks whether it is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a run."""
+    """The result of a run."""
 
     seed: int
     plan: Plan
     violation: str | None
-    """What was broken, None if nothing was."""
+    """The broken promise, None if there is none."""
     deliveries: int
     grants: int
     virtual_ms: int
     marks: Mapping[str, int]
-    """How often roles observed what, by name."""
+    """Counts of the roles' observations, by name."""
     faults: Mapping[str, int]
-    """How often which misfortune happened, by name."""
+    """Counts of the faults that happened, by name."""
     recorded: Trace
 
     def trace(self) -> list[str]:
@@ -80,11 +80,11 @@ def run_seed(
     Args:
         protocol: the name of a protocol; or a recipe, such as one with a bug in it.
         seed: fixes everything.
-        plan: what to run; drawn from the seed if None.
+        plan: the plan to run; drawn from the seed if None.
         settings: for the recipe.
-        promise: under which misfortunes to draw the plan, and what a crash means for a
-            hold; that of the protocol if None; for a recipe everything but crashes.
-        door: how a client's role ``session`` is made.
+        promise: the faults to draw the plan from, and the effect of a crash on a hold; that
+            of the protocol if None; for a recipe everything but crashes.
+        door: makes a client's role ``session``.
         judges: makes further judges for the world before anything happens in it.
 
     """
@@ -117,7 +117,7 @@ def _recipe(protocol: str | Recipe) -> Recipe:
 
 
 class _Run:
-    """The phases of one run, and what they need."""
+    """The phases of one run, and their state."""
 
     def __init__(
         self,
@@ -183,13 +183,13 @@ class _Run:
         return self.world.nodes[client].now()
 
     def _die(self, name: str) -> None:
-        """Let a client die for good, and another one begin in its place."""
+        """Let a client die for good, and another one take its place."""
         self.world.faults["death of a client"] += 1
         self.world.crash(name)
         self.world.power_on(f"{name}r")
 
     def _close(self, name: str) -> None:
-        """Let a client close, and another one begin in its place."""
+        """Let a client close, and another one take its place."""
         self.world.faults["close of a client"] += 1
         node = self.world.nodes[name]
         self.judge.left(name)
@@ -260,7 +260,7 @@ class _Run:
         judge_drain(auditor.left, self.plan.drained_ms)
 
     def _end_sessions(self) -> None:
-        """Close every client, and demand that nothing is held in an ended session."""
+        """Close every client, and check that nothing is held in an ended session."""
         for name in sorted({node_of(user) for user in self.contenders()}):
             self.world.nodes[name].tell(address_of(name, "session"), Close())
 
@@ -284,7 +284,7 @@ class _Run:
             raise ViolationError(f"void: {self.judge.grants} grants, {enough} are needed")
 
     def report(self, violation: str | None) -> Report:
-        """Return what became of the run."""
+        """Return the result of the run."""
         return Report(
             seed=self.seed,
             plan=self.plan,

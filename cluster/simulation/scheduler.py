@@ -1,4 +1,4 @@
-"""The stage of one life of a node: its roles, unstarted, and the effects they cause."""
+"""The scheduler of one life of a simulated node: its roles, and the effects they cause."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.transport.frame import Envelope
 
 TURN_MAX = 50_000
-"""Deliveries in one turn; beyond it the roles of a node keep each other busy for ever."""
+"""Limit of deliveries in one turn; beyond it the roles of a node keep each other busy for ever."""
 
 
 class Stage:
     """Runs roles until nothing is left to handle. It is their `Host`.
 
     Sends inside the node are delivered in the order of sending, exactly once, at the
-    same virtual time. What a role does after a `Persist` is held back until `release`.
+    same virtual time. Effects after a `Persist` are held back until `release`.
 
     Args:
-        node: whose roles these are, with its clock and disk.
+        node: the node of the roles, with its clock and disk.
 
     """
 
@@ -62,7 +62,7 @@ class Stage:
         self.world = node.world
         self.roles: dict[Address, Role[Any]] = {}
         self.outbox: dict[str, list[Envelope]] = {}
-        """What leaves with the end of the turn, by node."""
+        """The messages that leave at the end of the turn, by node."""
         self.counters: dict[str, int] = {}
         self._here = address_of(node.name, "node")
         self._begun = node.now()
@@ -73,7 +73,7 @@ class Stage:
         self._timer_count = 0
 
     def open(self, cast: RoleSet) -> None:
-        """Make all roles, then let each begin, then say the opening words."""
+        """Make all roles, then let each begin, then send the openings."""
         for spawn in cast.roles:
             self._build(spawn)
         for spawn in cast.roles:
@@ -86,13 +86,13 @@ class Stage:
         self._queue.append((sender, to, event, boot))
 
     def tell_all(self, event: Local) -> None:
-        """Queue ``event`` from the host for every role that accepts its kind."""
+        """Queue ``event`` from the host for every role that accepts its type."""
         for address, role in self.roles.items():
             if type(event) in role.accepts:
                 self.put(self._here, address, event, self.node.boot)
 
     def run(self) -> None:
-        """Handle everything queued, and what follows from it."""
+        """Handle everything queued, and all that follows from it."""
         for _ in range(TURN_MAX):
             if not self._queue:
                 return
@@ -100,14 +100,14 @@ class Stage:
         raise ViolationError(f"{self.node.name}: no end of its turn in {TURN_MAX} deliveries")
 
     def release(self) -> None:
-        """Do what was held back: all records written are durable now."""
+        """Perform the held effects: all records written are durable now."""
         held, self._held = self._held, []
         self._holding.clear()
         for source, effect in held:
             self._do(source, effect)
 
     def next_timer(self) -> int | None:
-        """Return when the next timer is due, on the node's own clock (ns)."""
+        """Return the time at which the next timer is due, on the node's own clock (ns)."""
         return self._timers[0][0] if self._timers else None
 
     def ring(self) -> None:
@@ -127,7 +127,7 @@ class Stage:
         self._begin(role)
 
     def perform(self, source: Address, effects: Effects) -> None:
-        """Carry out ``effects``; what follows a `Persist` waits until it is durable."""
+        """Carry out ``effects``; those after a `Persist` wait until it is durable."""
         for effect in effects:
             if isinstance(effect, Observe):
                 self.world.marks[effect.name] += effect.count
@@ -224,7 +224,7 @@ def _broken(role: Role[Any], doing: str, error: Exception) -> ViolationError:
 
 
 def _shown(state: Mapping[str, Any]) -> str:
-    """Put a role's state into words, with the objects in it, and without their addresses."""
+    """Return a role's state as text, with the objects in it, and without memory addresses."""
     parts: list[str] = []
     for name, value in state.items():
         text = repr(value)

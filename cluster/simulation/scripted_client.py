@@ -1,4 +1,4 @@
-"""A patron: whoever wants locks of one node, as the explorer plays it in the proxy's place."""
+"""A scripted client: wants locks of one node, in the proxy's place, for the explorer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fencelock.actors.role import Host, Role
 
 @timer
 class Ask(Timer):
-    """Want the lock, for the next owner."""
+    """Request the lock, for the next owner."""
 
 
 @timer
 class Leave(Timer):
-    """Stop waiting with ``ticket``, or give back what it holds."""
+    """Stop waiting with ``ticket``, or give back its hold."""
 
     ticket: int
 
@@ -27,10 +27,10 @@ class ScriptedClient(Role[Ask | Leave | Got | Full | Seen | Ready]):
     """Wants one lock a few times, for owners of one session, and gives it back some time.
 
     Args:
-        backend: where `Want` and `Give` go.
-        lock: what to want.
-        wants: how many times in all.
-        at_once: how many owners may want it at one time.
+        backend: receives `Want` and `Give`.
+        lock: the name of the lock.
+        wants: the number of requests in all.
+        at_once: the number of owners that may want it at one time.
 
     """
 
@@ -53,12 +53,12 @@ class ScriptedClient(Role[Ask | Leave | Got | Full | Seen | Ready]):
         self.fences: dict[int, int | None] = {}
         """By ticket: its fence, None while it waits."""
         self.last = 0
-        """The fence granted last."""
+        """The latest fence."""
 
     def handle(
         self, sender: Address, event: Ask | Leave | Got | Full | Seen | Ready, now: Instant
     ) -> Effects:
-        """Do what was chosen, or note what was granted."""
+        """Do the chosen action, or record a grant."""
         del sender, now
         match event:
             case Ask():
@@ -78,7 +78,7 @@ class ScriptedClient(Role[Ask | Leave | Got | Full | Seen | Ready]):
                 return ()
 
     def _on_got(self, ticket: int, fence: int) -> Effects:
-        if ticket in self.fences:  # Else it left meanwhile.
+        if ticket in self.fences:  # If not, it left meanwhile.
             assert fence > self.last, f"fence {fence} after {self.last}"
             self.last = fence
             self.fences[ticket] = fence
@@ -86,22 +86,22 @@ class ScriptedClient(Role[Ask | Leave | Got | Full | Seen | Ready]):
 
 
 def may(state: Mapping[str, Any]) -> Sequence[Event]:
-    """Return all that a patron may do: want, give up waiting, give back."""
+    """Return all actions of a client: request, give up waiting, give back."""
     asks = state["wanted"] < state["wants"] and len(state["fences"]) < state["at_once"]
     return [*([Ask()] if asks else []), *(Leave(ticket=ticket) for ticket in state["fences"])]
 
 
 def patient(state: Mapping[str, Any]) -> Sequence[Event]:
-    """Return what a patron may do that never gives up waiting: want, give back."""
+    """Return the actions of a client that never gives up waiting: request, give back."""
     waiting = [ticket for ticket, fence in state["fences"].items() if fence is None]
     return [event for event in may(state) if getattr(event, "ticket", 0) not in waiting]
 
 
 def should(state: Mapping[str, Any]) -> Sequence[Event]:
-    """Return what a fair patron does: give back what it holds."""
+    """Return the actions of a fair client: give back all holds."""
     return [Leave(ticket=t) for t, fence in state["fences"].items() if fence is not None]
 
 
 def is_served(state: Mapping[str, Any]) -> bool:
-    """Tell whether none of a patron's owners waits."""
+    """Return whether none of a client's owners waits."""
     return None not in state["fences"].values()

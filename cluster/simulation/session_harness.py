@@ -1,4 +1,4 @@
-"""A client's session played by hand: two gates of a cluster that keeps sessions answer as told."""
+"""A harness for a client's session: two proxies of a cluster with sessions answer as told."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ E = TypeVar("E", bound=Event)
 
 
 class First(Random):
-    """Chance that always takes the first gate and never varies a pause."""
+    """A source of chance that always takes the first proxy and never varies a pause."""
 
     def randrange(self, *args: object, **kwargs: object) -> int:
         """Return 0."""
@@ -43,7 +43,7 @@ class First(Random):
 
 
 class SessionHarness(RoleHarness[ClientSession]):
-    """A session ``c`` with gates at ``a`` and ``b``, at the first of which it begins.
+    """A session ``c`` with proxies at ``a`` and ``b``; it begins at the first.
 
     Args:
         ttl_ms: of its sessions.
@@ -78,7 +78,7 @@ class SessionHarness(RoleHarness[ClientSession]):
         token: int = 0,
         limit: int = 1,
     ) -> list[Send]:
-        """Ask for ``lock`` as ``user``, who is its own owner."""
+        """Ask for ``lock`` as ``user``, which is its own owner."""
         owner = role_of(user)
         asked = Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token, limit=limit)
         return self.hear(user, asked)
@@ -86,12 +86,12 @@ class SessionHarness(RoleHarness[ClientSession]):
     def release(
         self, user: Address = ANN, lock: str = "x", fence: int = 7, token: int = 0
     ) -> list[Send]:
-        """Ask for a release as ``user``, who is its own owner."""
+        """Ask for a release as ``user``, which is its own owner."""
         owner = role_of(user)
         return self.hear(user, Release(lock=lock, fence=fence, owner=owner, request=token))
 
     def open(self, said: list[Send], master: str = "") -> list[Send]:
-        """Answer the last `Open` in ``said`` with a new session; return what follows."""
+        """Answer the last `Open` in ``said`` with a new session; return the next sends."""
         asked = [send for send in said if isinstance(send.message, Open)][-1]
         assert isinstance(asked.message, Open)
         self.sessions += 1
@@ -106,7 +106,7 @@ class SessionHarness(RoleHarness[ClientSession]):
         return self.hear(asked.to, opened)
 
     def grant(self, said: list[Send], fence: int = 7, count: int = 1) -> list[Send]:
-        """Grant the last `Acquire` in ``said``; return what follows."""
+        """Grant the last `Acquire` in ``said``; return the next sends."""
         asked = [send for send in said if isinstance(send.message, Acquire)][-1]
         assert isinstance(asked.message, Acquire)
         granted = Granted(
@@ -120,7 +120,7 @@ class SessionHarness(RoleHarness[ClientSession]):
         return self.hear(asked.to, granted)
 
     def free(self, said: list[Send], count: int = 0) -> list[Send]:
-        """Confirm the last `Release` in ``said``; return what follows."""
+        """Confirm the last `Release` in ``said``; return the next sends."""
         asked = [send for send in said if isinstance(send.message, Release)][-1]
         assert isinstance(asked.message, Release)
         released = Released(
@@ -133,7 +133,7 @@ class SessionHarness(RoleHarness[ClientSession]):
         return self.hear(asked.to, released)
 
     def undo(self, said: list[Send]) -> list[Send]:
-        """Confirm the last `Cancel` in ``said``; return what follows."""
+        """Confirm the last `Cancel` in ``said``; return the next sends."""
         asked = [send for send in said if isinstance(send.message, Cancel)][-1]
         cancel = asked.message
         assert isinstance(cancel, Cancel)
@@ -166,7 +166,7 @@ class SessionHarness(RoleHarness[ClientSession]):
         limit: int = 1,
         count: int = 1,
     ) -> list[Send]:
-        """Have ``user`` hold ``lock``, in a new session if there is none; return all said."""
+        """Have ``user`` hold ``lock``, in a new session if there is none; return all sends."""
         said = self.acquire(user, lock, token=token, limit=limit)
         if not self.assigned:
             said = [*said, *self.open(said)]
@@ -180,14 +180,14 @@ class SessionHarness(RoleHarness[ClientSession]):
         return self.hear(greeting.to, alive)
 
     def end(self, said: list[Send]) -> list[Send]:
-        """Confirm the last `End` in ``said``; return what follows."""
+        """Confirm the last `End` in ``said``; return the next sends."""
         asked = [send for send in said if isinstance(send.message, End)][-1]
         assert isinstance(asked.message, End)
         session, number = asked.message.session, asked.message.request
         return self.hear(asked.to, Ended(session=session, detail="ended", request=number))
 
     def run_kept(self, ms: int, *gates: Address) -> list[Send]:
-        """Let time pass while ``gates`` confirm the session; return what was said."""
+        """Let time pass while ``gates`` confirm the session; return the sends."""
         said: list[Send] = []
         for _ in range(0, ms, 100):
             heard = self.run(100)
@@ -199,7 +199,7 @@ class SessionHarness(RoleHarness[ClientSession]):
 
 
 def of(kind: type[E], sends: list[Send], to: Address | None = None) -> list[E]:
-    """Return the words of ``kind`` among ``sends``, to ``to`` or to anybody."""
+    """Return the messages of ``kind`` among ``sends``, to ``to`` or to any address."""
     return [
         send.message
         for send in sends
@@ -208,6 +208,6 @@ def of(kind: type[E], sends: list[Send], to: Address | None = None) -> list[E]:
 
 
 def one(kind: type[E], sends: list[Send], to: Address | None = None) -> E:
-    """Return the only word of ``kind`` among ``sends``, to ``to`` or to anybody."""
+    """Return the only message of ``kind`` among ``sends``, to ``to`` or to any address."""
     (word,) = of(kind, sends, to)
     return word

@@ -1,4 +1,4 @@
-"""Many seeds, one after the other or in several processes, always told in order."""
+"""Runs of many seeds, one after the other or in several processes, reported in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHUNK = 8
 
 
 class Outcome(NamedTuple):
-    """What remains of a run when its trace is thrown away."""
+    """The result of a run without its trace."""
 
     seed: int
     violation: str | None
@@ -51,7 +51,7 @@ class Total:
 
 
 def run_for_outcome(protocol: str, settings: Settings, seed: int) -> Outcome:
-    """Run one seed and forget its trace."""
+    """Run one seed and drop its trace."""
     return outcome_of(run_seed(protocol, seed, settings=settings))
 
 
@@ -71,13 +71,13 @@ def outcome_of(report: Report) -> Outcome:
 def sweep(
     protocol: str, seeds: Iterable[int], *, settings: Settings, workers: int = 1
 ) -> Generator[Outcome, None, None]:
-    """Run ``seeds`` and yield what became of each, in their order.
+    """Run ``seeds`` and yield the outcome of each, in their order.
 
     Args:
         protocol: its name.
-        seeds: which.
+        seeds: the seeds.
         settings: for the protocol's recipe.
-        workers: how many processes, at least 1. It changes no outcome.
+        workers: the number of processes, at least 1. It changes no outcome.
 
     """
     return outcomes(partial(run_for_outcome, protocol, settings), seeds, workers)
@@ -86,7 +86,7 @@ def sweep(
 def outcomes(
     run: Callable[[int], Outcome], seeds: Iterable[int], workers: int
 ) -> Generator[Outcome, None, None]:
-    """Run each of ``seeds``, in so many processes, and yield what became of it, in order."""
+    """Run each of ``seeds``, in so many processes, and yield its outcome, in order."""
     if workers == 1:
         yield from map(run, seeds)
         return

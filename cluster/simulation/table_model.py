@@ -1,8 +1,8 @@
-"""The rules of fenced locks as a dumb model: lists, scans, all that was ever asked.
+"""The rules of fenced locks as a dumb model: lists, scans, and a record of all requests.
 
-It knows the rules of the replicated table and none of its structure, and was written
-apart from it, so that a test can hold one against the other: what both make of the same
-log must be the same, word by word. It costs O(n) for everything.
+It shares the rules of the replicated table and none of its structure, and was written apart
+from it. So a test can compare the two: their outcomes of the same log must be identical.
+Everything costs O(n).
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ class Model:
         return next((c for c in self.claims if c.lock == lock and c.fence), None)
 
     def note(self, session: str, owner: str, request: int, lock: str, answer: Word) -> None:
-        """Tell somebody, and remember it as the outcome of the request."""
+        """Send an answer, and remember it as the outcome of the request."""
         self.out.append(answer)
         for asked in self.done.get((session, owner, lock), []):
             if asked.number == request:
                 asked.answer, asked.at = answer, self.now
 
     def deny(self, session: str, owner: str, request: int, lock: str, reason: Denial) -> None:
-        """Tell somebody no."""
+        """Send a denial."""
         answer = ("Denied", session, owner, request, lock, reason)
         self.note(session, owner, request, lock, answer)
 
     def serve(self) -> None:
-        """Grant every free lock that is waited for, those freed first going first."""
+        """Grant every free lock that has waiters, those freed first going first."""
         for claim in sorted(self.claims, key=lambda c: c.place):
             if not claim.fence and self.holder(claim.lock) is None:
                 self.grant(claim)
 
     def grant(self, claim: Claim) -> None:
-        """Make a hold of a wait."""
+        """Turn a wait into a hold."""
         self.fences += 1
         claim.fence, claim.levels, claim.due = self.fences, [claim.request], float("inf")
         self._tell_held(claim, claim.request)
@@ -178,7 +178,7 @@ class Model:
         self.done[hold.session, hold.owner, hold.lock][-1].at = self.now
 
     def hear(self, session: dict[str, Any]) -> None:
-        """Note a sign of life, and forget who was quiet for a TTL."""
+        """Record a message of a session, and forget owners that were quiet for a TTL."""
         session["due"] = max(session["due"], self.now + session["ttl"])
         for who, past in list(self.done.items()):
             ended = max(past[-1].at, self.extended) + session["ttl"]

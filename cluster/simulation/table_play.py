@@ -1,4 +1,4 @@
-"""Random logs for the table of locks, played to it and to the model, and judged on the way."""
+"""Random logs for the table of locks, applied to it and to the model, and judged on the way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fencelock.cluster.simulation.table_model import Model
 from fencelock.cluster.simulation.table_word import Word, word_of
 
 Step = tuple[int, int, int, int, int, int]
-"""What kind of command (below 20), how much later, by whom, about what, and two more dice."""
+"""The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
 
 Queue = dict[tuple[str, str, int], int]
 """A lock's queue: (session, owner, request) to ticket, in order."""
@@ -38,7 +38,7 @@ class Writer:
         self.said: list[Command] = [ExtendSessions(master="m")]
 
     def command(self, step: Step, model: Model) -> Command:
-        """Return the next command, which is about what ``model`` knows more often than not."""
+        """Return the next command, which mostly concerns something that ``model`` knows."""
         kind, _, who, which, what, chance = step
         session = f"{'ab'[who % 2]}.{max(1, model.opened - chance % 4)}"
         live = [one["id"] for one in model.sessions]
@@ -88,18 +88,18 @@ class Writer:
 
 
 def queue_of(hold: Hold) -> Queue:
-    """Return who waits for the end of ``hold``."""
+    """Return the waiters for the end of ``hold``."""
     who = ((wait.owner_state, wait.ticket) for wait in hold.waits)
     return {(c.session.id, c.owner, c.request): ticket for c, ticket in who}
 
 
 @dataclass
 class Judge:
-    """The invariants, judged on what the table says and shows, without the model.
+    """The invariants, judged by the table's outcomes and state, without the model.
 
     Attributes:
-        grants: fence to the session, owner and lock it was given for.
-        settled: requests to their outcomes, of those that may never change.
+        grants: fence to the session, owner and lock of its grant.
+        settled: requests to their final outcomes.
         closed: sessions that ended.
 
     """
@@ -120,7 +120,7 @@ class Judge:
         assert not [t for t in queue.values() if t < ticket and t in now]  # L3
 
     def judge(self, table: LockTable, before: dict[str, Queue], out: list[Outcome]) -> None:
-        """Judge what one command came to, and ``table`` after it."""
+        """Judge the outcomes of one command, and ``table`` after it."""
         lasting = (Denial.TIMED_OUT, Denial.NOT_HELD, Denial.LIMIT_REACHED)
         for one in out:
             if isinstance(one, SessionClosed):
@@ -144,10 +144,10 @@ class Judge:
 
 
 def play(steps: Iterable[Step]) -> None:
-    """Play ``steps`` to the table and the model, with a restore now and then.
+    """Apply ``steps`` to the table and the model, with a restore now and then.
 
     Raises:
-        AssertionError: they disagree on what a command comes to, or the judge objects.
+        AssertionError: their outcomes of a command differ, or the judge objects.
 
     """
     table, model, writer, judge = LockTable(), Model(), Writer(), Judge()

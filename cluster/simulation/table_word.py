@@ -1,4 +1,4 @@
-"""What the model of the table is made of: outcomes, claims and requests, as plain words."""
+"""The parts of the model of the table, as plain tuples: outcomes, claims and requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Word = tuple[Any, ...]
 
 
 def word_of(outcome: Outcome) -> Word:
-    """Return an outcome as a tuple, without what only words it or numbers versions."""
+    """Return an outcome as a tuple, without its texts and version numbers."""
     untold = ("detail", "version", "label")
     told = [getattr(outcome, one.name) for one in fields(outcome) if one.name not in untold]
     return (type(outcome).__name__, *told)
@@ -34,7 +34,7 @@ class Claim:
 
 @dataclass(eq=False)
 class Request:
-    """What one owner once asked of one lock, and what came of it, None while it waits."""
+    """One owner's request for one lock, and its outcome, None while it waits."""
 
     number: int
     kind: type

@@ -1,4 +1,4 @@
-"""What happened in a run, in order: kept as tuples, put into words only when somebody reads it."""
+"""The events of a run, in order: kept as tuples, turned into text only when they are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fencelock.actors.message import NS_PER_MS, Address, Event
 
 
 class Delivered(NamedTuple):
-    """``event`` reached the role ``to``."""
+    """A delivery: ``event`` reached the role ``to``."""
 
     time: int
     """True time since the run began (ns)."""
@@ -17,11 +17,11 @@ class Delivered(NamedTuple):
     to: Address
     event: Event
     boot: int
-    """Of the node that sent it, when it sent it: 0 for what no node sent."""
+    """The boot of the node that sent it, when it was sent; 0 if no node sent it."""
 
 
 class Mishap(NamedTuple):
-    """Something was done to ``node``, or by the one who runs the simulation."""
+    """A fault or another change of ``node``, caused by the simulation."""
 
     time: int
     node: str

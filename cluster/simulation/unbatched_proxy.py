@@ -1,4 +1,4 @@
-"""A door that proposes each command at once, for tests of what one event leads to."""
+"""A proxy that proposes each command at once, for tests of the effects of one event."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fencelock.actors.paxos.proxy_event import Heard
 
 
 class UnbatchedProxy(LogProxy):
-    """A `LogProxy` each event of which is a turn by itself, and which takes bundles apart."""
+    """A `LogProxy` that makes each event a turn by itself, and takes batches apart."""
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Handle ``event``, then the end of its turn."""

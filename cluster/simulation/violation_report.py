@@ -1,4 +1,4 @@
-"""How a judge that knows all invariants of a protocol says that one is broken."""
+"""The report of a violation by a judge that knows all invariants of a protocol."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fencelock.cluster.simulation.violation import ViolationError
 
 
 class ViolationReport:
-    """Raises what is wrong, if that is judged in this run.
+    """Raises a violation, if its invariant is judged in this run.
 
     Args:
-        invariants: what is judged, in words, by number.
-        judged: the invariants, by number; None for all. Leaving some out shows what the
-            others see by themselves.
+        invariants: the invariants, in words, by number.
+        judged: the invariants to judge, by number; None for all. Leaving some out shows what
+            the others detect by themselves.
 
     """
 
@@ -23,10 +23,10 @@ class ViolationReport:
         self.judged = judged
 
     def __call__(self, number: str, told: str) -> None:
-        """Say that the invariant ``number`` is broken.
+        """Report that the invariant ``number`` is broken.
 
         Raises:
-            ViolationError: it is judged.
+            ViolationError: the invariant is judged.
 
         """
         if self.judged is None or number in self.judged:

@@ -1,4 +1,4 @@
-"""Who wants the locks: contenders behind a client's session, who may be told of a loss."""
+"""The users of locks in a run: contenders behind a client's session, which reports losses."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ HOLD_MS_MAX = 150
 REST_MS_MAX = 250
 WAIT_MS_MAX = 2_000
 LEVELS = 2
-"""How often a contender that enters again holds a lock at most."""
+"""The most holds of a contender that enters a lock again."""
 REENTRY_SHARE = 0.3
 LONG_SHARE = 0.5
-"""How often a lock is held for so long that its session may end meanwhile."""
+"""Share of holds that last so long that their session may end meanwhile."""
 
 
 class Mood(Enum):
-    """What a contender is doing."""
+    """The state of a contender."""
 
     RESTS = "rests"
     WANTS = "wants"
@@ -55,12 +55,12 @@ class Mood(Enum):
 
 @local
 class Finish(Local):
-    """Misfortune is over: get a lock once more, without limit, release it, and be done."""
+    """The faults are over: get a lock once more, without limit, release it, and be done."""
 
 
 @local
 class Bereft(Local):
-    """What was held under that fence is held no more."""
+    """The hold under that fence was lost."""
 
     lock: str
     fence: int
@@ -68,14 +68,14 @@ class Bereft(Local):
 
 @timer
 class Rested(Timer):
-    """Want something, if this is still the ``turn``."""
+    """Request a lock, if this is still the ``turn``."""
 
     turn: int
 
 
 @timer
 class Used(Timer):
-    """Release what is held, if this is still the ``turn``."""
+    """Release the hold, if this is still the ``turn``."""
 
     turn: int
 
@@ -88,12 +88,12 @@ class Contender(Role[Met]):
 
     Args:
         session: the client's session, on the same node.
-        owner: who this is in that client.
+        owner: its owner name in that client.
         locks: the names to choose from.
-        random: what it wants, how long it waits, holds and rests.
-        lease_ms: how long what it holds outlives its client's silence, 0 if there is no such
-            thing; then it sometimes holds for longer.
-        levels: how often it holds a lock at once at most; with more than one it sometimes
+        random: decides its choices and the lengths of waits, holds and rests.
+        lease_ms: time that its holds outlive its client's silence, 0 if there is no such
+            limit; with one it sometimes holds for longer.
+        levels: limit of its holds of a lock at once; with more than one it sometimes
             enters again.
 
     """
@@ -121,7 +121,7 @@ class Contender(Role[Met]):
         self.lock = ""
         self.fence = 0
         self.levels = 0
-        """How often it holds the lock at once."""
+        """The number of its holds of the lock."""
         self.turn = 0
         self.finishing = False
         self.served = False
@@ -133,7 +133,7 @@ class Contender(Role[Met]):
         return self._rest()
 
     def handle(self, sender: Address, event: Met, now: Instant) -> Effects:
-        """Go on to the next thing a contender does."""
+        """Go on to the contender's next action."""
         del sender, now
         match event:
             case Finish():
@@ -183,7 +183,7 @@ class Contender(Role[Met]):
 
     def _on_bereft(self, bereft: Bereft) -> Effects:
         if self.mood is not Mood.HOLDS or (bereft.lock, bereft.fence) != (self.lock, self.fence):
-            return [Observe("contender.lost_while_leaving")]  # The answer is on its way.
+            return [Observe("contender.lost_while_leaving")]  # The answer is in flight.
         return [Observe("contender.bereft"), *self._on_end(left=0)]
 
     def _leave(self) -> Effects:
@@ -192,7 +192,7 @@ class Contender(Role[Met]):
         return [Send(self.session, release)]
 
     def _on_end(self, left: int) -> Effects:
-        """Go on when something is over; of what is held, ``left`` times are left."""
+        """Go on after the end of a wait or a hold; ``left`` holds of the lock are left."""
         self.levels = left
         if self.mood is Mood.LEAVES and left:
             return self._leave()
@@ -207,7 +207,7 @@ class Contender(Role[Met]):
 
 
 class Herald(Role[Trusted | Leased | Unlocking | Suspected | HoldsLost]):
-    """Tells the contenders of its node what they lost; judges look on (session's watcher)."""
+    """Tells the contenders of its node what they lost; the session's watcher, which judges see."""
 
     def handle(
         self,
@@ -233,26 +233,25 @@ class Herald(Role[Trusted | Leased | Unlocking | Suspected | HoldsLost]):
 
 
 Door = Callable[[NodeContext, tuple[Address, ...]], Spawn]
-"""How a client's role ``session`` is made, from its seat and the gates it may use."""
+"""Makes a client's role ``session``, from its context and the proxies it may use."""
 
 
 class Client(NamedTuple):
-    """A node of users: what they share, and how many they are."""
+    """A node of users: their common options, and their names."""
 
     gates: tuple[Address, ...]
     owners: tuple[str, ...]
     locks: tuple[str, ...]
     door: Door
     ttl_ms: int = 0
-    """Of its session, where the cluster keeps such; 0 where it does not."""
+    """TTL of its session, where the cluster has sessions; 0 where it has not."""
     levels: int = 1
-    """How often an owner holds a lock at once at most."""
+    """Limit of an owner's holds of a lock at once."""
 
     def recipe(self) -> Recipe:
         """Return the roles of such a node: one session, and a contender for each owner.
 
-        It lives once: when it is switched on again nobody is there, as when a process that
-        died is not the one that is started next.
+        It lives once: a second start has no roles, as a new process is not the one that died.
         """
         lives = count(1)
         return lambda seat: self._cast(seat) if next(lives) == 1 else RoleSet(())
@@ -282,7 +281,7 @@ class Client(NamedTuple):
 
 
 WATCHER = "watcher"
-"""The role of a client's node that hears of its session's life."""
+"""The role of a client's node that receives the events of its session."""
 
 
 def session_door(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:

@@ -1,4 +1,4 @@
-"""The simulated world: true time, an agenda, nodes, and what lies between them."""
+"""The simulated world: true time, an agenda, the nodes, and the network between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.topology import Recipe, Settings
 
 DELIVERIES_MAX = 5_000_000
-"""Deliveries in one run; beyond it something floods the world."""
+"""Limit of deliveries in one run; beyond it something floods the world."""
 
 EPOCH_US = 1_800_000_000_000_000
 """The date at which every run begins, in microseconds since 1970: in January 2027."""
@@ -33,8 +33,7 @@ class World:
 
     Args:
         seed: fixes all chance.
-        misfortune: what may happen to frames, disks and clocks; what happens to nodes
-            is the work of a `Nemesis`.
+        misfortune: the faults of frames, disks and clocks; a `Nemesis` causes those of nodes.
 
     """
 
@@ -44,9 +43,9 @@ class World:
         self.streams = Streams(seed)
         self.misfortune = misfortune
         self.marks: Counter[str] = Counter()
-        """How often roles observed what."""
+        """Counts of the roles' observations, by name."""
         self.faults: Counter[str] = Counter()
-        """How often which misfortune happened."""
+        """Counts of the faults that happened, by name."""
         self.network = Network(misfortune, self.streams.net, self.faults)
         self.trace = Trace()
         self.deliveries = 0
@@ -57,7 +56,7 @@ class World:
         self.nodes: dict[str, SimulatedNode] = {}
         self.links = Links(self.nodes, self.streams.nodes, self.after)
         self.calm = False
-        """Whether misfortune is over."""
+        """Whether the faults are over."""
         self.may_die_in_sync: frozenset[str] = frozenset()
         """The nodes that may crash while their disk syncs."""
         self._agenda: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -86,7 +85,7 @@ class World:
             self.power_on(name)
 
     def role_at(self, address: Address) -> Any:
-        """Return the living role at ``address``, to be looked at."""
+        """Return the living role at ``address``, for inspection."""
         return self.nodes[node_of(address)].scheduler.roles[address]
 
     def crash(self, name: str) -> None:
@@ -121,7 +120,7 @@ class World:
         self.time = max(self.time, until)
 
     def carry(self, source: str, boot: int, to: str, frame: bytes) -> None:
-        """Let ``frame`` travel from ``source`` in its life ``boot``, if it is lucky."""
+        """Send ``frame`` from ``source`` in its life ``boot``; the network may lose it."""
         target = self.nodes.get(to)
         if target is None:
             self.marks["host.no_such_node"] += 1
@@ -134,7 +133,7 @@ class World:
         return EPOCH_US + self.time // NS_PER_US
 
     def sync_time(self, node: str, boot: int) -> int:
-        """Return how long a disk takes (ns); now and then its node does not live to see it."""
+        """Return the duration of a sync (ns); now and then its node dies before the end."""
         disk = self.streams.disk
         time = 1 + int(disk.expovariate(1.0) * self.misfortune.sync_us * NS_PER_US)
         dies = disk.randrange(1_000) < self.misfortune.crash_in_sync_per_mille
@@ -150,7 +149,7 @@ class World:
             self.after(down, self.power_on, name)
 
     def lateness(self) -> int:
-        """Return by how much the next timer is late (ns)."""
+        """Return the delay of the next timer (ns)."""
         return int(self.streams.clock.expovariate(1.0) * LATENESS_US * NS_PER_US)
 
     def record(self, delivered: Delivered) -> None:
@@ -161,5 +160,5 @@ class World:
             raise ViolationError(f"no end of the run in {DELIVERIES_MAX} deliveries")
 
     def mishap(self, node: str, what: str) -> None:
-        """Write what happened to a node into the trace."""
+        """Write an incident of a node into the trace."""
         self.trace.entries.append(Mishap(self.time, node, what))

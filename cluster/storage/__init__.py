@@ -1,1 +1,1 @@
-"""What survives a crash: an append-only journal with checksums."""
+"""Durable storage: an append-only journal with checksums."""

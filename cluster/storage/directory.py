@@ -26,7 +26,7 @@ class DirectoryLock:
         folder: must exist.
 
     Raises:
-        FolderBusyError: somebody else holds the folder; the text names folder and pid.
+        FolderBusyError: another process or object holds the folder; the text names it.
 
     """
 
@@ -51,7 +51,7 @@ class DirectoryLock:
             raise
 
     def close(self) -> None:
-        """Let go of the folder. More than once does nothing."""
+        """Release the folder. Calling it more than once does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)  # The lock ends with the open file.
             self._descriptor = -1
@@ -65,11 +65,11 @@ class DirectoryLock:
             pid = os.pread(self._descriptor, PID_BYTES_MAX, 0).decode("ascii").strip()
             if pid.isdigit():
                 return pid
-        return "unknown"  # It has locked and not yet written, or it is on another machine.
+        return "unknown"  # The holder has not yet written it, or is on another machine.
 
 
 def sync_directory(folder: Path, reserve: Reserve = NO_RESERVE) -> None:
-    """Make the names in ``folder`` durable: without it a new file may vanish in a crash."""
+    """Make the names in ``folder`` durable: without this a new file may vanish in a crash."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     descriptor = reserve.spend(lambda: os.open(folder, flags))
     try:
@@ -79,7 +79,7 @@ def sync_directory(folder: Path, reserve: Reserve = NO_RESERVE) -> None:
 
 
 def make_directory(folder: Path) -> None:
-    """Make ``folder`` and what is missing above it, durably."""
+    """Make ``folder`` and its missing parents, durably."""
     missing = [step for step in (folder, *folder.parents) if not step.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:

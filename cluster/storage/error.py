@@ -1,4 +1,4 @@
-"""What can go wrong with what a node keeps on disk, by what its operator can do about it."""
+"""The errors of a node's folder on disk, by what its operator can do about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class FolderBusyError(StorageError):
 
 
 class JournalDamagedError(StorageError):
-    """What is on disk is not what was written. The node must not act on it; nothing was changed."""
+    """The disk's content is not what was written. The node must not use it; nothing was changed."""
 
 
 class JournalForeignError(StorageError):
@@ -22,7 +22,7 @@ class JournalForeignError(StorageError):
 
 
 class JournalFailedError(StorageError):
-    """The disk refused a write. What was not yet synced may be lost; the journal is closed for use.
+    """The disk refused a write. Unsynced records may be lost; the journal is closed for use.
 
-    The node must stop before it speaks of what it could not keep, and is started anew.
+    The node must stop before it sends anything that depends on the lost records; restart it.
     """

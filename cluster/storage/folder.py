@@ -1,4 +1,4 @@
-"""The files of a journal's folder: their names, how they are made, and how they go."""
+"""The files of a journal's folder: their names, their creation and their removal."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ CHUNK_BYTES = 1 << 18
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Return where the segment ``number`` lies: names sort as they were made."""
+    """Return the path of the segment ``number``; names sort in the order of creation."""
     return folder / f"{number:08d}{SEGMENT_SUFFIX}"
 
 
 def snapshot_path(folder: Path, number: int) -> Path:
-    """Return where the snapshot lies that stands for all segments below ``number``."""
+    """Return the path of the snapshot that replaces all segments below ``number``."""
     return folder / f"{number:08d}{SNAPSHOT_SUFFIX}"
 
 
 def numbered(folder: Path, suffix: str) -> dict[int, Path]:
-    """Return the files of one kind by number, in order; other files are none of ours."""
+    """Return the files of one kind by number, in order; other files are not the journal's."""
     named = [path for path in folder.iterdir() if path.suffix == suffix]
     return {int(path.stem): path for path in sorted(named) if path.stem.isdecimal()}
 
@@ -56,12 +56,12 @@ def write_at(descriptor: int, content: bytes, offset: int) -> None:
 def write_snapshot(
     folder: Path, header: Header, entries: Iterable[Entry], reserve: Reserve = NO_RESERVE
 ) -> tuple[Path, int]:
-    """Write a snapshot aside and give it its name when it is durable; return path and size.
+    """Write a snapshot aside and name it once it is durable; return path and size.
 
-    A group without entries ends it, so that one cut short between groups is noticed.
+    An empty group ends it, so that a snapshot cut short between groups is noticed.
 
     Raises:
-        OSError: the disk refuses. What was written is removed at the next start.
+        OSError: the disk refuses. The next start removes what was written.
 
     """
     path = snapshot_path(folder, header.number)
@@ -80,7 +80,7 @@ def write_snapshot(
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Remove files that nothing needs any more. A crash may bring them back; so what."""
+    """Remove files that are no longer needed. It does no harm if a crash brings them back."""
     for path in paths:
         path.unlink()
 

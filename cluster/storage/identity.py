@@ -1,11 +1,11 @@
-"""Whose journal a folder holds: written first, and compared at every start.
+"""The owner of a journal: written as the first record, and compared at every start.
 
-A node that takes over another's promises, or votes among other members than those it
-promised to, can break safety without anybody's noticing. One wrong path in a
-configuration is enough for that, so it is refused.
+A node that uses another node's journal, or votes among other members than those it made
+promises to, can break safety unnoticed. One wrong path in a configuration is enough for
+that, so it is refused.
 
 The id of a journal is drawn when it is made. A group registers the ids of its members'
-journals when it is founded, so that an empty journal is never taken for a lost one
+journals when it is bootstrapped, so that an empty journal is never taken for a lost one
 (``actors/bootstrap.py``).
 """
 
@@ -29,15 +29,15 @@ JOURNAL = "journal"
 def claim(
     journal: Journal, found: Mapping[str, Sequence[bytes]], identity: Mapping[str, str]
 ) -> int:
-    """Return the id of ``journal``, if it is of ``identity``; a new journal is made so.
+    """Return the id of ``journal`` if ``identity`` owns it; a new journal becomes its own.
 
     Args:
         journal: open, with nothing appended yet.
-        found: what it held when it was opened, by stream.
+        found: its records when it was opened, by stream.
         identity: what must be the same in every life (cluster, node, members), in words.
 
     Raises:
-        JournalForeignError: it is another's; the text says whose. Nothing was changed.
+        JournalForeignError: it is another's; the text names the owner. Nothing was changed.
         JournalFailedError: the disk refuses.
 
     """

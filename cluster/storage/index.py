@@ -1,4 +1,4 @@
-"""Where the records that still count lie, and how many bytes they are. Pure."""
+"""An index of the live records, those not yet forgotten: their places and sizes. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fencelock.cluster.storage.record import ENTRY_BYTES, Entry
 
 
 class Place(NamedTuple):
-    """Where a group lies; ordered as the groups were written."""
+    """The place of a group; places sort in the order of writing."""
 
     sequence: int
     number: int
@@ -20,23 +20,23 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Extent:
-    """What one stream still holds."""
+    """The live records of one stream."""
 
     begins: Place
-    """Its records in this group and in later ones count, those before are forgotten."""
+    """The first live group; records of the stream before it are forgotten."""
     live_bytes: int = 0
 
 
 class Index:
-    """What each stream of a journal still holds, kept up to date group by group."""
+    """The live records of every stream of a journal, updated group by group."""
 
     def __init__(self) -> None:
         self.extents: dict[str, Extent] = {}
         self.live_bytes = 0
-        """What a snapshot of everything that counts would need, roughly."""
+        """Approximate size of a snapshot of all live records (bytes)."""
 
     def note(self, place: Place, entries: Iterable[Entry]) -> None:
-        """Take note of the group at ``place``, which comes after all others."""
+        """Add the group at ``place``, which comes after all others."""
         extents, grown = self.extents, 0
         for stream, payload in entries:
             extent = extents.get(stream)
@@ -52,25 +52,25 @@ class Index:
         self.live_bytes += grown
 
     def counts(self, stream: str, sequence: int) -> bool:
-        """Tell whether the records of ``stream`` in the group ``sequence`` still count."""
+        """Return whether the records of ``stream`` in the group ``sequence`` are live."""
         extent = self.extents.get(stream)
         return extent is not None and extent.begins.sequence <= sequence
 
     def begins(self) -> Place | None:
-        """Return the first group that holds anything that counts, None if none does."""
+        """Return the first group with live records, None if there is none."""
         return min((extent.begins for extent in self.extents.values()), default=None)
 
     def move(self, place: Place) -> None:
-        """Take note that all that counts now lies in the snapshot at ``place``."""
+        """Record that all live records now lie in the snapshot at ``place``."""
         for extent in self.extents.values():
             extent.begins = place
 
 
 def without_forgotten(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return ``entries`` without those that a later one makes forgotten.
+    """Return ``entries`` without those that a later one forgets.
 
-    So within a group nothing comes before the entry that forgets it, and whole groups
-    count or do not.
+    So within a group nothing precedes the entry that forgets it, and a group is live or
+    forgotten as a whole for each stream.
     """
     for _, payload in entries:
         if payload is None:

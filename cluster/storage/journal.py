@@ -1,4 +1,4 @@
-"""What a node wrote down: records of its roles, read back when the node starts again."""
+"""The journal of a node: records of its roles, read back when the node starts again."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from fencelock.cluster.storage.segment import Segment
 from fencelock.transport.descriptors import Reserve
 
 SEGMENT_BYTES_MAX = 16 << 20
-"""A segment that has grown beyond this gets a successor (bytes, 16 MiB). It is also how much
-of what is forgotten may lie on the disk beside twice of what counts."""
+"""A segment that has grown beyond this gets a successor (bytes, 16 MiB). The disk may hold this
+much of forgotten records in addition to twice the live ones."""
 
 
 class Journal:
-    """A node's records on disk, in streams, and the lock on the folder they lie in.
+    """A node's records on disk, in streams, and the lock on their folder.
 
-    A stream is what one role wrote. A role may say at any time that all it wrote before
-    is forgotten; `trim` then gives the room back. Used by one thread. Made with `Journal.open`.
+    A stream has the records of one role. A role may at any time forget all that it wrote
+    before; `trim` then frees the room. Used by one thread. Made with `Journal.open`.
 
     Invariants:
         J1  When `sync` has returned, every record appended before it and not forgotten
@@ -47,15 +47,15 @@ class Journal:
         self.path = segment_path(folder, 1)
         """The segment that is being written."""
         self.torn_bytes = 0
-        """How much of an unfinished write was cut off when the folder was opened (bytes)."""
+        """Bytes of an unfinished write that were cut off when the folder was opened."""
         self.failure: Exception | None = None
-        """What ended the journal's use, if something did."""
+        """The error that ended the use of the journal, if there was one."""
         self.disk_bytes = 0
-        """How much is written in all files in use (bytes), without room that is made ahead."""
+        """Bytes written in all files in use, without the room made ahead."""
         self._lock = lock
         self._reserve = Reserve()
         self._full: dict[Path, int] = {}
-        """What is in use beside the segment that is being written, with its size, oldest first."""
+        """The other files in use, with their sizes (bytes), oldest first."""
         self._records: dict[str, list[bytes]] = {}
         self._index = Index()
         self._segment: Segment | None = None
@@ -65,11 +65,11 @@ class Journal:
 
     @classmethod
     def open(cls, folder: Path, *, segment_bytes_max: int = SEGMENT_BYTES_MAX) -> Self:
-        """Open the journal in ``folder``, which is made where it is missing.
+        """Open the journal in ``folder``, which is created if it is missing.
 
         Args:
-            folder: nobody else's.
-            segment_bytes_max: how long a segment grows before the next begins (bytes).
+            folder: used by this journal alone.
+            segment_bytes_max: the size at which a segment ends and the next begins (bytes).
 
         Raises:
             FolderBusyError: another journal has the folder open.
@@ -91,7 +91,7 @@ class Journal:
         return journal
 
     def take_records(self) -> dict[str, list[bytes]]:
-        """Hand out what was found at `open`, by stream, oldest first; it is kept no longer."""
+        """Return the records found at `open`, by stream, oldest first, and drop them here."""
         records, self._records = self._records, {}
         return records
 
@@ -139,12 +139,12 @@ class Journal:
         self._unsynced = False
 
     def trim(self) -> None:
-        """Do what nobody should wait for: give back room on the disk, and make some ahead.
+        """Free room on the disk and make some ahead; call it when nothing waits.
 
-        When what is forgotten takes more room than what counts, what counts is written into
-        a snapshot and all older files are removed. The work is in proportion to what counts,
-        and is paid for by what was written since. When little room is left for the next
-        groups, some zeros are written, so that the next syncs are quick.
+        When forgotten records take more room than live ones, the live ones are written into a
+        snapshot and all older files are removed. The work is in proportion to the live records,
+        and is paid for by what was written since. When little room is left for the next groups,
+        some zeros are written, so that the next syncs are quick.
 
         Raises:
             JournalFailedError: the disk refuses or is full, or did before.
@@ -164,7 +164,7 @@ class Journal:
             raise self._failed("trimmed", error) from error
 
     def close(self) -> None:
-        """Let go of files and folder. What was not synced is not promised. Twice does nothing."""
+        """Close the files and free the folder. Unsynced records may be lost. Twice does nothing."""
         self._stop_writing()
         self._lock.close()
         self._reserve.close()
@@ -185,7 +185,7 @@ class Journal:
         self.path = segment_path(self.folder, found.last.number)
         end, torn = self._full.pop(self.path), found.torn_path == self.path
         # A process that was killed may have left a whole group that was never synced. The node
-        # will act on it now, so it is made durable, and then an empty group says that it is.
+        # will act on it now, so it is made durable, and then an empty group marks it as durable.
         self._segment = segment = Segment.reopen(self.folder, found.last, end, torn=torn)
         if not found.marked:
             self._write(segment, self._encoded(segment, []), [])
@@ -239,7 +239,7 @@ class Journal:
             self._segment = None
 
     def _failed(self, verb: str, error: Exception) -> JournalFailedError:
-        """Take note that the disk failed, and return what to raise."""
+        """Record that the disk failed, and return the error to raise."""
         self.failure = error  # J2
         self._stop_writing()
         return JournalFailedError(
@@ -248,7 +248,7 @@ class Journal:
         )
 
     def _refusal(self) -> Exception:
-        """Return why nothing can be written any more."""
+        """Return the error that explains why nothing can be written any more."""
         if self.failure is None:
             return ValueError(f"{self.folder} is closed")
         refusal = JournalFailedError(

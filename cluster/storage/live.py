@@ -1,4 +1,4 @@
-"""Reading back, from files that are all synced, the records that still count."""
+"""Reading live records back from files that are all synced."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fencelock.transport.descriptors import NO_RESERVE, Reserve
 def live_entries(
     files: Mapping[Path, int], index: Index, reserve: Reserve = NO_RESERVE
 ) -> Iterator[Entry]:
-    """Read what counts of ``files``, which are in the order in which they were written.
+    """Read the live records of ``files``, which are in the order in which they were written.
 
-    Each comes with how much of it is written (bytes): room may lie behind. What lies
-    before the first group that counts is not read at all.
+    Each file comes with the number of bytes written, since empty room may follow them. What
+    lies before the first live group is not read at all.
 
     Raises:
-        JournalDamagedError: a file is not what was written.
+        JournalDamagedError: a file differs from what was written.
         OSError: the disk refuses.
 
     """

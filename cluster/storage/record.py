@@ -1,8 +1,8 @@
-"""How records lie in a file. Pure.
+"""The file format of records. Pure.
 
 A file is a header and then groups, one after the other, all integers little-endian::
 
-    header   8 bytes "fencelock", u32 format version, u32 CRC-32 of the 12 bytes before,
+    header   8 bytes "fencelog", u32 format version, u32 CRC-32 of the 12 bytes before,
              u32 kind, u64 number, u64 first, 8 bytes salt, 8 bytes previous,
              u32 CRC-32 of the 48 bytes before
     group    8 bytes salt, u64 offset, u64 sequence, u32 length of the body,
@@ -10,11 +10,11 @@ A file is a header and then groups, one after the other, all integers little-end
     body     entries: u8 length of the stream's name, u32 length of the payload (0: forget what
              the stream held before), name, payload
 
-A segment may go on with zeros after its last group: room that is made before it is needed
-(``segment.py``). They are no group, since a group says where it lies.
+A segment may end with zeros after its last group: room made before it is needed
+(``segment.py``). They are not a group, since a group states its offset.
 
 A group is what one append wrote, and the journal begins an append only when the one before
-is synced. What that proves of a file after a crash is told in ``scan.py``.
+is synced. ``scan.py`` explains what that proves of a file after a crash.
 
 The salt is drawn for each file and begins each of its groups. It makes a group easy to find
 behind a damaged one, and nothing that a client had recorded can pass for a group.
@@ -33,13 +33,13 @@ FORMAT_VERSION = 3
 """Raised with any change of the layout; a file of another version is refused."""
 
 RECORD_BYTES_MAX = 1 << 20
-"""A record is one message, and no message is larger than a frame (bytes, 1 MiB)."""
+"""Limit of a record (bytes, 1 MiB): it is one message, and none is larger than a frame."""
 
 GROUP_BYTES_MAX = 1 << 30
-"""The body of a group, which is read as one piece (bytes, 1 GiB)."""
+"""Limit of the body of a group, which is read in one piece (bytes, 1 GiB)."""
 
 STREAM_BYTES_MAX = 255
-"""The name of a stream is that of a role, and its length is one byte."""
+"""Limit of a stream's name, which is a role's name; its length is one byte."""
 
 SALT_BYTES = 8
 MAGIC = b"fencelog"
@@ -61,35 +61,35 @@ REJOIN = (
     "majority is left without it, restore the folder from the disk it lay on: with an empty "
     "one on every node a new cluster begins, and all locks, sessions and fences are lost"
 )
-"""What an operator does with a damaged journal."""
+"""Advice to the operator of a damaged journal."""
 
 
 class Kind(IntEnum):
-    """What a file is."""
+    """The kinds of files."""
 
     SEGMENT = 1
     SNAPSHOT = 2
 
 
 class Header(NamedTuple):
-    """What the first bytes of a file say."""
+    """The header of a file."""
 
     kind: Kind
     number: int
-    """Of a segment: its own. Of a snapshot: that of the segment after it."""
+    """A segment's own number; for a snapshot, that of the segment after it."""
     first: int
-    """The sequence of the first group of the segment of that number."""
+    """The sequence number of the first group of the segment of that number."""
     salt: bytes
     previous: bytes
-    """The salt of the segment before that one, zeros for none: a missing one is noticed."""
+    """The salt of the segment before that one, zeros for none; reveals a missing segment."""
 
 
 class Entry(NamedTuple):
-    """One record of one stream. A stream is what one role wrote."""
+    """One record of one stream. A stream has the records of one role."""
 
     stream: str
     payload: bytes | None
-    """None: the stream's earlier records are forgotten."""
+    """The record; None forgets the stream's earlier ones."""
 
 
 def encode_header(header: Header) -> bytes:
@@ -100,7 +100,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def encode_group(entries: Sequence[Entry], *, salt: bytes, offset: int, sequence: int) -> bytes:
-    """Return ``entries`` as they lie at ``offset`` of the file with that ``salt``.
+    """Return ``entries`` as the group at ``offset`` of the file with that ``salt``.
 
     Args:
         entries: payloads of 1 byte to `RECORD_BYTES_MAX` each, or None; no more than
@@ -131,7 +131,7 @@ def encode_group(entries: Sequence[Entry], *, salt: bytes, offset: int, sequence
 
 @lru_cache(maxsize=256)
 def _name_of(stream: str) -> bytes:
-    """Return the name of a stream as it is written; a node has a handful of them."""
+    """Return the encoded name of a stream; a node has a handful of them."""
     name = stream.encode()
     if not 1 <= len(name) <= STREAM_BYTES_MAX:
         raise ValueError(f"a stream's name has 1 to {STREAM_BYTES_MAX} bytes, not {len(name)}")

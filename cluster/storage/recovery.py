@@ -1,4 +1,4 @@
-"""What a journal's folder holds when a node starts: read, checked, and nothing changed yet."""
+"""Recovery: reading and checking a journal's folder when a node starts, without changing it."""
 
 from __future__ import annotations
 
@@ -18,41 +18,40 @@ from fencelock.cluster.storage.record import REJOIN, SALT_BYTES, Header, Kind
 from fencelock.cluster.storage.scan import Group, Scan, entries_of, scan
 
 NO_SALT = bytes(SALT_BYTES)
-"""What the first segment names as the salt of the one before it."""
+"""The previous salt in the header of the first segment."""
 
 
 @dataclass
 class Recovered:
-    """What was found."""
+    """The result of a recovery."""
 
     records: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
-    """What counts, by stream, oldest first."""
+    """The live records, by stream, oldest first."""
     index: Index = field(default_factory=Index)
     snapshot: Path | None = None
     files: dict[Path, int] = field(default_factory=dict[Path, int])
-    """What is in use, oldest first, and where what is written in it ends (bytes)."""
+    """The files in use, oldest first, and the end of what is written in each (bytes)."""
     last: Header | None = None
     """The header of the segment to go on with, None when one must be made."""
     sequence: int = 1
-    """What the next group gets."""
+    """The sequence number of the next group."""
     marked: bool = True
-    """Whether the last group says that everything before it was synced, and no more."""
+    """Whether the last group is an empty one, which marks everything before it as synced."""
     torn: int = 0
-    """How much of an unfinished write lies at the end (bytes)."""
+    """The size of an unfinished write at the end (bytes)."""
     torn_path: Path | None = None
     doomed: list[Path] = field(default_factory=list[Path])
-    """What an interrupted step left behind, to be removed."""
+    """Files that an interrupted step left behind, to be removed."""
 
 
 def recover(folder: Path) -> Recovered:
     """Read the journal in ``folder``.
 
-    The newest snapshot and the segments after it count. Should that snapshot be damaged
-    while all it stands for is still there (it had been written and nothing was removed
-    yet), the older files count.
+    The newest snapshot and the segments after it are used. If that snapshot is damaged but
+    the files it replaces are all still there (they were not removed yet), these are used.
 
     Raises:
-        JournalDamagedError: what was once synced cannot be read.
+        JournalDamagedError: records that were once synced cannot be read.
         OSError: the disk refuses.
 
     """
@@ -79,7 +78,7 @@ def recover(folder: Path) -> Recovered:
 def _read_older(
     folder: Path, numbers: list[int], segments: dict[int, Path], snapshots: dict[int, Path]
 ) -> Recovered | None:
-    """Read from the newest of ``numbers`` whose files are all there and sound."""
+    """Read from the newest of ``numbers`` whose files are all present and sound."""
     for number in reversed(numbers):
         try:
             if number in segments:
@@ -129,7 +128,7 @@ def _read_segment(
     content = path.read_bytes()
     read = scan(content, str(path), Kind.SEGMENT)
     if read.header is None and last and snapshot is None:
-        found.torn, found.torn_path = len(content), path  # Not in use: it goes.
+        found.torn, found.torn_path = len(content), path  # Not in use: to be removed.
         return
     _check_whole(read, path, last=last)
     header = read.header
@@ -145,7 +144,7 @@ def _read_segment(
 
 
 def _check_whole(read: Scan, path: Path, *, last: bool) -> None:
-    """Demand that only the last segment ends in an unfinished write."""
+    """Check that only the last segment ends in an unfinished write."""
     if read.header is None or (read.torn and not last):
         raise JournalDamagedError(
             f"{path} is damaged at byte {read.end}: it cannot be read from there on, yet what "
@@ -156,7 +155,7 @@ def _check_whole(read: Scan, path: Path, *, last: bool) -> None:
 def _check_chain(
     found: Recovered, header: Header, path: Path, number: int, snapshot: Header | None
 ) -> None:
-    """Demand that the segment is the one that goes on where the file before it ends."""
+    """Check that the segment continues where the file before it ends."""
     if snapshot is not None:
         previous = snapshot.previous
     else:

@@ -1,17 +1,16 @@
-"""What of a file can be trusted after a crash. Pure.
+"""Deciding which part of a file can be trusted after a crash. Pure.
 
-The journal begins an append only when the one before is synced. So the bytes below a
-group's ``offset`` (which is where it lies) were on disk before any of its own: whoever
-finds a group knows that all before it was once durable. A crash can cut, spoil or punch
-holes into the last group only, of which nobody was told yet, and in whatever order its
-sectors reached the disk, what is spoilt has no other group behind it, only the zeros that
-were there before. Such a tail is dropped. A spoilt group with another behind it, or with
-anything but zeros behind its end, was once synced and spoken of; a node that forgot it
-could break its word, so the file is refused.
+The journal begins an append only when the one before is synced. So all bytes below a group's
+``offset`` (which is where it lies) were durable before any of its own were written. A crash can
+cut, spoil or punch holes into the last group only, which nothing has depended on yet. Its
+sectors may reach the disk in any order, but no other group follows it, only the zeros that were
+there before. Such a tail is dropped. A spoilt group that is followed by another, or by anything
+but zeros, was once synced, and the node has acted on it. A node that forgot it could break its
+promises, so the file is refused.
 
-Zeros after the last group are no sign of anything: room that was made and not yet used, or
-a group of which nothing reached the disk. What is more than that is cut off before the
-journal goes on, so that no remainder of it ever lies behind a later group.
+Zeros after the last group mean nothing: they are room that was made and not yet used, or a group
+of which nothing reached the disk. Anything else is cut off before the journal goes on, so that
+no remainder of it ever lies behind a later group.
 """
 
 from __future__ import annotations
@@ -46,30 +45,31 @@ class Group(NamedTuple):
     sequence: int
     offset: int
     begin: int
-    """Where its body begins (bytes from the start of the file)."""
+    """The begin of its body (bytes from the start of the file)."""
     end: int
     checksum: int
     """CRC-32 of the body."""
 
 
 class Scan(NamedTuple):
-    """What of a file can be trusted."""
+    """The part of a file that can be trusted."""
 
     header: Header | None
-    """None when the file was never finished being made: there was nothing in it."""
+    """None when the file was never completely created; then it had no records."""
     groups: list[Group]
     end: int
-    """Where the last good group ends (bytes from the start of the file)."""
+    """The end of the last good group (bytes from the start of the file)."""
     torn: int
-    """How many bytes after that are the unfinished end of a write, to be cut. The zeros at the
-    end of a segment do not count; a snapshot has none."""
+    """Bytes after that which are an unfinished write, to be cut. The zeros at the end of a segment
+    do
+    not count; a snapshot has none."""
 
 
 def header_of(content: bytes, name: str, kind: Kind) -> Header | None:
-    """Read the header of a file, None where it was never finished being made.
+    """Read the header of a file, None where it was never completely created.
 
     Raises:
-        JournalDamagedError: it is not that of such a file, or of another version.
+        JournalDamagedError: it is not the header of such a file, or is of another version.
 
     """
     _check_version(content, name)
@@ -77,7 +77,7 @@ def header_of(content: bytes, name: str, kind: Kind) -> Header | None:
     whole = content[:HEADER_BYTES] == filed + CHECKSUM.pack(zlib.crc32(filed))
     if len(content) < HEADER_BYTES or not whole:
         if len(content) <= HEADER_BYTES:
-            return None  # A crash while the file was made: nothing was in it.
+            return None  # A crash while the file was created: it had no records.
         raise _damaged(name, 0, f"it does not begin as a {kind.name.lower()} does")
     found, *rest = FILED.unpack_from(content, PREAMBLE_BYTES)
     if found != kind:
@@ -98,16 +98,16 @@ def entries_of(content: bytes, group: Group) -> Iterator[Entry]:
 
 
 def scan(content: bytes, name: str, kind: Kind) -> Scan:
-    """Read a file, and find where what can be trusted ends.
+    """Read a file, and find the end of the part that can be trusted.
 
     Args:
         content: the whole file.
         name: what to call the file in errors.
-        kind: what it should be.
+        kind: its expected kind.
 
     Raises:
-        JournalDamagedError: the header is not ours, or a group is spoilt although it was
-            once synced; the text names file, offset and what to do.
+        JournalDamagedError: the header is not ours, or a group is spoilt that was once
+            synced; the text names file, offset and what to do.
 
     """
     header = header_of(content, name, kind)
@@ -123,10 +123,10 @@ def scan(content: bytes, name: str, kind: Kind) -> Scan:
 def scan_groups(
     content: bytes, name: str, *, salt: bytes, offset: int, sequence: int
 ) -> list[Group]:
-    """Return the sound groups from ``offset`` on, of which the first has that ``sequence``.
+    """Return the sound groups from ``offset`` on, the first of which has that ``sequence``.
 
     Raises:
-        JournalDamagedError: a group is spoilt although it was once synced.
+        JournalDamagedError: a group is spoilt that was once synced.
 
     """
     groups: list[Group] = []
@@ -184,9 +184,9 @@ def _group_at(content: bytes, salt: bytes, offset: int) -> Group | None:
 
 
 def _next_group(content: bytes, salt: bytes, offset: int) -> int | None:
-    """Return where the first group at or after ``offset`` begins, whole or not.
+    """Return the begin of the first group at or after ``offset``, whole or not.
 
-    The damage may be in a length, so it is looked for by its salt.
+    The damage may be in a length, so groups are found by their salt.
     """
     while (offset := content.find(salt, offset)) >= 0:
         if _group_at(content, salt, offset) is not None:

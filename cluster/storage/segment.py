@@ -1,10 +1,10 @@
 """The segment that is being written, with room made before it is needed.
 
-To sync a write that makes a file longer, a file system must write its own journal, too. So
-zeros are written ahead of the groups and synced while nobody waits; a group that replaces
-some of them needs no more than its own blocks on the disk. Zeros, and not only reserved
-blocks: what is reserved and never written costs the file system's journal at the first
-write of each block. PostgreSQL prepares its log in the same way (``wal_init_zero``).
+To sync a write that makes a file longer, a file system must write its own journal, too. So the
+journal writes and syncs zeros ahead of the groups while nobody waits; a group that replaces
+some of them needs no more than its own blocks on the disk. Reserving blocks would not be
+enough: the first write to each reserved block costs the file system's journal again. PostgreSQL
+prepares its log in the same way (``wal_init_zero``).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from fencelock.cluster.storage.record import HEADER_BYTES, Header, encode_header
 from fencelock.transport.descriptors import NO_RESERVE, Reserve
 
 ROOM_BYTES = 1 << 18
-"""How far ahead of the last group room is made (bytes, 256 KiB): some thousand groups."""
+"""Size of the room made ahead of the last group (bytes, 256 KiB): some thousand groups."""
 
 ROOM_BYTES_MIN = ROOM_BYTES // 2
-"""With less than that left, more is made (bytes): half a millisecond, every some hundred groups."""
+"""If less room than this is left (bytes), more is made. That takes half a millisecond, every few
+hundred groups."""
 
 ZEROS = bytes(ROOM_BYTES)
 
@@ -31,11 +32,11 @@ class Segment:
     """One open segment: its header, its end and its room. Used by one thread.
 
     Args:
-        path: where it lies.
+        path: of the file.
         descriptor: open for writing; closed by `close`.
-        header: what it begins with.
-        end: where its last group ends (bytes from the start of the file).
-        size: how long the file is; what lies beyond ``end`` is zeros (bytes).
+        header: the header of the file.
+        end: the end of its last group (bytes from the start of the file).
+        size: the length of the file; zeros follow ``end`` (bytes).
 
     """
 
@@ -50,7 +51,7 @@ class Segment:
 
     @classmethod
     def make(cls, folder: Path, header: Header, reserve: Reserve = NO_RESERVE) -> Self:
-        """Make the segment of ``header`` durably, with its name.
+        """Create the segment of ``header`` durably, with its name.
 
         If the process has no descriptor left, one of ``reserve`` is given up for it.
 
@@ -73,14 +74,14 @@ class Segment:
 
     @classmethod
     def reopen(cls, folder: Path, header: Header, end: int, *, torn: bool) -> Self:
-        """Open a segment to go on at ``end``, and make durable what it holds.
+        """Open a segment to go on at ``end``, and make its content durable.
 
         Args:
-            folder: where it lies.
-            header: what was read at its begin.
-            end: where its last group ends (bytes from the start of the file).
-            torn: whether the remainder of a write lies behind, which is cut off, with the
-                room: later groups must have nothing behind them but zeros.
+            folder: of the file.
+            header: the header that was read from it.
+            end: the end of its last group (bytes from the start of the file).
+            torn: whether an unfinished write follows. It is cut off with the room: later groups
+                must have nothing behind them but zeros.
 
         Raises:
             OSError: the disk refuses.
@@ -101,7 +102,7 @@ class Segment:
         return segment
 
     def write(self, group: bytes) -> None:
-        """Write ``group`` at the end, which moves behind it.
+        """Write ``group`` at the end, and move the end behind it.
 
         Raises:
             OSError: the disk refuses. Some of it may be written.
@@ -126,7 +127,7 @@ class Segment:
         """Make room for the next groups if little is left, and sync it.
 
         Args:
-            limit: room is not made beyond this (bytes from the start of the file).
+            limit: the end of the room at most (bytes from the start of the file).
 
         Raises:
             OSError: the disk refuses, or is full.
@@ -141,7 +142,7 @@ class Segment:
         self.size = until
 
     def close(self) -> None:
-        """Let go of the file. Twice does nothing."""
+        """Close the file. Calling it twice does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

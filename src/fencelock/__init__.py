@@ -1,4 +1,4 @@
-"""fencelock: distributed locks that hold. The public names; everything else is an implementation.
+"""fencelock: distributed locks that hold. These names are public; all others are internal.
 
 For example::
 
@@ -141,11 +141,11 @@ _LATER = {
     "Node": "fencelock.cluster.node",
     "load": "fencelock.cluster.config",
 }
-"""What only those need who run a node: reading a config costs as much to import as all else."""
+"""Names for programs that run a node, imported late: they take as long to import as the rest."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a blocking client does not need when it is first asked for."""
+    """Import what a blocking client does not need when it is first used."""
     if name == "aio":
         return import_module("fencelock.aio")
     if name not in _LATER:

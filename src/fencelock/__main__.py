@@ -1,4 +1,4 @@
-"""``python -m fencelock``: the command line, where the ``fencelock`` script is not on the path."""
+"""``python -m fencelock``: the command line, without the ``fencelock`` script."""
 
 from fencelock.cluster.cli.main import main
 
