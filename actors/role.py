@@ -16,18 +16,18 @@ E = TypeVar("E", bound=Event)
 
 
 class Host(Protocol):
-    """What a role runs on: one dispatcher thread with sockets, or the simulator."""
+    """The environment of a role: one dispatcher thread with sockets, or the simulator."""
 
     def now(self) -> Instant:
         """Read the clock; never goes back."""
         ...
 
     def perform(self, source: Address, effects: Effects) -> None:
-        """Carry out ``effects`` in order; a `Persist` is durable before the next begins."""
+        """Perform ``effects`` in order; a `Persist` is durable before the next begins."""
         ...
 
     def adopt(self, role: Role[Any]) -> None:
-        """Begin to run ``role``: give it its first turn, then whatever is sent to it."""
+        """Begin to run ``role``: give it its first turn, then the events sent to it."""
         ...
 
 
@@ -40,9 +40,9 @@ class Delivery:
 
 
 class Inbox:
-    """Pykka's inbox, as a doorway: what Pykka puts in goes straight to the host.
+    """Pykka's inbox, as a pass-through: what Pykka puts in goes straight to the host.
 
-    Pykka makes an actor's inbox before the actor knows its host, so the host fits
+    Pykka makes an actor's inbox before the actor knows its host, so the host sets
     ``forward`` when it adopts the role. An inbox without a host refuses.
     """
 
@@ -58,29 +58,28 @@ class Inbox:
         self.forward(envelope.message, envelope.reply_to)
 
     def get(self) -> Any:
-        """Refuse: the dispatcher pulls from its own ready-queue, nobody pulls here."""
+        """Refuse: the dispatcher takes events from its own ready-queue."""
         raise NotImplementedError("a role's inbox is emptied by its host")
 
     def empty(self) -> bool:
-        """Return True: nothing ever rests here."""
+        """Return True: nothing is ever stored here."""
         return True
 
 
 class Role(pykka.Actor, abc.ABC, Generic[E]):
     """A Pykka actor whose every decision is a pure function of its inputs.
 
-    A subclass keeps its state in plain attributes and implements `handle`. It
-    must not read a clock, draw from ``random``, sleep, log as a means of
-    signalling, or hold a reference to another actor: what it may know arrives
-    as an argument, and what it wants leaves as an effect. That is what lets
-    one class run behind sockets and, unstarted, in the simulator.
+    A subclass keeps its state in plain attributes and implements `handle`. It must not
+    read a clock, draw from ``random``, sleep, log as a means of signalling, or hold a
+    reference to another actor: its inputs arrive as arguments, and its outputs leave as
+    effects. So one class runs behind sockets and, unstarted, in the simulator.
 
-    ``Role[A | B]`` says which events `handle` is written for; both hosts drop and
-    count everything else before it reaches the role.
+    ``Role[A | B]`` names the events that `handle` accepts; both hosts drop and count all
+    others before they reach the role.
     """
 
     accepts: ClassVar[frozenset[type[Event]]] = frozenset()
-    """What `handle` is written for, read off ``Role[...]``. The rest is dropped."""
+    """The events that `handle` accepts, from ``Role[...]``. Others are dropped."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -105,7 +104,7 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
         """Move to the next state and return what should happen."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return what the role remembers: its attributes less Pykka's and the host."""
+        """Return the role's state: its attributes without Pykka's and the host."""
         hidden = {"address", "actor_urn", "actor_inbox", "actor_stopped"}
         return {
             name: value
@@ -120,9 +119,8 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
     def on_receive(self, message: Any) -> None:
         """Take one turn with a `Delivery` (Pykka's hook).
 
-        The clock is read here, when the message is handled, and not when it was
-        queued: a lease judged by the time of queueing could outlive itself by
-        however long the inbox was.
+        The clock is read here, when the message is handled, and not when it was queued. A
+        lease judged by the time of queueing could outlive itself by the time in the inbox.
         """
         if not isinstance(message, Delivery) or type(message.event) not in self.accepts:
             self._host.perform(self.address, (Observe("role.stranger_dropped"),))

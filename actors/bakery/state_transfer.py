@@ -1,4 +1,4 @@
-"""How a leader enters and leaves an epoch: its table is completed, or handed over. Pure."""
+"""Entry of a leader into an epoch, and its exit: its table is completed, or handed over. Pure."""
 
 from __future__ import annotations
 
