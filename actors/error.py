@@ -52,7 +52,7 @@ class InvalidRequestError(RefusedError, ValueError):
 
 
 class UnavailableError(FencelockError):
-    """No answer can be had just now: a node that is needed, or all of them, are unreachable.
+    """No answer is possible now: a node that is needed, or all of them, are unreachable.
 
     For an acquire nothing is held. The text names the node and the duration.
     """

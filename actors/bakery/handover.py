@@ -181,7 +181,7 @@ def _end(tickets: Tickets, end: End) -> list[Entry]:
 
 
 def _doubt(tickets: Tickets, arrival: Arrival) -> None:
-    """Forbid to grant a hold anew that a full list of ends may have hidden as outdone (B8).
+    """Forbid to grant holds anew that an end missing from a full list may outdo (B8).
 
     That table does not have the hold. So its leader may have voted for a higher fence, which
     ended before everything that the list has room for. The holder keeps the lock, and renews.
@@ -197,7 +197,7 @@ def _merge(tickets: Tickets, record: Record, now: Instant) -> None:
     ticket = record.ticket
     entry = tickets.get(ticket.lock, Key(ticket.who, ticket.request))
     until = later(now, record.left_ms if record.fence else COPY_MS)
-    if entry is None or (record.fence and not entry.ticket.turn.number):  # Its door came here, too.
+    if entry is None or (record.fence and not entry.ticket.turn.number):  # Its proxy came, too.
         entry = tickets.put(ticket, record.owner, now, until, record.fence)
     if entry is None or not record.fence:
         return

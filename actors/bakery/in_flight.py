@@ -79,7 +79,7 @@ class InFlightRequest:
     pause_ms: int = REPEAT_MS
     due: Instant | None = None
     turned: bool = False
-    """Whether it was sent to another leader at once, which was said to have the request."""
+    """Whether it was sent to another leader at once, which is known to have the request."""
     answered: dict[str, None] = field(default_factory=dict[str, None])
     """Leaders that replied to a request to all, or that do not hold what is to be renewed."""
 

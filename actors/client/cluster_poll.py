@@ -39,7 +39,7 @@ class ClusterPoll:
     """The time since which the endpoint in use has not replied; None if it has."""
     told: ClusterState | None = None
     blind: bool = False
-    """Whether the watcher was last told that the state is unknown."""
+    """Whether the last notification to the watcher was an unknown state."""
 
     def ask(self, gate: Address, session: str, now: Instant) -> Watch | None:
         """Return the message to send to ``gate`` now, None if none is due."""

@@ -22,7 +22,7 @@ class Closed(Local):
 
 @local
 class Survey(Local):
-    """Ask every gate to describe itself. Answered by `Surveyed`."""
+    """Ask every endpoint to describe itself. Answered by `Surveyed`."""
 
 
 @local

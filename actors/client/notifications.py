@@ -31,7 +31,7 @@ def on_ended(ledger: SessionState, sender: Address, ended: Ended, now: Instant) 
 def on_hold_lost(
     ledger: SessionState, sender: Address, word: HoldLost, now: Instant
 ) -> list[Effect]:
-    """Note that one hold was taken away, perhaps before its grant arrived."""
+    """Note that one hold was taken away, possibly before its grant arrived."""
     if not ledger.session_lease.ready or word.session != ledger.session_lease.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
     effects = hear(ledger, sender, now)

@@ -47,7 +47,7 @@ class Pending:
 
     number: int
     user: Address | None
-    """None for a release that nobody waits for."""
+    """None for a release that no user waits for."""
     asked: Question
     """The request as the user sent it."""
     claim: Claim | None

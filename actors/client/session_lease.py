@@ -149,7 +149,7 @@ class SessionLease:
             self.sent.clear()
             return True
         if self.trusted_until(sent_at, opened.ttl_ms) <= now:
-            return False  # It may have ended meanwhile; a later attempt will tell.
+            return False  # It may have ended meanwhile; a later attempt decides.
         self.enter(Stage.OPEN)
         self.assigned, self.lived_ms = opened.assigned, opened.ttl_ms
         self.suspected = False

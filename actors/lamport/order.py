@@ -16,7 +16,7 @@ RANK_BITS = 7
 """Room for the node in a fence, below the stamp: 56 + 7 is 63."""
 
 NODES_MAX = 1 << RANK_BITS
-"""Maximum nodes: as many as a fence can tell apart. 3(n-1) messages per entry cost more before."""
+"""Maximum nodes, by the fence. The 3(n-1) messages of each entry are a limit long before."""
 
 
 SLACK = 16

@@ -42,7 +42,7 @@ class ClusterUp(Message):
 
 @message(0x6E)
 class ClusterDown(Message):
-    """Source: CLUSTER_DOWN. No majority is connected, so no lock can be had; see `ClusterUp`."""
+    """Source: CLUSTER_DOWN. No majority is connected: no lock can be granted; see `ClusterUp`."""
 
     number: int
     reason: str

@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 class HoldKey(NamedTuple):
-    """One hold, and the session that is said to have it."""
+    """One hold, and the session that a request names as its holder."""
 
     lock: str
     fence: int

@@ -18,7 +18,7 @@ from fencelock.actors.paxos.digest_message import (
 from fencelock.actors.paxos.message import NUMBER_MAX
 
 AGREED_SLOTS = 10_000
-"""At each multiple of this slot, every member sends its digest to all others."""
+"""At each slot that is a multiple of this, every member sends its digest to all others."""
 
 STEPS = 100
 """Number of parts into which the slots between two agreed ones are divided. A digest is kept at

@@ -48,7 +48,7 @@ class DivergenceWatch:
 
     A member that differs from a majority records that in its journal, steps down and ends all its
     roles of the log. A `Quarantined` then takes the replica's place. If members differ and no
-    majority agrees, all of them continue: nobody can tell which is right, and stopping all of
+    majority agrees, all of them continue: no node can know which is right, and stopping all of
     them would not be safer than the operator's decision.
 
     Args:

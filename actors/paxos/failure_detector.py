@@ -56,8 +56,8 @@ Heeded = Heard | HeartbeatAck | LinkDown | TakeOver | Told | Beat | Watch
 class FailureDetector(Role[Heeded]):
     """Tells its node's leader when to stand, and keeps the lease while that leads.
 
-    A master gives up when no majority answers for ``election_ms``. Otherwise one that all can
-    hear but that hears nobody would keep every other node from leading by its heartbeats.
+    A master gives up when no majority answers for ``election_ms``. Otherwise the heartbeats of
+    one that can send but not receive would keep every other node from leading.
 
     Invariants:
         P15 At most one node holds the lease at any true time, as long as no clock's rate
@@ -68,7 +68,7 @@ class FailureDetector(Role[Heeded]):
         config: the membership.
         random: spreads suspicions.
         lease_ms: duration that acceptors promise (ms).
-        election_ms: a master silent for so long is suspected (ms).
+        election_ms: a master silent for this long is suspected (ms).
         drift_ppm: largest deviation of a clock's rate (millionths).
         listener: a role of this node that is notified when no majority answers, or None.
 

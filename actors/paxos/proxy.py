@@ -127,7 +127,7 @@ class LogProxy(Role[Heard]):
             return self.closed.handle(sender, event, now)
         # The most frequent events are tested first: testing for many types takes a while.
         if isinstance(event, Acquire) or isinstance(event, Release):  # noqa: SIM101
-            if event.session and self.in_flight_requests.by_key:  # As mostly: more is under way.
+            if event.session and self.in_flight_requests.by_key:  # The usual case.
                 return self.asking.ask(sender, event, now)
             return self._on_client(sender, event, now)
         if isinstance(event, SlotOutcomes):

@@ -28,7 +28,7 @@ LOOKS_MAX = 20
 """Maximum number of locks whose waiters are shown."""
 
 READY_AGE_MS = 2_500
-"""A node that heard from the log within this time (ms) can serve; else a majority may be lost."""
+"""A node whose state is at most this old (ms) can serve; else a majority may be lost."""
 
 LOOK_AGE_MS = 60_000
 """Maximum age of the state that is shown (ms)."""

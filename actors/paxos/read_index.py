@@ -29,7 +29,7 @@ class ReadIndexes:
 
     Args:
         node: where it is.
-        number: number of the last request; that of an earlier life, made unlikely by chance.
+        number: the number before that of the first request.
 
     """
 

@@ -43,7 +43,7 @@ class Suspicion:
         members: all members, sorted.
         random: spreads attempts.
         lease_ms: time for which acceptors refuse all but the leader they follow (ms).
-        election_ms: a leader silent for so long is suspected (ms).
+        election_ms: a leader silent for this long is suspected (ms).
 
     """
 
