@@ -24,23 +24,23 @@ from fencelock.actors.notice import Level, Notice
 from fencelock.actors.role import Host, Role, Summary
 
 GREET_MS = 1_300
-"""How long a registered journal waits for every other member to confirm its start (ms): as long as
-others may take to connect again, and a round. A member that is silent for longer does not keep this
-one from voting."""
+"""Time for which a registered journal waits for every other member to confirm its start (ms): as
+long as others may take to connect again, and a round. A member that is silent for longer does
+not keep this one from voting."""
 
 GREET_RETRY_MS = 50
-"""Between two announcements during that time (ms)."""
+"""Interval of announcements during that time (ms)."""
 
 JOIN_RETRY_MS = 100
-"""Between two announcements to a member that has not answered, at other times (ms)."""
+"""Interval of announcements to a member that has not answered, at other times (ms)."""
 
 RENEW_MS = 10_000
-"""How often a running node raises its incarnation (ms). A copy of a journal that was made longer
-than this, or twice this if an announcement is lost, before the journal was last used is
-recognised when it is started."""
+"""Interval at which a running node raises its incarnation (ms). A copy of a journal is recognised
+at its start if it was made longer than this before the journal was last used, or twice this if an
+announcement is lost."""
 
 FORMER_MAX = 64
-"""Journals of one member that may be given up before the group is founded."""
+"""Maximum journals that one member may give up before the group is founded."""
 
 FOUNDED_MS_MAX = 4_000_000_000_000
 """A group is founded before this date (ms since 1970), in the year 2096."""
@@ -50,14 +50,14 @@ NUMBER_MAX = 1 << 63
 
 
 Voters = Mapping[Address, int]
-"""The id that votes of each role name, as of now: members that run on old copies are left out."""
+"""The id that each role's votes name, at present, without members that run on old copies."""
 
 Seat = Callable[[GroupConfig, bool, Voters], tuple[Spawn, ...]]
 """Returns the roles of a node for the group, whether to vote, and the voters."""
 
 
 class Standing(Enum):
-    """What the journal of this node is to the group."""
+    """Status of this node's journal in the group."""
 
     WAITING = "waiting"
     """No group is known yet."""
@@ -65,7 +65,7 @@ class Standing(Enum):
     """The journal is registered; other members are asked whether they know a later start."""
     VOTER = "voter"
     NON_VOTING = "non-voting"
-    """Registered is another journal, or a later state of this one. The node learns and serves."""
+    """Another journal, or a later state of this one, is registered. The node learns and serves."""
 
 
 @timer
@@ -79,7 +79,7 @@ class Renew(Timer):
 
 
 class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Renew]):
-    """Lets the journal of this node vote if it is the registered one and no old copy.
+    """Lets the journal of this node vote if it is the registered one and not an old copy.
 
     An acceptor that forgot its promises could help to decide two batches for one slot. So a
     *voter* is a member together with the random id of its journal. A node without a disk
@@ -88,12 +88,12 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
     Invariants:
         I1 A node votes only under a journal id that its group has registered.
         I2 A group is founded once, by all members, each of which follows the same journal of
-           the first member and knows no group. The first member writes the group down before
-           it sends it to anybody.
+          the first member and knows no group. The first member writes the group down before
+          it sends it to any other.
         I3 A journal that is not registered never becomes so here.
         I4 A registered journal votes after every other member has confirmed that it knows of
-           no later start of it, or was silent for `GREET_MS`. It stops when any member knows
-           of one, in this life and in all later ones.
+          no later start of it, or was silent for `GREET_MS`. It stops when any member knows
+          of one, in this life and in all later ones.
 
     Why two groups never vote at the same time: let ``k`` be the journal of the first member
     that founded ``B``, and a later one ``k'`` have founded ``B'``. Every journal in ``B'``
@@ -103,23 +103,23 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
     lost when ``B'`` was founded. If one of them comes back, it is alone: votes name the group
     (`vote_id`), so those of ``B'`` do not count in ``B``.
 
-    What I4 cannot exclude: that members who do not know of the later start are a majority with
-    the old copy, and those who know do not answer for `GREET_MS`; and that the copy was taken in
-    the last `RENEW_MS` of the life that the journal ended with.
+    I4 cannot exclude two things: that the members that do not know of the later start form a
+    majority with the old copy, while those that know do not answer for `GREET_MS`; and that the
+    copy was taken in the last `RENEW_MS` of the life that the journal ended with.
 
     Args:
-        members: all that are configured, sorted.
+        members: all configured members, sorted.
         journal: the id of this node's journal, 1 or more.
         boot: the id of this life of the node.
-        date_ms: when it began (ms since 1970).
-        records: what the journal holds of this role, oldest first.
+        date_ms: the start of this life (ms since 1970).
+        records: the journal of this role, oldest first.
         durable: whether there is a disk to write to.
-        seat: the roles that take part in the group. They read the ids of voters as they are at
-            any time: a member that is known to run on an old copy is left out.
-        voter: the address of the role of a member that votes.
-        voting: the roles of this node that are told `StopVoting`.
+        seat: returns the roles that take part in the group. They read the present ids of voters: a
+            member that is known to run on an old copy is left out.
+        voter: returns the address of a member's role that votes.
+        voting: the roles of this node that receive `StopVoting`.
         greet_ms: see `GREET_MS`.
-        listener: a role of this node that is sent `VotingStatus`, or None.
+        listener: a role of this node that receives `VotingStatus`, or None.
 
     """
 
@@ -154,7 +154,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         self.standing = Standing.WAITING
         self.group: GroupConfig | None = None
         self.later: Start | None = None
-        """A later start of this journal, once this node was told that there was one."""
+        """A later start of this journal, once another member has reported one."""
         self.starts: dict[str, Start] = {}
         """The latest start of each other member, of its registered journal if there is a group."""
         self.former: dict[str, dict[int, None]] = {member: {} for member in self.others}
@@ -165,7 +165,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         self.followers: dict[str, int] = {}
         """At the first member: the journals that follow its own."""
         self.refused: dict[str, int] = {}
-        """The last boot of each member whose journal was refused, so that the log has it once."""
+        """The last boot of each member whose journal was refused, so that it is logged once."""
         self.greet_until = Instant(0)
         self.told: VotingStatus | None = None
         self.registered: dict[Address, int] = {}
@@ -235,7 +235,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         return {self.voter(member): vote_id(self.group, member) for member in self.members}
 
     def _write(self) -> list[Effect]:
-        """Make everything durable that must not be forgotten."""
+        """Write all records that must not be lost."""
         if not self.durable:
             return []
         records: list[Message] = [Started(member=self.node, start=self.own)]
@@ -275,7 +275,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         return [*self._write(), *self._announce(self.others), Wake(RENEW_MS, Renew())]
 
     def _on_join(self, member: str, join: Join) -> Effects:
-        """Confirm the start of a peer; or tell it which journals vote, or that it is an old one."""
+        """Confirm the start of a peer; or name the voting journals, or call it an old copy."""
         start, to = join.start, bootstrap_of(member)
         if not _is_sound(start):
             return (Observe("bootstrap.impossible_start"),)
@@ -306,7 +306,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         return [*written, Send(to, ack), *told, *asked]
 
     def _refuse(self, member: str, start: Start, how: str) -> list[Effect]:
-        """Write into the log, once for each start of ``member``, that it has no vote here."""
+        """Log, once for each start of ``member``, that it has no vote here."""
         if self.refused.get(member) == start.boot:
             return []
         self.refused[member] = start.boot
@@ -386,7 +386,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         mine = registered[self.node] == self.own.journal
         followed = self.starts.get(first)
         if mine and (followed is None or followed.journal != registered[first]):
-            self.later = self.own  # It wrote down whom it followed, and this copy lacks that.
+            self.later = self.own  # It recorded the journal it followed, and this copy lacks that.
         self._take(GroupConfig(to=0, founded_ms=config.founded_ms, voters=config.voters), now)
         return [*self._write(), *self._announce((member,)), *self._go_on(now)]
 
@@ -403,7 +403,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         return [*written, *stopped, *self._tell(votes=False, why=self._why_not())]
 
     def _go_on(self, now: Instant) -> list[Effect]:
-        """Take up the roles of the group, once it is known whether to vote."""
+        """Start the roles of the group, once it is known whether to vote."""
         if self.standing is Standing.WAITING:
             return self._tell(votes=False, why=self._what_is_awaited())
         if self.standing is not Standing.GREETING:
@@ -417,12 +417,12 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         return []
 
     def _become(self, standing: Standing) -> list[Effect]:
-        """Seat the roles of the group; until now there were none on this node."""
+        """Start the roles of the group; until now there were none on this node."""
         assert self.group is not None
         assert self.standing is Standing.GREETING
         self.standing = standing
         votes = standing is Standing.VOTER
-        seat, self._seat = self._seat, None  # It holds the whole journal, read back.
+        seat, self._seat = self._seat, None  # It holds the whole recovered journal.
         assert seat is not None
         return [
             *seat(self.group, votes, self.registered),
@@ -460,7 +460,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         )
 
     def _tell(self, *, votes: bool, why: str) -> list[Effect]:
-        """Tell the proxy and the log, if it is news."""
+        """Notify the listener and the log of a change."""
         status = VotingStatus(votes=votes, why=why)
         if status == self.told:
             return []
@@ -481,7 +481,7 @@ def bootstrap_of(node: str) -> Address:
 def vote_id(group: GroupConfig, member: str) -> int:
     """Return the id that votes of ``member`` in ``group`` name (63 bits).
 
-    It stands for the journal and for the whole group: a founding that was lost and came back
+    It identifies the journal and the whole group: a founding that was lost and came back
     with its journal may have registered some of the same journals.
     """
     voters = ",".join(f"{name}={journal:x}" for name, journal in group.voters)

@@ -1,4 +1,4 @@
-"""Messages and records by which nodes agree which journals vote. Tags 0xa4 to 0xa8."""
+"""Messages and records by which nodes agree on the journals that vote. Tags 0xa4 to 0xa8."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class JoinAck(Message):
 class GroupConfig(Message):
     """Tell the start with boot ``to`` which journals vote; also the record of it.
 
-    ``founded_ms`` is when the group was founded (ms since 1970).
+    ``founded_ms`` is the date on which the group was founded (ms since 1970).
     """
 
     to: int

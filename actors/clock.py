@@ -1,7 +1,7 @@
-"""The logical clock of a node: an actor through which everything passes that leaves or arrives.
+"""The logical clock of a node: an actor through which all frames pass that leave or arrive.
 
 Source: Lamport 1978, implementation rules IR1 (count between any two events) and
-IR2 (a message carries its time; who receives it goes on from later than that).
+IR2 (a message carries its time; its receiver continues from later than that).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STAMP_MAX = (1 << 56) - 1
 
 
 class Stamped(Message):
-    """A message with a field ``stamp``: when it was sent, logically; 0 until the clock set it."""
+    """A message with a field ``stamp``: its logical send time; 0 until the clock has set it."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class Post(Local):
 
 @local
 class Carry(Local):
-    """To the courier: ``message`` is stamped; take it to ``nodes``, in this order."""
+    """To the channel: ``message`` is stamped; send it to ``nodes``, in this order."""
 
     nodes: tuple[str, ...]
     message: Stamped
@@ -59,8 +59,8 @@ class Clock(Role[Departing | Arrived | Post | ReadClock]):
         M2  ``time`` never decreases, and rises with every stamp.
 
     Args:
-        start: where to begin, 0 to `STAMP_MAX`; the first stamp is one more.
-        channel: who carries what was posted, None where no protocol posts.
+        start: the initial time, 0 to `STAMP_MAX`; the first stamp is one more.
+        channel: the role that carries posted messages, None where no protocol posts.
 
     """
 

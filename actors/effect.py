@@ -1,4 +1,4 @@
-"""What a role may ask of its host. A role returns effects; it never performs them."""
+"""Effects: a role's requests to its host. A role returns effects; it never performs them."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Persist:
 
 @effect
 class Checkpoint:
-    """Let ``records`` stand for everything this role persisted before, which may be forgotten.
+    """Replace everything this role persisted before by ``records``.
 
     Durable before any later effect of the same role begins, as with `Persist`, and all or
-    nothing: a crash leaves what was there before, or ``records``. Other roles keep theirs.
+    nothing: a crash leaves the former records, or ``records``. Other roles keep theirs.
     """
 
     records: tuple[Message, ...]
@@ -73,7 +73,7 @@ class Spawn:
 
 @effect
 class Retire:
-    """End the role at ``address`` of this node. What is sent to it later is dropped."""
+    """End the role at ``address`` of this node. Messages to it are dropped from then on."""
 
     address: Address
 

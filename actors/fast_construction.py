@@ -1,7 +1,7 @@
-"""Messages, and copies of them with some fields changed, in a fraction of the usual time.
+"""Fast construction of messages, and of copies with some fields changed.
 
-What is made is known when a class is declared. So making it is written out as somebody would by
-hand for each class. The text is made of field names and never of anything that arrives.
+The fields are known when a class is declared. So the code that sets them is generated as it
+would be written by hand. It is made of field names and never of anything received.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=Message)
 
 
 def copier(cls: type[M], *changed: str) -> Callable[..., M]:
-    """Return what is given a ``cls`` and values for the fields ``changed``, and returns a copy.
+    """Return a function that copies a ``cls`` with new values for the fields ``changed``.
 
     The copy is filled without its constructor, so a class may have no ``__post_init__``.
     """
@@ -32,18 +32,17 @@ def copier(cls: type[M], *changed: str) -> Callable[..., M]:
         "    return made",
     ]
     scope: dict[str, Any] = {"cls": cls, "new": object.__new__}
-    exec("\n".join(lines), scope)  # As dataclasses are made; see above.
+    exec("\n".join(lines), scope)  # As dataclasses do; see above.
     copy: Callable[..., M] = scope["copy"]
     return copy
 
 
 def maker(cls: type[C]) -> type[C]:
-    """Return what makes instances of a dataclass with slots in a quarter of the class's time.
+    """Return a function that makes instances of a dataclass with slots, four times as fast.
 
-    It is a function with the class's parameters, by keyword only, and to be called and nothing
-    else; type checkers take it for the class. To call a class that has an ``__init__`` of
-    Python's, the interpreter packs its keywords into a dict and unpacks them again: for what is
-    made for every request that is the dearest part of it.
+    It has the class's parameters, by keyword only, and can only be called; type checkers take it
+    for the class. Calling a class whose ``__init__`` is written in Python makes the interpreter
+    pack the keywords into a dict and unpack them again, which is the largest part of the cost.
     """
     assert not hasattr(cls, "__post_init__")
     names: dict[str, Any] = {"new": object.__new__, "cls": cls}
@@ -63,5 +62,5 @@ def maker(cls: type[C]) -> type[C]:
         *(f"    made.{field.name} = {field.name}" for field in fields(cast("Any", cls))),
         "    return made",
     ]
-    exec("\n".join(lines), names)  # As dataclasses are made: of field names, nothing else.
+    exec("\n".join(lines), names)  # As dataclasses do: from field names, nothing else.
     return cast("type[C]", names["make"])

@@ -1,4 +1,4 @@
-"""What a host tells the roles of its node about links to other nodes."""
+"""Events by which a host tells the roles of its node about links to other nodes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class LinkUp(Local):
 
 @local
 class LinkDown(Local):
-    """The link to ``node`` broke, or was refused; what was sent may be lost."""
+    """The link to ``node`` broke, or was refused; messages sent may be lost."""
 
     node: str
 
 
 @local
 class LinkRefused(Local):
-    """Whoever answers where ``node`` should be belongs to another cluster or version."""
+    """The process at the address of ``node`` belongs to another cluster or version."""
 
     node: str
     detail: str

@@ -7,13 +7,13 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, NewType, TypeVar, cast, dataclass_transform
 
 Address = NewType("Address", str)
-"""Where a role is reached, as ``node/role``; unique in a cluster for all time."""
+"""The address of a role, as ``node/role``; unique in a cluster for all time."""
 
 Instant = NewType("Instant", int)
 """Nanoseconds on the host's monotonic clock. Only differences mean anything."""
 
 NS_PER_MS = 1_000_000
-"""Nanoseconds in a millisecond: instants are the one, durations on the wire the other."""
+"""Nanoseconds in a millisecond: instants use the former, durations on the wire the latter."""
 
 
 def address_of(node: str, role: str) -> Address:
@@ -37,7 +37,7 @@ def ms_between(earlier: Instant, later: Instant) -> int:
 
 
 class Event:
-    """What a role reacts to: a message from somebody, or an event of its own node."""
+    """An input of a role: a message from another role, or an event of its own node."""
 
     __slots__ = ()
 
@@ -45,9 +45,9 @@ class Event:
 class Message(Event):
     """An event that may cross the wire: immutable, comparable, known by one tag.
 
-    ``encoded`` is room for its bytes (``transport/wire.py``): what takes long to
-    write and goes to two peers and a journal is encoded once. It is no field: it is not
-    compared, not shown, and may be unset, which takes longer to find out than that it is None.
+    ``encoded`` is a cache for its bytes (``transport/wire.py``), so that a message for two peers
+    and a journal is encoded once. It is not a field: it is neither compared nor shown, and may be
+    unset, although testing for that takes longer than testing for None.
     """
 
     __slots__ = ("encoded",)
@@ -61,7 +61,7 @@ class Refusal(Message):
     __slots__ = ()
 
     def error(self) -> Exception:
-        """Return the exception that tells the user what this message tells a role."""
+        """Return the exception that corresponds to this message."""
         raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ class Local(Event):
 
 
 class Timer(Event):
-    """An event a role sends itself, later. It has no tag, so no peer can forge one."""
+    """An event that a role sends itself, later. It has no tag, so no peer can forge one."""
 
     __slots__ = ()
 
@@ -89,8 +89,8 @@ V = TypeVar("V", bound=Event)
 def _value(cls: type[V]) -> type[V]:
     """Make ``cls`` a value: compared and hashed by its fields, made by keywords.
 
-    Both type checkers hold that nobody changes one. At run time nothing does, since
-    that would double the price of every message (safety gave way to speed here where
+    Both type checkers reject code that changes one. At run time nothing does, since
+    that would double the cost of every message (safety gave way to speed here, where
     a check before running is as good).
     """
     return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)

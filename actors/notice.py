@@ -1,4 +1,4 @@
-"""Lines that a role wants in the log of its node."""
+"""Lines for the log of a node, requested by its roles."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fencelock.actors.message import Local, local
 
 
 class Level(IntEnum):
-    """How serious a `Notice` is."""
+    """Severity of a `Notice`."""
 
     INFO = 20
-    """What an operator wants to know, and need not act on."""
+    """Information for an operator that requires no action."""
     WARNING = 30
-    """Something is wrong that does not stop this node."""
+    """A fault that does not stop this node."""
     ERROR = 40
-    """Somebody has to act."""
+    """A fault that requires action."""
     CRITICAL = 50
     """This node stops doing its work."""
 

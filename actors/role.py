@@ -18,18 +18,18 @@ Summary = tuple[tuple[str, str | int], ...]
 
 
 class Host(Protocol):
-    """What a role runs on: one dispatcher thread with sockets, or the simulator."""
+    """The environment of a role: one dispatcher thread with sockets, or the simulator."""
 
     def now(self) -> Instant:
         """Read the clock; never goes back."""
         ...
 
     def perform(self, source: Address, effects: Effects) -> None:
-        """Carry out ``effects`` in order; a `Persist` is durable before the next begins."""
+        """Perform ``effects`` in order; a `Persist` is durable before the next begins."""
         ...
 
     def adopt(self, role: Role[Any]) -> None:
-        """Begin to run ``role``: give it its first turn, then whatever is sent to it."""
+        """Begin to run ``role``: give it its first turn, then the events sent to it."""
         ...
 
 
@@ -47,7 +47,7 @@ class NoInbox:
         raise pykka.ActorDeadError("the role was never started")
 
     def get(self) -> Any:
-        """Refuse: a role's events are taken from the queue of its host."""
+        """Refuse: the host takes events from its own queue."""
         raise NotImplementedError("a role has no inbox of its own")
 
     def empty(self) -> bool:
@@ -58,18 +58,17 @@ class NoInbox:
 class Role(pykka.Actor, abc.ABC, Generic[E]):
     """A Pykka actor whose every decision is a pure function of its inputs.
 
-    A subclass keeps its state in plain attributes and implements `handle`. It
-    must not read a clock, draw from ``random``, sleep, log as a means of
-    signalling, or hold a reference to another actor: what it may know arrives
-    as an argument, and what it wants leaves as an effect. That is what lets
-    one class run behind sockets and, unstarted, in the simulator.
+    A subclass keeps its state in plain attributes and implements `handle`. It must not
+    read a clock, draw from ``random``, sleep, log as a means of signalling, or hold a
+    reference to another actor: its inputs arrive as arguments, and its outputs leave as
+    effects. So one class runs behind sockets and, unstarted, in the simulator.
 
-    ``Role[A | B]`` says which events `handle` is written for; both hosts drop and
-    count everything else before it reaches the role.
+    ``Role[A | B]`` names the events that `handle` accepts; both hosts drop and count all
+    others before they reach the role.
     """
 
     accepts: ClassVar[frozenset[type[Event]]] = frozenset()
-    """What `handle` is written for, read off ``Role[...]``. The rest is dropped."""
+    """The events that `handle` accepts, from ``Role[...]``. Others are dropped."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -115,7 +114,7 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
         return ()
 
     def state(self) -> Mapping[str, Any]:
-        """Return what the role remembers: its attributes less Pykka's and the host."""
+        """Return the role's state: its attributes without Pykka's and the host."""
         hidden = {"address", "actor_urn", "actor_inbox", "actor_stopped"}
         return {
             name: value

@@ -1,9 +1,9 @@
-"""The times by which nodes and clients notice that a leader is dead, and how they fit together.
+"""The times by which nodes and clients notice that a leader is dead, and their relations.
 
-A leader may die without a sign: its process stops, or its links drop what they carry. Then the
-other members notice that its heartbeats stop, one of them takes over, and meanwhile clients
-notice that their node does not answer, and ask another one. Nobody is granted a lock until both
-are done, so the two are derived from one base, the time between heartbeats, and checked here.
+A leader may die without notice: its process stops, or its links drop messages. Then the other
+members notice that its heartbeats stop, and one of them takes over. Meanwhile clients notice
+that their node does not reply, and ask another one. No lock is granted until both are done,
+so the two are derived from one base, the interval of heartbeats, and checked here.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ class Timing:
     """
 
     beat_ms: int = 50
-    """Between two heartbeats of a leader."""
+    """Interval between two heartbeats of a leader."""
     lease_ms: int = 250
-    """How long an acceptor that received a heartbeat adopts no other leader."""
+    """Duration for which an acceptor that received a heartbeat adopts no other leader."""
     isolated_ms: int = 350
-    """A leader that no majority answers for so long tells its clients to go elsewhere."""
+    """A leader that no majority answered for this long tells its clients to use another node."""
     election_ms: int = 700
-    """The first follower stands for election when the leader was silent for so long."""
+    """The first follower stands for election when the leader was silent for this long."""
     rank_ms: int = 150
-    """How much later than one follower the next one stands: an election and its syncs fit in."""
+    """Delay between the followers' turns to stand: an election and its syncs fit in."""
     probe_ms: int = 250
-    """A client whose request is unanswered for so long asks the node for a sign of life."""
+    """A client whose request is unanswered for this long sends the node a probe."""
     reply_ms: int = 250
-    """A client that gets none for so long asks the other nodes, and goes to one that answers."""
+    """A client that gets no reply to it for this long probes the other nodes, and uses one of
+    them."""
 
     def __post_init__(self) -> None:
-        """Check that each time leaves room for what has to happen within it."""
+        """Check that each time leaves room for the events within it."""
         least = BEATS_PER_LEASE_MIN * self.beat_ms
         self._check("lease_ms", self.lease_ms, f"{BEATS_PER_LEASE_MIN} x beat_ms", least)
         least = self.lease_ms + self.beat_ms
@@ -61,4 +62,4 @@ class Timing:
 
 
 TIMING = Timing()
-"""What nodes and clients use."""
+"""The times that nodes and clients use."""

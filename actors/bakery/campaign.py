@@ -1,4 +1,4 @@
-"""One attempt of a coordinator to have a new seating: what was answered so far. Pure."""
+"""One attempt of a coordinator to have a new seating, with the answers so far. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fencelock.actors.bakery.message import NOBODY, Chosen, Lead, Merged, Promis
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 
 PHASE_MS = 1_000
-"""A phase that takes longer is given up (ms): whom it waits for is gone, or another proposes."""
+"""A phase that takes longer than this (ms) is given up: a member is gone, or another proposes."""
 
 
 NEVER = Instant(0)
-"""Before anything a clock shows."""
+"""An instant before every clock reading."""
 
 
 class Phase(Enum):
-    """Where a campaign stands."""
+    """Phase of a campaign."""
 
     PROPOSING = "asks for promises"
     WAITING = "waits until all leases are over"
@@ -30,12 +30,12 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class Election:
-    """A proposal on its way.
+    """A proposal that is under way.
 
     Attributes:
         former: the highest seating that a promise reported; once a majority promised, no
             later one has served, or ever will in an epoch below.
-        quiet_at: by member: since when it has heeded no leader of ``former``.
+        quiet_at: by member: the time since which it heeds no leader of ``former``.
         merged: by leader: the longest lease in its table (ms).
 
     """
@@ -51,20 +51,20 @@ class Election:
     empty: bool = False
     merged: dict[str, int] = field(default_factory=dict[str, int])
     promised_at: Instant = NEVER
-    """When a majority had promised."""
+    """The time at which a majority had promised."""
 
     @property
     def proposal(self) -> Propose:
-        """What is proposed to every member."""
+        """The proposal sent to every member."""
         return Propose(epoch=self.epoch, leaders=self.leaders)
 
     @property
     def lead(self) -> Lead:
-        """What the leaders are asked for."""
+        """The request sent to the leaders."""
         return Lead(epoch=self.epoch, leaders=self.leaders, former=self.former, empty=self.empty)
 
     def on_promised(self, member: str, promised: Promised, now: Instant) -> bool:
-        """Count a promise, once a member; return whether a majority is there now."""
+        """Count a promise, once per member; return whether a majority is there now."""
         if self.phase is not Phase.PROPOSING or promised.epoch != self.epoch:
             return False
         self.promised[member] = promised.seating
@@ -77,7 +77,7 @@ class Election:
         return True
 
     def begin_merging(self, members: Sequence[Member], now: Instant) -> None:
-        """Go on with the tables of the former leaders, or without if there is no need of any."""
+        """Request the former leaders' tables, or go on without if none are needed."""
         self.phase, self.began = Phase.MERGING, now
         if self.former.epoch == 0:
             self.empty = True
@@ -91,8 +91,8 @@ class Election:
         """Return how long some lease of the former leaders may still live (ms).
 
         A majority heeded them until ``quiet_at``. So they granted nothing later than
-        `TRUST_MS` after that, and nothing for longer than the bound. Whose promise is
-        counted, but reported an older seating, has been quiet since it promised now.
+        `TRUST_MS` after that, and nothing for longer than the bound. A member whose promise
+        counts, but reported an older seating, has been quiet since it promised now.
         """
         quiet = max(
             at if self.promised[member].epoch == self.former.epoch else self.promised_at
@@ -111,9 +111,9 @@ class Election:
         return len(self.merged) >= quorum(len(self.leaders))
 
     def seating(self, bound_ms: int) -> Seating:
-        """Return what is to be installed; leases last ``bound_ms`` unless one asks for more."""
+        """Return the seating to install; leases last ``bound_ms`` unless one is longer."""
         return Seating(self.epoch, self.leaders, max(bound_ms, *self.merged.values()))
 
     def is_late(self, now: Instant) -> bool:
-        """Return whether the phase took too long."""
+        """Return whether the phase has taken too long."""
         return self.phase is not Phase.WAITING and ms_between(self.began, now) >= PHASE_MS

@@ -1,4 +1,4 @@
-"""The clients of other processes that speak with a door, so that they can be told unasked. Pure."""
+"""Clients of other processes that use a proxy, with their addresses for notifications. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import OrderedDict
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 
 GUESTS_MAX = 100_000
-"""Sessions that a door knows; the one silent for longest is forgotten for a new one."""
+"""Maximum sessions that a proxy knows; a new one replaces the one silent for longest."""
 
 SILENCE_MS = 15_000
-"""A client that said nothing for so long is gone, or at another door: its waits here end (ms)."""
+"""A client silent for this long (ms) is gone or uses another proxy: its waits here end."""
 
 
 class RemoteClients:
-    """Where each session spoke from last, and when; whoever was silent for longest first.
+    """Address and time of each session's last message; the one silent for longest is first.
 
     Args:
         node: this node: its own callers need not be watched.
@@ -26,7 +26,7 @@ class RemoteClients:
         self.known: OrderedDict[str, tuple[Address, Instant]] = OrderedDict()
 
     def hear(self, asker: Address, session: str, now: Instant) -> None:
-        """Note that a session spoke."""
+        """Note a message of a session."""
         if not session or node_of(asker) == self.node:
             return
         self.known[session] = (asker, now)
@@ -35,12 +35,12 @@ class RemoteClients:
             self.known.popitem(last=False)
 
     def asker_of(self, session: str) -> Address | None:
-        """Return where a session is to be told, None if it did not speak here lately."""
+        """Return the address of a session's client, None if it sent nothing here lately."""
         known = self.known.get(session)
         return known[0] if known is not None else None
 
     def fall_silent(self, now: Instant) -> list[str]:
-        """Forget those that were silent for too long; return them."""
+        """Drop sessions that were silent for too long; return them."""
         gone: list[str] = []
         while self.known:
             session, (_, heard_at) = next(iter(self.known.items()))

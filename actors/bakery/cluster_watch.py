@@ -1,4 +1,4 @@
-"""Who waits at a door for the cluster to change: it went up or down, or became ready. Pure."""
+"""Clients that wait at a proxy for a change of the cluster's state. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 
 WATCHERS_MAX = 10_000
-"""Who waits at one door; who comes later takes the place of who asked longest ago."""
+"""Maximum clients that wait at one proxy; a new one replaces the one that waits for longest."""
 
 SILENCE_MS = 15_000
-"""A client that did not ask anew for so long is gone, or at another door (ms)."""
+"""A client that did not ask again for this long (ms) is gone, or uses another proxy."""
 
 NUMBERS = 1 << 20
-"""Changes that one life of a door can tell apart from those of its others."""
+"""Changes that are numbered apart from those of another life of the proxy."""
 
 _LIVES = 1 << 31
 
 
 class ClusterView(NamedTuple):
-    """What a watcher is told: it is told anew when this is not what it was."""
+    """The state sent to watchers; they are notified when it changes."""
 
     up: bool
     complete: bool
@@ -35,14 +35,14 @@ class ClusterView(NamedTuple):
 
 
 class Watchers:
-    """Answers each `Watch` once the cluster is not as its asker knows it.
+    """Answers each `Watch` once the cluster's state differs from the one that its sender knows.
 
-    Nobody is owed more than one answer, so a slow client hears of the newest state only.
+    Each client is owed one answer at most, so a slow one receives only the newest state.
 
     Args:
-        node: this node: who asks in its process is not forgotten for being silent.
-        configured: how many members there are in all.
-        life: of this node: what an earlier one said is not what this one says.
+        node: this node; callers in its process are not dropped for silence.
+        configured: number of members in the configuration.
+        life: id of this node's life, so that its numbers differ from those of an earlier one.
 
     """
 
@@ -54,7 +54,7 @@ class Watchers:
         self.waiting: OrderedDict[Address, tuple[Watch, Instant]] = OrderedDict()
 
     def watch(self, asker: Address, asked: Watch, now: Instant) -> list[Effect]:
-        """Answer at once if the asker knows another state, or none; else later."""
+        """Answer at once if the sender knows another state, or none; else later."""
         if asked.known != self.number:
             self.waiting.pop(asker, None)
             return [self._answer(asker, asked)]
@@ -66,7 +66,7 @@ class Watchers:
         return [Observe("proxy.watcher_displaced")]
 
     def see(self, readiness: Readiness) -> list[Effect]:
-        """Take in how the cluster is; answer all who wait, if that is new."""
+        """Store the cluster's state; answer all waiting clients, if it is new."""
         silent = sum(not member.votes for member in readiness.members)
         connected = len(readiness.reachable) - silent
         scene = ClusterView(
@@ -85,13 +85,13 @@ class Watchers:
         return [self._answer(asker, asked) for asker, (asked, _) in waiting.items()]
 
     def leave(self, asker: Address) -> None:
-        """Forget one who waits no more."""
+        """Drop a client that waits no more."""
         self.waiting.pop(asker, None)
 
     def fall_silent(self, now: Instant) -> list[Effect]:
-        """Forget clients that asked too long ago."""
+        """Drop clients whose request is too old."""
         gone: list[Address] = []
-        for asker, (_, asked_at) in self.waiting.items():  # Longest ago first.
+        for asker, (_, asked_at) in self.waiting.items():  # Oldest first.
             if ms_between(asked_at, now) < SILENCE_MS:
                 break
             if node_of(asker) != self.node:

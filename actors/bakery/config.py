@@ -14,28 +14,28 @@ OFF = 15
 """The priority of a node that never leads."""
 
 PRIORITY = 14
-"""The priority of a node that was told nothing."""
+"""The default priority of a node."""
 
 BEAT_MS = 100
-"""Between two beats to each member (ms)."""
+"""Interval between beats to each member (ms)."""
 
 SILENT_MS = 600
-"""A member silent for so long is unreachable (ms): five beats may be lost."""
+"""A member silent for this long is unreachable (ms): five beats may be lost."""
 
 TRUST_MS = 600
-"""A leader grants only if a majority of the members answered a beat it said within this (ms)."""
+"""A leader grants only if a majority of members answered a beat sent within this time (ms)."""
 
 RESEND_MS = 100
-"""After so long without an answer a step is said again (ms)."""
+"""Timeout after which an unanswered step is sent again (ms)."""
 
 REFRESH_MS = 1_000
-"""How often the tickets that wait are said again to the other leaders (ms)."""
+"""Interval at which waiting tickets are sent again to the other leaders (ms)."""
 
 COPY_MS = 6_000
-"""A waiting ticket that its leader did not repeat for so long is forgotten (ms)."""
+"""A waiting ticket that its leader did not repeat for this long is forgotten (ms)."""
 
 DRIFT_PPM = 1_000
-"""How far a clock's rate may be from true (millionths). Quartz stays within 100."""
+"""Largest deviation of a clock's rate (millionths). Quartz stays within 100."""
 
 HOLD_MS = 5_000
 GRACE_MS = 5_000
@@ -47,14 +47,14 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How long locks are held where nobody says otherwise, and how short a term may be (ms)."""
+    """Default durations of holds and waits, and the shortest term allowed (ms)."""
 
     hold_ms: int = HOLD_MS
     grace_ms: int = GRACE_MS
     least_ms: int = TERM_MS_MIN
-    """No duration and no grace is shorter: who asks for one is refused."""
+    """Minimum of a duration or a grace (ms): requests for less are refused."""
     wait_ms: int | None = OBTENTION_MS
-    """The obtention timeout of those who say none; None for without limit."""
+    """Default obtention timeout (ms); None for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class Voting:
     """The journals that vote, and whether this node's is one of them."""
 
     voters: Mapping[Address, int]
-    """The id that votes of each member's coordinator name, as of now."""
+    """The id that the votes of each member's coordinator name, at present."""
     voter: int
-    """The id of this node's."""
+    """The id of this node's journal."""
     votes: bool
-    """Whether it is the registered one, and no old copy."""
+    """Whether it is the registered one, and not an old copy."""
 
     def registers(self, member: str, voter: int) -> bool:
         """Return whether ``member`` votes under the id ``voter``."""
@@ -79,17 +79,17 @@ def later(now: Instant, after_ms: int) -> Instant:
 
 
 def majority(members: int) -> int:
-    """Return how many of ``members`` nodes any decision about leaders takes."""
+    """Return how many of ``members`` nodes must agree on a decision about leaders."""
     return members // 2 + 1
 
 
 def quorum(leaders: int) -> int:
-    """Return how many of ``leaders`` a step takes: 1 of 1, 2 of 2, 2 of 3."""
+    """Return how many of ``leaders`` must agree on a step: 1 of 1, 2 of 2, 2 of 3."""
     return leaders // 2 + 1
 
 
 def exports_needed(leaders: int) -> int:
-    """Return how many tables of former leaders together know all that any quorum agreed."""
+    """Return how many tables of former leaders together contain all that any quorum agreed."""
     return leaders - quorum(leaders) + 1
 
 
@@ -99,20 +99,20 @@ def surely_over(ms: int) -> int:
 
 
 def status_of(node: str) -> Address:
-    """Return where the cluster status of ``node`` is."""
+    """Return the address of the cluster status of ``node``."""
     return address_of(node, "cluster")
 
 
 def election_of(node: str) -> Address:
-    """Return where the election coordinator of ``node`` is."""
+    """Return the address of the election coordinator of ``node``."""
     return address_of(node, "election")
 
 
 def leader_of(node: str) -> Address:
-    """Return where the leader of ``node`` is, whether it leads or not."""
+    """Return the address of the leader role of ``node``, whether it leads or not."""
     return address_of(node, "leader")
 
 
 def door_of(node: str) -> Address:
-    """Return where the door of ``node`` is."""
+    """Return the address of the proxy of ``node``."""
     return address_of(node, "proxy")

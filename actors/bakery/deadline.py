@@ -1,4 +1,4 @@
-"""What time demands of the tickets that a leader owns: repetition, giving up, taking away. Pure."""
+"""Deadlines of the tickets that a leader owns: repetition, timeout, expiry. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Instant, ms_between
 
 DOOR_SILENT_MS = 10_000
-"""A waiting request that its door did not repeat for so long is dropped: nobody waits (ms)."""
+"""A waiting request that its proxy did not repeat for this long is dropped (ms)."""
 
 WARN_AGAIN_MS = 500
-"""How often a holder is told again that its duration is over (ms)."""
+"""Interval at which a holder is warned again that its duration is over (ms)."""
 
 
 class Deadlines:
-    """Looks at each ticket when it is due.
+    """Processes each ticket when it is due.
 
     Args:
         attempts: the tickets.
@@ -32,7 +32,7 @@ class Deadlines:
         self.table = attempts.table
 
     def tick(self, now: Instant) -> list[Effect]:
-        """Look at what is due."""
+        """Process the tickets that are due."""
         effects: list[Effect] = []
         while (attempt := self.attempts.agenda.take_due(now)) is not None:
             effects += self._look(attempt, now)
@@ -65,12 +65,12 @@ class Deadlines:
         )
         said = frozenset(attempt.votes) | frozenset(attempt.answered)
         won = self.attempts.win(attempt, now)
-        if not attempt.votes:  # They were over: that round is given back.
+        if not attempt.votes:  # The lease was over: the round's votes are given back.
             return won
         return [*won, *self.epoch_state.tell(add, said)]
 
     def _look_at_hold(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Tell the holder that its time is over, first with a grace, then for good."""
+        """Warn the holder when its duration is over, and end the hold when its grace is."""
         entry = attempt.entry
         ticket, until = entry.ticket, entry.until
         assert until is not None

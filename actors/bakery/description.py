@@ -1,4 +1,4 @@
-"""What a node that runs `bakery` says of itself. Pure."""
+"""The description of a node that runs `bakery`. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fencelock.actors.lock.self_report import Elected, MemberSeen
 from fencelock.actors.message import Address, Instant, ms_between
 
 LOCKS_SHOWN_MAX = 200
-"""Locks that one `NodeStatus` tells of: 200 KiB with the longest names."""
+"""Maximum locks in one `NodeStatus`: 200 KiB with the longest names."""
 
 WAITERS_SHOWN_MAX = 100
-"""Waiters told of each."""
+"""Maximum waiters shown of each."""
 
 
 def describe(
@@ -30,10 +30,10 @@ def describe(
     *,
     why_no_vote: str,
 ) -> list[Effect]:
-    """Return the node's description for all who asked.
+    """Return the node's description for all that requested it.
 
-    The locks are those of the tickets, where this node leads. Where nobody leads they are
-    those that are waited for through this door; elsewhere the leaders tell of them.
+    The locks are those of the tickets, where this node leads. Where no leader is ready they are
+    those awaited through this proxy; otherwise the leaders describe them.
     """
     readiness = in_flight_requests.readiness
     leaders = tuple(leader.node for leader in readiness.leaders)
@@ -72,7 +72,7 @@ def _members(members: tuple[str, ...], readiness: Readiness) -> tuple[MemberSeen
 
 
 def _locks(node: str, in_flight_requests: InFlightRequests, now: Instant) -> tuple[LockStatus, ...]:
-    """Return the locks that are waited for through this door."""
+    """Return the locks that are awaited through this proxy."""
     waiting: dict[str, list[Contender]] = {}
     for in_flight_request in in_flight_requests.by_number.values():
         if in_flight_request.name.kind is Kind.LOCK and len(waiting) < LOCKS_SHOWN_MAX:

@@ -1,7 +1,7 @@
-"""How two coordinators that do not hear each other keep from undoing what the other did. Pure.
+"""Pauses by which two coordinators with a broken link between them stop undoing each other. Pure.
 
-Each is the smallest member that it sees, and misses the other among the leaders. All the rest hear
-both: whatever one of them proposes is promised, and the other one replaces it at once.
+Each is the smallest member that it sees, and misses the other among the leaders. All the rest are
+connected with both: a proposal of one is promised, and the other replaces it at once.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from fencelock.actors.bakery.message import Seating
 
 BACKOFF_MS = 300
-"""Over how long coordinators that outbid each other spread their next proposals (ms)."""
+"""Range over which coordinators that outbid each other spread their next proposals (ms)."""
 
 OVERRULED_MS_MAX = 1_600
-"""The longest pause, in the mean, of who is overruled again and again and stays deaf (ms).
+"""Longest mean pause of a coordinator that is overruled again and again (ms).
 
-At most half as long again: then whoever it does not hear may be lost, and is replaced. Until then
-each replaces the other's leaders about as often, for less than a tenth of a second each time.
+It pauses at most half as long again. Then a leader that it cannot reach may be lost, and is
+replaced. Until then each replaces the other's leaders about as often, for less than a tenth of a
+second each time.
 """
 
 CALM_MS = 10_000
-"""Who was not overruled for so long pauses shortly again (ms)."""
+"""Time without being overruled after which pauses are short again (ms)."""
 
 
 class DuelBackoff:
@@ -46,12 +47,12 @@ class DuelBackoff:
         """The epoch of the last seating that this coordinator had installed."""
         self.pause_ms = BACKOFF_MS
         self.until = Instant(0)
-        """Nothing is proposed earlier, unless every leader is heard meanwhile."""
+        """Time before which nothing is proposed, unless every leader is connected meanwhile."""
         self.overruled_at = Instant(0)
         self._random = random
 
     def hear(self, seating: Seating, members: Sequence[Member]) -> None:
-        """End the pause if every leader is heard, which leaves nothing to be undone.
+        """End the pause if every leader is connected, since nothing needs to be undone then.
 
         A leader that is lost from now on is replaced at once.
         """
@@ -59,14 +60,14 @@ class DuelBackoff:
             self.until = Instant(0)
 
     def spread_ms(self) -> int:
-        """Return how long to wait after another's proposal was promised (ms)."""
+        """Return the pause after a proposal of another was promised (ms)."""
         return int(self._random.random() * BACKOFF_MS)
 
     def learn(self, before: int, epoch: int, now: Instant) -> None:
-        """Take note that ``epoch`` follows ``before``: propose nothing before ``until``.
+        """Note that ``epoch`` follows ``before``: propose nothing before ``until``.
 
         The pause doubles each time that this coordinator's own seating is replaced by
-        another's, and is short again when the last one was over long ago.
+        another's, and is short again after a long time without that.
         """
         if before != self.mine or epoch == before:
             return

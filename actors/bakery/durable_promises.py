@@ -1,4 +1,4 @@
-"""What a member has promised, and which seating it knows: what its journal keeps. Pure."""
+"""A member's promises and the seating it knows, as its journal keeps them. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fencelock.actors.message import Instant, Message, ms_between
 
 @dataclass(slots=True)
 class DurablePromises:
-    """The word of one member.
+    """The promises of one member.
 
     Attributes:
         promised: no lower epoch is heeded, and in this one no other leaders.
-        leaders: whom it promised, in that epoch.
-        seating: the highest that is known to be installed.
-        quiet_since: since when no leader of ``seating`` is heeded, None if they are; of
-            this life, since an earlier one may have heeded them to its end.
+        leaders: the leaders that it promised, in that epoch.
+        seating: the highest one that is known to be installed.
+        quiet_since: the time since which no leader of ``seating`` is heeded, None if they
+            are; in this life, since an earlier one may have heeded them to its end.
 
     """
 
@@ -37,7 +37,7 @@ class DurablePromises:
 
     @classmethod
     def recover(cls, records: Sequence[Message]) -> DurablePromises:
-        """Return what ``records`` say, in whatever order; those of other kinds are passed over."""
+        """Return the state in ``records``, in any order; records of other kinds are skipped."""
         durable_promises = cls()
         for record in records:
             if isinstance(record, Propose) and record.epoch > durable_promises.promised:
@@ -48,7 +48,7 @@ class DurablePromises:
         return durable_promises
 
     def records(self) -> tuple[Message, ...]:
-        """Return what stands for everything that was ever written."""
+        """Return the records that replace everything ever written."""
         promise = Propose(epoch=self.promised, leaders=self.leaders)
         installed = Install(seating=self.seating)
         return (
@@ -57,22 +57,22 @@ class DurablePromises:
         )
 
     def may_promise(self, proposal: Propose) -> bool:
-        """Return whether nothing speaks against it."""
+        """Return whether the proposal may be promised."""
         return proposal.epoch > self.promised
 
     def has_promised(self, proposal: Propose) -> bool:
-        """Return whether just this was promised, and nothing higher."""
+        """Return whether exactly this was promised, and nothing higher."""
         return (proposal.epoch, proposal.leaders) == (self.promised, self.leaders)
 
     def promise(self, proposal: Propose, now: Instant) -> None:
-        """Give the word on ``proposal``."""
+        """Promise ``proposal``."""
         assert self.may_promise(proposal)  # B1
         self.promised, self.leaders = proposal.epoch, proposal.leaders
         if self.quiet_since is None:
             self.quiet_since = now
 
     def learn(self, seating: Seating, now: Instant) -> bool:
-        """Take in an installed seating; return whether it is news."""
+        """Store an installed seating; return whether it is new."""
         before = self.seating
         if (seating.epoch, seating.bound_ms) <= (before.epoch, before.bound_ms):
             return False
@@ -90,7 +90,7 @@ class DurablePromises:
 
 
 def sound_proposal(proposal: Propose, members: Sequence[str]) -> bool:
-    """Return whether a peer's proposal can be one: distinct members, one to three of them."""
+    """Return whether a peer's proposal is valid: one to three distinct members lead."""
     names = [leader.node for leader in proposal.leaders]
     sound = 1 <= len(names) <= LEADERS_MAX and len(set(names)) == len(names)
     return sound and 0 < proposal.epoch <= EPOCH_MAX and set(names) <= set(members)

@@ -1,4 +1,4 @@
-"""The election coordinator of a node: it promises epochs, and where it is the first, proposes."""
+"""The election coordinator of a node: it promises epochs and, if it is the first, proposes."""
 
 from __future__ import annotations
 
@@ -50,36 +50,36 @@ if TYPE_CHECKING:
     from random import Random
 
 TICK_MS = 50
-"""How often a coordinator looks how the election goes on (ms)."""
+"""Interval at which a coordinator checks the election (ms)."""
 
 STALL_MS = 400
-"""A majority that heeds no seating for so long needs another one (ms)."""
+"""A seating that no majority heeded for this long is replaced (ms)."""
 
 PATIENCE_MS = 300
-"""How long who has just joined a majority waits for the other members to come (ms)."""
+"""Time for which a coordinator waits for further members after a majority is connected (ms)."""
 
 RECORDS_MAX = 64
-"""Records in the journal before what they say is written anew."""
+"""Maximum records in the journal before it is compacted."""
 
 FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
 Heard = FromPeer | Seen | Raise | CampaignDue | StopVoting | ReadLeaders
 
 
 class ElectionCoordinator(Role[Heard]):
-    """Keeps this member's word, and coordinates while no smaller voter is connected.
+    """Keeps this member's promises, and coordinates while no smaller voter is connected.
 
-    On a node that does not vote it learns who leads, for the door of its node; it promises
-    nothing, vouches for nothing and proposes nothing.
+    On a non-voting node it learns the leaders, for the proxy of its node; it promises nothing,
+    vouches for nothing and proposes nothing.
 
     Invariants: B1, B2; see the README of this folder.
 
     Args:
         node: this node.
-        members: all that are configured, sorted.
-        bound_ms: the longest lease where nobody asks for a longer one (ms).
+        members: all configured members, sorted.
+        bound_ms: the longest lease, unless a longer one is requested (ms).
         random: spreads proposals that compete.
-        records: what the journal holds.
-        voting: which journals vote.
+        records: the contents of the journal.
+        voting: the journals that vote.
 
     """
 
@@ -106,24 +106,24 @@ class ElectionCoordinator(Role[Heard]):
         self.seen: tuple[Member, ...] = ()
         self.campaign: Election | None = None
         self.highest = self.durable_promises.promised
-        """The highest epoch heard of."""
+        """The highest known epoch."""
         self.not_before = Instant(0)
-        """Nothing is proposed earlier: another coordinator may be under way."""
+        """Time before which nothing is proposed: another coordinator may be under way."""
         self.patient_until = Instant(0)
         self.healthy_at = Instant(0)
-        """When a majority heeded the seating last."""
+        """The time at which a majority last heeded the seating."""
         self.bound = MaxLease(node, members)
         self.told: Readiness | None = None
         self.served: Serve | None = None
         self.duel_backoff = DuelBackoff(random)
 
     def begin(self, now: Instant) -> Effects:
-        """Have the beats of this node say what its journal holds."""
+        """Give the cluster status what the journal holds, for this node's beats."""
         self.healthy_at = now
         return [self._standing(now), Wake(TICK_MS, CampaignDue())]
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Take in one word, and go on."""
+        """Process one message, and go on."""
         match event:
             case Seen():
                 return [*self._on_seen(event, now), *self._go_on(now)]
@@ -182,7 +182,7 @@ class ElectionCoordinator(Role[Heard]):
         effects: list[Effect] = []
         if durable_promises.may_promise(proposal):
             durable_promises.promise(proposal, now)
-            effects += [self._standing(now), self._persist(proposal)]  # B1: before it is spoken of.
+            effects += [self._standing(now), self._persist(proposal)]  # B1: before it is sent.
         elif not durable_promises.has_promised(proposal):
             return (Send(sender, Outbid(epoch=durable_promises.promised)),)
         quiet_ms = durable_promises.quiet_ms(now)
@@ -222,9 +222,9 @@ class ElectionCoordinator(Role[Heard]):
         return [*installed, *self._go_on(now), Observe("bakery.installed")]
 
     def _on_seen(self, seen: Seen, now: Instant) -> list[Effect]:
-        """Take in who is connected, and learn the highest seating that any of them knows."""
+        """Store the connected members, and learn the highest seating that any of them knows."""
         if len(self.seen) < majority(len(self.members)):
-            self.patient_until = later(now, PATIENCE_MS)  # A leader not seen yet may be there.
+            self.patient_until = later(now, PATIENCE_MS)  # An unseen leader may be there.
         self.seen = seen.members
         self.highest = max(self.highest, *(member.promised for member in seen.members))
         best = max((m.seating for m in seen.members), key=lambda one: (one.epoch, one.bound_ms))
@@ -235,12 +235,12 @@ class ElectionCoordinator(Role[Heard]):
         if not self.durable_promises.learn(seating, now):
             return []
         self.duel_backoff.learn(before, seating.epoch, now)
-        self.healthy_at = now  # Give it time to be known by all.
+        self.healthy_at = now  # Give it time to become known to all.
         self.highest = max(self.highest, seating.epoch)
         return [self._persist(Install(seating=seating)), self._standing(now)]
 
     def _persist(self, record: Message) -> Persist | Checkpoint:
-        """Write ``record`` down, or now and then all that counts."""
+        """Write ``record``, or now and then all records that still count."""
         self.written += 1
         if self.written < RECORDS_MAX:
             return Persist(record)
@@ -248,7 +248,7 @@ class ElectionCoordinator(Role[Heard]):
         return Checkpoint(self.durable_promises.records())
 
     def _go_on(self, now: Instant) -> list[Effect]:
-        """Serve, propose, or wait, as things are; tell the door if they changed."""
+        """Serve, propose, or wait, as the state requires; notify the proxy of a change."""
         effects = self._serve(now)
         self.duel_backoff.hear(self.durable_promises.seating, self.seen)
         campaign = self.campaign
@@ -287,7 +287,7 @@ class ElectionCoordinator(Role[Heard]):
         leaders = choice.leaders
         stalled = seating.epoch > 0 and ms_between(self.healthy_at, now) >= STALL_MS
         if not leaders and not choice.why_not and stalled:
-            leaders = seating.leaders  # They are fine, but a majority promised more.
+            leaders = seating.leaders  # They are connected, but a majority promised more.
         patient = len(self.seen) < len(self.members) and now < self.patient_until
         if not leaders or self.highest >= EPOCH_MAX or patient:
             return []
@@ -296,7 +296,7 @@ class ElectionCoordinator(Role[Heard]):
         return [*self._repeat(), Observe("bakery.campaign")]
 
     def _repeat(self) -> list[Effect]:
-        """Say again what the campaign waits for."""
+        """Send again the requests that the campaign waits for."""
         campaign = self.campaign
         if campaign is None or campaign.phase is Phase.WAITING:
             return []
@@ -314,7 +314,7 @@ class ElectionCoordinator(Role[Heard]):
         return [Observe(why), self._standing(now)]
 
     def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
-        """Know of longer leases, unless a higher epoch was promised: its bound is told already."""
+        """Store a longer bound, unless a higher epoch was promised: that has reported its bound."""
         durable_promises = self.durable_promises
         if (durable_promises.promised, durable_promises.seating.epoch) != (
             vouch.epoch,

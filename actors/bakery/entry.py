@@ -1,4 +1,4 @@
-"""A ticket as one leader has it in its table. Pure."""
+"""A ticket in one leader's table. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fencelock.actors.message import Instant
 
 
 class Phase(Enum):
-    """Where a ticket stands in one leader's table."""
+    """State of a ticket in one leader's table."""
 
     ENTERING = "enters"
     WAITING = "waits"
     HOLDING = "holds"
-    """This leader voted for it, which is the grant record: it votes for nobody else."""
+    """This leader voted for it, which is the grant record: it votes for no other."""
 
 
 class Key(NamedTuple):
@@ -32,11 +32,11 @@ class Entry:
 
     Attributes:
         owner: the leader that takes its steps.
-        until: of a hold: when its lease is over. Else: when a copy is forgotten that its
-            owner did not repeat; None for a ticket of this leader's own. Only the table sets it.
-        round: the highest round of votes that was asked for.
-        fence: under which it holds, 0 while it does not.
-        shelf: where `Expiry` has it, None for nowhere.
+        until: of a hold: the end of its lease. Else: the time at which a copy is forgotten that
+            its owner did not repeat; None for this leader's own ticket. Only the table sets it.
+        round: the highest round in which votes were requested.
+        fence: the fence under which it holds, 0 while it does not.
+        shelf: its place in `Expiry`, None for none.
 
     """
 
@@ -51,7 +51,7 @@ class Entry:
 
     @property
     def key(self) -> Key:
-        """Return which request it is."""
+        """Return the request of this entry."""
         return Key(self.ticket.who, self.ticket.request)
 
     def is_over(self, now: Instant) -> bool:
@@ -60,5 +60,5 @@ class Entry:
 
 
 def is_named(entry: Entry, request: int, fence: int) -> bool:
-    """Return whether a drop of ``request``, or of ``fence`` (each may be 0), means ``entry``."""
+    """Return whether ``entry`` is meant by a drop of ``request``, or ``fence`` (each may be 0)."""
     return entry.ticket.request <= request or (fence > 0 and entry.fence == fence)

@@ -1,4 +1,4 @@
-"""What a leader is at a time: its epoch, those it leads with, and whether it may grant. Pure."""
+"""A leader's state in an epoch: the other leaders, and whether it may grant. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fencelock.actors.message import Address, Instant, Message, ms_between, node
 
 @dataclass(slots=True)
 class EpochState:
-    """One leader's place among the others.
+    """One leader's state in an epoch.
 
     Attributes:
-        epoch: in which it has its table complete, 0 for none; steps of others are not heeded.
-        leaders: of that epoch, this one too, in order of rank.
-        barred: no epoch below it is heeded: the table went to one that is as high.
+        epoch: the epoch for which its table is complete, 0 for none; only its steps are heeded.
+        leaders: the leaders of that epoch, this one too, in order of rank.
+        barred: no epoch below it is heeded: the table was handed over to one that is as high.
         serving: whether clients are served, in ``epoch``.
-        bound_ms: no lease is longer.
-        trusted_at: when the oldest beat was said that a majority answered.
+        bound_ms: the longest lease (ms).
+        trusted_at: send time of the oldest beat that a majority answered.
 
     """
 
@@ -41,7 +41,7 @@ class EpochState:
         return Chosen(self.node, self.life)
 
     def take(self, epoch: int, leaders: tuple[Chosen, ...]) -> None:
-        """Be a leader in ``epoch``, with a table that is complete; not serving yet."""
+        """Become a leader of ``epoch``, with a complete table, but not serving yet."""
         assert epoch >= self.barred  # B4
         assert self.me in leaders
         self.epoch, self.barred, self.leaders = epoch, epoch, leaders
@@ -50,7 +50,7 @@ class EpochState:
         self.serving, self.trusted_at = False, None
 
     def leave(self, barred: int) -> None:
-        """Heed no epoch below ``barred`` any more; stop serving one."""
+        """Heed no epoch below ``barred`` any more; stop serving a lower one."""
         self.barred = max(self.barred, barred)
         if self.epoch < self.barred:
             self.epoch, self.serving, self.trusted_at = 0, False, None
@@ -67,7 +67,7 @@ class EpochState:
         return names.index(self.node) < names.index(other)
 
     def trusted(self, now: Instant) -> bool:
-        """Return whether a grant made now is over before anybody takes it for impossible."""
+        """Return whether a grant made now ends before any member considers it impossible."""
         at = self.trusted_at
         return self.serving and at is not None and ms_between(at, now) < TRUST_MS
 
@@ -76,7 +76,7 @@ class EpochState:
         return 1 + len(self.others) - refused >= self.quorum
 
     def tell(self, message: Message, but: frozenset[str] = frozenset()) -> list[Send | Observe]:
-        """Say ``message`` to the other leaders, except those in ``but``; counted by its name."""
+        """Send ``message`` to the other leaders, except those in ``but``; counted by its name."""
         sends = [Send(leader_of(name), message) for name in self.others if name not in but]
         if not sends:
             return []

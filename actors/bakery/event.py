@@ -1,4 +1,4 @@
-"""What the roles of `bakery` on one node tell each other, and their timers."""
+"""Messages between the roles of `bakery` on one node, and their timers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fencelock.actors.message import Instant, Local, Timer, local, timer
 
 
 class Member(NamedTuple):
-    """A member that is connected both ways, as its last beat has it."""
+    """A member that is connected both ways, according to its last beat."""
 
     node: str
     life: int
@@ -27,26 +27,26 @@ class Member(NamedTuple):
 
 @local
 class Seen(Local):
-    """From the cluster status, to the coordinator: who is connected, sorted; this node too."""
+    """Cluster status to coordinator: the connected members, sorted; this node too."""
 
     members: tuple[Member, ...]
 
 
 @local
 class Trust(Local):
-    """From the cluster status, to the leader: a majority of the members answered a beat.
+    """Cluster status to leader: a majority of the members answered a beat.
 
     All of these vote, and none of them had promised more than ``epoch`` then.
     """
 
     epoch: int
     at: Instant
-    """When the oldest of these beats was said."""
+    """The time at which the oldest of these beats was sent."""
 
 
 @local
 class Standing(Local):
-    """From the coordinator, to the cluster status: what this node's beats are to say."""
+    """Coordinator to cluster status: the contents of this node's beats."""
 
     promised: int
     seating: Seating
@@ -55,14 +55,14 @@ class Standing(Local):
 
 @local
 class Serving(Local):
-    """From the leader, to the cluster status: the epoch in which it serves, 0 for none."""
+    """Leader to cluster status: the epoch in which it serves, 0 for none."""
 
     epoch: int
 
 
 @local
 class Serve(Local):
-    """From the coordinator, to the leader: a majority knows the seating of ``epoch``, durably."""
+    """Coordinator to leader: a majority knows the seating of ``epoch``, durably."""
 
     epoch: int
     leaders: tuple[Chosen, ...]
@@ -71,9 +71,9 @@ class Serve(Local):
 
 @local
 class Raise(Local):
-    """From the leader, to the coordinator: somebody wants a lease of ``bound_ms``.
+    """Leader to coordinator: a lease of ``bound_ms`` is requested.
 
-    Answered by a `Serve` of the same epoch that says so, once a majority knows.
+    Answered by a `Serve` of the same epoch with that bound, once a majority knows it.
     """
 
     bound_ms: int
@@ -81,26 +81,26 @@ class Raise(Local):
 
 @local
 class Readiness(Local):
-    """From the coordinator, to the door: who leads, and whether locks can be had now."""
+    """Coordinator to proxy: the leaders, and whether locks can be granted now."""
 
     epoch: int
     leaders: tuple[Chosen, ...]
     reachable: tuple[str, ...]
-    """Of the members, sorted."""
+    """The connected members, sorted."""
     ready: bool
     detail: str
-    """The condition of the election that is missing, in words; or ``ready``."""
+    """The missing condition of the election, in words; or ``ready``."""
     members: tuple[Member, ...]
 
 
 @local
 class ListTickets(Local):
-    """From the door, to the leader of its node: which tickets are there? Answered by `Tally`."""
+    """Proxy to the leader of its node: list the tickets. Answered by `Tally`."""
 
 
 @local
 class Tally(Local):
-    """Locks that are held or waited for, by name; none from a leader that does not serve."""
+    """Locks that are held or awaited, by name; none from a leader that does not serve."""
 
     serving: bool
     locks: tuple[LockStatus, ...]
@@ -108,22 +108,22 @@ class Tally(Local):
 
 @timer
 class BeatDue(Timer):
-    """Say the next beat."""
+    """Send the next beat."""
 
 
 @timer
 class CampaignDue(Timer):
-    """See how the election goes on."""
+    """Check the election."""
 
 
 @timer
 class StepDue(Timer):
-    """Say again what is unanswered, and see whose time is over."""
+    """Send unanswered steps again, and process deadlines."""
 
 
 @timer
 class TicketDue(Timer):
-    """Look at the ticket of ``who`` for ``lock`` again."""
+    """Process the ticket of ``who`` for ``lock`` again."""
 
     lock: str
     who: Who
@@ -131,4 +131,4 @@ class TicketDue(Timer):
 
 @timer
 class DoorDue(Timer):
-    """Say again what is unanswered, and end what is over."""
+    """Send unanswered requests again, and end those that are over."""

@@ -1,4 +1,4 @@
-"""Entries by when they are over: what is looked at is what ends, not all that there is. Pure."""
+"""Entries grouped by their end, so that only those that end are looked at. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from fencelock.actors.bakery.entry import Entry
 from fencelock.actors.message import NS_PER_MS, Instant
 
 SHELF_NS = 1_000 * NS_PER_MS
-"""What is over within the same second is on one shelf (ns)."""
+"""Width of a shelf (ns): entries that end within the same second share one."""
 
 SHELVES_MIN = 1_000
-"""With fewer shelves than these, empty ones are not cleared away."""
+"""Minimum number of shelves at which empty ones are removed."""
 
 
 class Expiry:
-    """Shelves of entries, one for each second in which any is over.
+    """Shelves of entries, one for each second in which any of them ends.
 
-    An entry is taken off its shelf when it is removed: nothing stays behind until a long lease
-    that was released would have been over. Shelves that it leaves empty are cleared away when
-    there are twice as many as after the last time.
+    An entry is taken off its shelf when it is removed, and does not stay until the end of a long
+    lease that was released early. Empty shelves are removed when there are twice as many shelves
+    as after the last time.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Expiry:
         self._clear_at = SHELVES_MIN
 
     def put(self, entry: Entry) -> None:
-        """Put ``entry`` where its time says, or nowhere if it has none."""
+        """Put ``entry`` on the shelf of its end, or on none if it has no end."""
         shelf = None if entry.until is None else entry.until // SHELF_NS
         if shelf == entry.shelf:
             return
@@ -56,7 +56,7 @@ class Expiry:
             entry.shelf = None
 
     def over(self, now: Instant) -> list[Entry]:
-        """Return what is over; only shelves whose second has begun are looked at."""
+        """Return the entries that have ended; only shelves whose second has begun are read."""
         found: list[Entry] = []
         last = now // SHELF_NS
         while self._order and self._order[0] < last:

@@ -1,4 +1,4 @@
-"""Tables that go from the leaders of one epoch to those of a later one. Pure."""
+"""Tables handed over from the leaders of one epoch to those of a later one. Pure."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Address, Instant, ms_between
 
 PART = 200
-"""Tickets in one part: some 400 KiB with the longest names."""
+"""Maximum tickets in one part: some 400 KiB with the longest names."""
 
 ENDED_MAX = 5 * PART
-"""What ended last, of so many owners, goes with a table. Of what ended before, another leader may
-have a copy that missed the drop: then the lock is free only when that lease is over, and the copy
-is not granted anew."""
+"""Owners whose last ended requests go with a table. For those that ended earlier, another leader
+may have a copy that missed the drop. Then the lock is free only when that lease is over, and the
+copy is not granted anew."""
 
 PARTS_MAX = 2_000
-"""More parts than any table has: what claims to have more is dropped."""
+"""Maximum parts of a table: more than any has. A table that claims more is dropped."""
 
 
 @dataclass(slots=True)
 class Arrival:
-    """The parts of one former leader's table that have come."""
+    """The received parts of one former leader's table."""
 
     parts: int
     came: dict[int, Table] = field(default_factory=dict[int, Table])
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether no part is missing."""
         return len(self.came) == self.parts
 
     @property
     def full(self) -> bool:
-        """Whether more may have ended than it says."""
+        """Whether more may have ended than the table lists."""
         return sum(len(part.ended) for part in self.came.values()) >= ENDED_MAX
 
     def holds(self) -> set[tuple[str, Key]]:
@@ -61,13 +61,13 @@ class Arrival:
 
 @dataclass(slots=True)
 class Import:
-    """What a proposed leader waits for.
+    """The tables that a proposed leader waits for.
 
     Attributes:
-        lead: what it was asked for.
-        coordinator: who is told when it is ready.
+        lead: the request that it was sent.
+        coordinator: the sender, which is notified when it is ready.
         own: whether its own table counts: it led in the former epoch, in this life.
-        malformed: how much of the tables that were merged could not be, and was dropped.
+        malformed: number of records that were invalid, and dropped in the merge.
 
     """
 
@@ -79,14 +79,14 @@ class Import:
 
     @property
     def complete(self) -> bool:
-        """Whether enough tables are here for all that a quorum of the former leaders agreed."""
+        """Whether enough tables are here for everything that a quorum of former leaders agreed."""
         if self.lead.empty:
             return True
         whole = self.own + sum(arrival.whole for arrival in self.arrivals.values())
         return whole >= exports_needed(len(self.lead.former.leaders))
 
     def ask(self, node: str) -> list[Effect]:
-        """Ask the former leaders whose tables are not here."""
+        """Ask the former leaders whose tables are missing."""
         if self.complete:
             return []
         left = [one.node for one in self.lead.former.leaders if one.node != node]
@@ -97,12 +97,12 @@ class Import:
         return self.arrivals[name].whole
 
     def on_table(self, node: str, table: Table) -> bool:
-        """Take in a part; return whether it was one that is waited for."""
+        """Take a part; return whether it was expected."""
         lives = {one.node: one.life for one in self.lead.former.leaders}
         sound = 0 <= table.part < table.parts <= PARTS_MAX
         sound = sound and max(len(table.records), len(table.ended)) <= PART
         if lives.get(node) != table.life or not sound:
-            return False  # A leader that lives anew has forgotten what it agreed.
+            return False  # A restarted leader has forgotten what it agreed.
         arrival = self.arrivals.setdefault(node, Arrival(table.parts))
         if arrival.parts != table.parts:
             arrival = self.arrivals[node] = Arrival(table.parts)
@@ -110,12 +110,12 @@ class Import:
         return True
 
     def merge(self, tickets: Tickets, now: Instant) -> list[Entry]:
-        """Bring what came into ``tickets``; of a ticket that holds anywhere, the hold.
+        """Merge the received tables into ``tickets``; a ticket that holds in any of them holds.
 
-        What a client dropped at any of them is dropped here, too, and not brought by another.
+        A request that a client dropped at any of them is dropped here too, even if another has it.
 
         Returns:
-            What was in ``tickets`` and is dropped.
+            The entries of ``tickets`` that are dropped.
 
         """
         parts = [
@@ -126,7 +126,7 @@ class Import:
         ]
         dropped: list[Entry] = []
         before = self.lead.epoch - 1
-        for part in reversed(parts):  # What ended last is remembered last.
+        for part in reversed(parts):  # The newest end must be stored last.
             for end in reversed(part.ended):
                 if _can_be_end(end, before):
                     dropped += _end(tickets, end)
@@ -146,30 +146,30 @@ class Import:
 
 
 def _can_be_end(end: End, before: int) -> bool:
-    """Return whether a peer's ``end`` can be one of an epoch up to ``before``.
+    """Return whether a peer's ``end`` is possible in an epoch up to ``before``.
 
-    Its ``fence`` is what a client named, and is only compared with others. Its ``highest`` was
-    voted for: one that is made up would have every later grant of the lock be above it.
+    Its ``fence`` was named by a client, and is only compared with others. Its ``highest`` was
+    voted for: an invented one would force every later grant of the lock above it.
     """
     sound = names(end.lock, end.who) and min(end.request, end.fence, end.highest) >= 0
     return sound and epoch_of(end.highest) <= before
 
 
 def _can_be_record(record: Record, before: int) -> bool:
-    """Return whether a peer's ``record`` can be one of an epoch up to ``before``."""
+    """Return whether a peer's ``record`` is possible in an epoch up to ``before``."""
     ticket, fence = record.ticket, record.fence
     return (
         fits(ticket)
         and ticket.turn.number > 0
         and (fence == 0 or is_fence(fence, before))
-        and 0 <= record.left_ms <= LEASE_MS_MAX + 1  # It is said rounded up.
+        and 0 <= record.left_ms <= LEASE_MS_MAX + 1  # It was rounded up.
     )
 
 
 def _end(tickets: Tickets, end: End) -> list[Entry]:
-    """Take over what ended elsewhere; return what that drops here.
+    """Store what ended elsewhere; return the entries that it drops here.
 
-    Its fences were granted, perhaps: no lower one is granted after them.
+    Its fences may have been granted: no lower one is granted after them.
     """
     if end.highest:
         tickets.note(end.lock, 0, end.highest)
@@ -181,10 +181,10 @@ def _end(tickets: Tickets, end: End) -> list[Entry]:
 
 
 def _doubt(tickets: Tickets, arrival: Arrival) -> None:
-    """Grant no hold anew that whoever says only what ended last may have seen outdone (B8).
+    """Forbid to grant holds anew that an end missing from a full list may outdo (B8).
 
-    It does not have it, so perhaps it voted for a higher fence, which ended before all that it
-    has room for. Who was granted the lock keeps it, and renews.
+    That table does not have the hold. So its leader may have voted for a higher fence, which
+    ended before everything that the list has room for. The holder keeps the lock, and renews.
     """
     known = arrival.holds()
     for lock, queue in tickets.queues.items():
@@ -197,7 +197,7 @@ def _merge(tickets: Tickets, record: Record, now: Instant) -> None:
     ticket = record.ticket
     entry = tickets.get(ticket.lock, Key(ticket.who, ticket.request))
     until = later(now, record.left_ms if record.fence else COPY_MS)
-    if entry is None or (record.fence and not entry.ticket.turn.number):  # Its door came here, too.
+    if entry is None or (record.fence and not entry.ticket.turn.number):  # Its proxy came, too.
         entry = tickets.put(ticket, record.owner, now, until, record.fence)
     if entry is None or not record.fence:
         return
@@ -211,10 +211,10 @@ def _merge(tickets: Tickets, record: Record, now: Instant) -> None:
 
 
 def _keep_the_highest(tickets: Tickets, now: Instant) -> None:
-    """Of several that may hold one lock, let the one with the highest fence hold it.
+    """If several entries may hold one lock, let only the one with the highest fence hold it.
 
-    Only it can have been granted: who voted for it in a quorum knew of the others' fences, and
-    had their votes back. Theirs stand where that was not heard; owners take their own back.
+    Only that one can have been granted: a quorum that voted for it knew the others' fences, and
+    had their votes given back. Others remain where that did not arrive; their owners undo them.
     """
     for queue in list(tickets.queues.values()):
         holds = [queue.entries[key] for key in queue.holding]
@@ -241,14 +241,14 @@ def parts_of(tickets: Tickets, epoch: int, life: int, now: Instant) -> list[Tabl
 
 
 def _checked(tickets: Tickets, end: End) -> End:
-    """Return ``end`` without a fence that nobody had: clients name what they want to."""
+    """Return ``end`` without a fence that was never voted for: clients can name any."""
     return end._replace(highest=min(end.highest, tickets.counters_of(end.lock).fence))
 
 
 def _record(entry: Entry, now: Instant) -> Record:
     holds = entry.phase is Phase.HOLDING and entry.until is not None
     left_ms = ms_between(now, entry.until) if holds and entry.until is not None else 0
-    # Rounded up: the lease may not end earlier at whoever takes it over.
+    # Rounded up: the lease must not end earlier at the leader that takes it over.
     return Record(
         entry.ticket, entry.owner, entry.fence if holds else 0, left_ms + 1 if holds else 0
     )

@@ -1,4 +1,4 @@
-"""What a door has under way with the leaders, and to which of them it is said. Pure."""
+"""Requests in flight of a proxy, and the leaders to which they are sent. Pure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from random import Random
 
 ERRANDS_MAX = 100_000
-"""Requests of one door that are unanswered; beyond it one is refused, memory does not grow."""
+"""Maximum unanswered requests of one proxy; further ones are refused, to bound memory."""
 
 REPEAT_MS = 200
-"""The first pause before a leader is asked again (ms); it doubles from there."""
+"""First pause before a leader is asked again (ms); it doubles from there."""
 
 REPEAT_MS_MAX = 1_000
-"""The longest: by it a leader knows that somebody waits (ms)."""
+"""Longest such pause (ms): it shows the leader that the request is still wanted."""
 
 NONCE_BITS = 62
 """Of a round of a read, so that an answer to a former life of the door never counts."""
@@ -44,7 +44,7 @@ Word = Lock | Unlock | UnlockAll | RenewHold | Query
 
 
 class Kind(Enum):
-    """What is wanted of the leaders."""
+    """Kind of a request to the leaders."""
 
     LOCK = "lock"
     UNLOCK = "unlock"
@@ -54,7 +54,7 @@ class Kind(Enum):
 
 
 class Name(NamedTuple):
-    """What an errand is known by: the same request, said again, is the same errand."""
+    """Identity of a request: one that is sent again has the same."""
 
     kind: Kind
     lock: str
@@ -64,16 +64,16 @@ class Name(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class InFlightRequest:
-    """One request on its way.
+    """One request in flight.
 
     Attributes:
-        asker: who is answered, None if nobody waits for the answer any more.
-        asked: what it said.
-        fence: which hold is meant, 0 for none.
-        until: when the door ends it by itself, None for never.
-        leader: to whom it was said last, empty if to nobody.
-        said: how often it was said.
-        note: what is added where its time is over.
+        asker: receiver of the reply, None if none waits for it any more.
+        asked: the request as it was received.
+        fence: the fence of the hold that is meant, 0 for none.
+        until: the time at which the proxy ends it, None for never.
+        leader: the leader to which it was sent last, empty if to none.
+        said: number of times that it was sent.
+        note: text that is added when it times out.
 
     """
 
@@ -90,19 +90,19 @@ class InFlightRequest:
     pause_ms: int = REPEAT_MS
     due: Instant | None = None
     turned: bool = False
-    """Whether another leader was asked at once, since one said that it has the request."""
+    """Whether it was sent to another leader at once, which is known to have the request."""
     answered: dict[str, None] = field(default_factory=dict[str, None])
-    """Who answered one that goes to all leaders, or said that it does not hold what is renewed."""
+    """Leaders that replied to a request to all, or that do not hold what is to be renewed."""
     poll: Poll | None = None
-    """The answers to the round of a read that is under way."""
+    """The replies to the current round of a read."""
 
 
 class InFlightRequests:
-    """All of a door's, by name and by number.
+    """All requests in flight of a proxy, by name and by number.
 
     Args:
         node: this node: if it leads, it is asked first.
-        random: where the round robin begins.
+        random: chooses where the round robin begins.
 
     """
 
@@ -114,14 +114,14 @@ class InFlightRequests:
         self.by_name: dict[Name, InFlightRequest] = {}
         self.by_number: dict[int, InFlightRequest] = {}
         self.of: dict[tuple[str, Who], dict[int, None]] = {}
-        """The numbers of an owner's errands about a lock."""
+        """The numbers of an owner's requests about a lock."""
         self.count = 0
         self._random = random
         self._turn = 0
         self._due: list[tuple[Instant, int]] = []
 
     def full(self) -> bool:
-        """Return whether no more is taken."""
+        """Return whether no further request is accepted."""
         return len(self.by_number) >= ERRANDS_MAX
 
     def add(
@@ -136,7 +136,7 @@ class InFlightRequests:
         leader: str = "",
         note: str = "",
     ) -> list[Effect]:
-        """Begin an errand, and say it if anybody leads: to ``leader`` first, if that does."""
+        """Add a request, and send it if there are leaders: to ``leader`` first, if that leads."""
         self.count += 1
         in_flight_request = InFlightRequest(
             name, self.count, asker, asked, now, fence, until, leader, note
@@ -147,7 +147,7 @@ class InFlightRequests:
         return self.say(in_flight_request, now)
 
     def end(self, in_flight_request: InFlightRequest) -> None:
-        """Forget an errand: it was answered."""
+        """Drop a request that was answered."""
         del self.by_name[in_flight_request.name]
         del self.by_number[in_flight_request.number]
         owner = (in_flight_request.name.lock, in_flight_request.name.who)
@@ -158,14 +158,15 @@ class InFlightRequests:
         in_flight_request.due = None
 
     def about(self, lock: str, who: Who) -> list[InFlightRequest]:
-        """Return what is under way for an owner about a lock."""
+        """Return the requests in flight of an owner about a lock."""
         return [self.by_number[number] for number in self.of.get((lock, who), ())]
 
     def leaders(self) -> list[str]:
         """Return the leaders that can be reached, in order of rank.
 
-        A node that restarted is none, although its name is among them. It is chosen anew at
-        once if it votes; if it does not, it would be asked for ever.
+        A node that has restarted does not lead, although its name is among the leaders. If it
+        votes,
+        it is elected anew at once; if it does not, it would be asked for ever.
         """
         reachable = self.readiness.reachable
         lives = {member.node: member.life for member in self.readiness.members}
@@ -176,7 +177,7 @@ class InFlightRequests:
         ]
 
     def say(self, in_flight_request: InFlightRequest, now: Instant) -> list[Effect]:
-        """Say an errand to its leader, or to the next one if that is gone."""
+        """Send a request to its leader, or to the next one if that is gone."""
         self._later(in_flight_request, now)
         leaders = self.leaders()
         if not leaders:
@@ -199,7 +200,7 @@ class InFlightRequests:
         ]
 
     def turn_to(self, in_flight_request: InFlightRequest, owner: str, now: Instant) -> list[Effect]:
-        """Say an errand to the leader that has the request, as another one says."""
+        """Send a request to the leader that has it, according to another one."""
         if (
             in_flight_request.turned
             or owner == in_flight_request.leader
@@ -212,13 +213,13 @@ class InFlightRequests:
     def pass_on(
         self, in_flight_request: InFlightRequest, leader: str, now: Instant
     ) -> list[Effect] | None:
-        """Say a renewal to the next leader, since ``leader`` does not hold what it names.
+        """Send a renewal to the next leader, since ``leader`` does not have the hold.
 
-        One of three may have missed the vote, or a renewal, while the others hold it.
+        One of three may have missed the vote, or a renewal, while the others have it.
 
         Returns:
-            None once no quorum can hold it: all that can be reached said that they do not, and
-            the others are too few.
+            None once no quorum can have the hold: all leaders that can be reached replied that
+            they do not, and the others are too few.
 
         """
         led = [one.node for one in self.readiness.leaders]
@@ -251,7 +252,7 @@ class InFlightRequests:
         return poll.decide(quorum(len(readiness.leaders)), now)
 
     def lead(self, readiness: Readiness, now: Instant) -> list[Effect]:
-        """Take in who leads; say again at once what was said to one who does no more."""
+        """Store the leaders; send requests again at once whose leader does not lead any more."""
         before = self.readiness
         self.readiness = readiness
         leaders = self.leaders()
@@ -261,14 +262,14 @@ class InFlightRequests:
         effects: list[Effect] = []
         for in_flight_request in list(self.by_number.values()):
             if began and in_flight_request.name.kind is Kind.PROLONG:
-                in_flight_request.answered.clear()  # Who leads now may have learned of it.
+                in_flight_request.answered.clear()  # The new leaders may have learned of it.
             if began or in_flight_request.leader not in leaders:
                 in_flight_request.pause_ms = REPEAT_MS
                 effects += self.say(in_flight_request, now)
         return effects
 
     def due(self, now: Instant) -> list[InFlightRequest]:
-        """Return what is to be looked at now."""
+        """Return the requests that are due now."""
         found: list[InFlightRequest] = []
         while self._due and self._due[0][0] <= now:
             at, number = heapq.heappop(self._due)
@@ -293,7 +294,7 @@ class InFlightRequests:
         heapq.heappush(self._due, (in_flight_request.due, in_flight_request.number))
 
     def _next(self, leaders: list[str]) -> str:
-        """Return this node, if it leads; else go round."""
+        """Return this node, if it leads; else the next in the round robin."""
         if self.node in leaders:
             return self.node
         self._turn += 1
@@ -301,7 +302,7 @@ class InFlightRequests:
 
 
 def _word(in_flight_request: InFlightRequest, now: Instant) -> Word:
-    """Return an errand as it is said to a leader now."""
+    """Return a request as it is sent to a leader now."""
     name, asked = in_flight_request.name, in_flight_request.asked
     match name.kind:
         case Kind.LOCK:

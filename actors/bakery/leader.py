@@ -1,4 +1,4 @@
-"""A leader: while it is chosen it agrees with the others on tickets; else it only waits to be."""
+"""The leader role: while its node leads, it agrees with the other leaders on tickets."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import ReadLeaders
 
 TICK_MS = 25
-"""How exactly deadlines are kept (ms)."""
+"""Resolution of deadlines (ms)."""
 
 SWEEP_MS = 5_000
-"""How often everything that is over is looked for (ms); what matters is looked at before."""
+"""Interval at which everything that has ended is removed (ms); urgent entries are seen sooner."""
 
 FromLeader = (
     Entering
@@ -90,9 +90,9 @@ class Leader(Role[Heard]):
 
     Args:
         node: this node.
-        life: of this node.
-        members: all that are configured, sorted.
-        terms: which durations are allowed.
+        life: id of this node's life.
+        members: all configured members, sorted.
+        terms: the allowed durations.
 
     """
 
@@ -120,7 +120,7 @@ class Leader(Role[Heard]):
         self.swept_at = Instant(0)
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Take one step."""
+        """Process one event."""
         if isinstance(event, FromLeader):
             effects = self._on_leader(sender, event, now)
         elif isinstance(event, FromDoor):
@@ -214,10 +214,10 @@ class Leader(Role[Heard]):
         return [*effects, *self.succession.ask_again()]
 
     def _tick(self, now: Instant) -> list[Effect]:
-        """Wake when something is due, if anything is."""
+        """Set a timer if anything may become due."""
         if self.ticking:
             return []
-        own = self.attempts.agenda.by_key  # Of which the table may have forgotten some.
+        own = self.attempts.agenda.by_key  # The table may have forgotten some of these.
         busy = own or self.tickets.size or self.endings.by_number or self.succession.arriving
         if not busy:
             return []

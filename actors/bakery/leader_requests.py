@@ -1,4 +1,4 @@
-"""What a leader does for doors: locks, releases, renewals, looks. Pure."""
+"""Requests of proxies to a leader: locks, releases, renewals, queries. Pure."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FromDoor = Lock | Unlock | UnlockAll | RenewHold | Query
 
 
 class LeaderRequests:
-    """Serves doors while this leader serves at all; else says that it does not.
+    """Serves proxies while this leader serves at all; else replies that it does not.
 
     Args:
-        attempts: this leader's own tickets, with its office and its table.
-        endings: releases and renewals under way.
-        terms: which durations are allowed.
+        attempts: this leader's own tickets, with its epoch state and its table.
+        endings: releases and renewals in flight.
+        terms: the allowed durations.
 
     """
 
@@ -47,10 +47,10 @@ class LeaderRequests:
         self.endings = endings
         self.terms = terms
         self.connected: dict[str, int] = {}
-        """The members that this node is connected with, each with its life."""
+        """The connected members, each with its life."""
 
     def serve(self, door: Address, asked: FromDoor, now: Instant) -> list[Effect]:
-        """Do what a door asks for."""
+        """Process a request of a proxy."""
         if isinstance(asked, Query):
             return self._on_peek(door, asked, now)
         if isinstance(asked, UnlockAll):
@@ -76,7 +76,7 @@ class LeaderRequests:
 
     def _on_lock(self, door: Address, asked: Lock, now: Instant) -> list[Effect]:
         lease_ms = asked.hold_ms + asked.grace_ms
-        if lease_ms > self.epoch_state.bound_ms:  # The door asks again, when enough members know.
+        if lease_ms > self.epoch_state.bound_ms:  # The proxy repeats it once enough members know.
             return [Send(election_of(self.epoch_state.node), Raise(bound_ms=lease_ms))]
         attempt = self.attempts.agenda.find(asked.lock, asked.who, asked.request)
         if attempt is not None:
@@ -114,10 +114,10 @@ class LeaderRequests:
         fence = asked.fence
         held = next((entry for entry in known if fence and entry.fence == fence), None)
         if held is not None:
-            # Others have only a copy that waits, perhaps: they know it by its request.
+            # Others may have only a waiting copy, which they know by its request number.
             asked = replace(asked, request=held.ticket.request)
         elif fence:
-            for entry in known:  # Its owner knows under which number it holds.
+            for entry in known:  # The owner knows the request number of the hold.
                 if self._can_serve(entry.owner):
                     word = NotLeading(lock=asked.lock, who=asked.who, owner=entry.owner)
                     return [Send(door, word)]
@@ -126,13 +126,13 @@ class LeaderRequests:
         return [*dropped, *self.attempts.advance(asked.lock, now)]
 
     def _forget(self, lock: str, who: Who, request: int, fence: int) -> bool:
-        """Drop what is named, and its courses; return whether it was known."""
+        """Drop the named entries and their attempts; return whether they were known."""
         for entry in self.tickets.named(lock, who, request, fence):
             self.attempts.agenda.forget(entry)
         return self.tickets.drop(lock, who, request, fence)
 
     def on_dropped(self, leader: str, said: TicketDropped, now: Instant) -> list[Effect]:
-        """Count who has forgotten a request; once it has a name, all forget it by that, too.
+        """Count leaders that dropped a request; once its number is known, all drop it by that too.
 
         A client knows a hold by its fence. A leader that did not vote for it does not.
         """
@@ -145,7 +145,7 @@ class LeaderRequests:
         return [*told, *settled, *self.attempts.advance(word.lock, now)]
 
     def _on_unlock_all(self, door: Address, asked: UnlockAll, now: Instant) -> list[Effect]:
-        """Have everything of a session forgotten that is known here; others are asked, too."""
+        """Drop everything of a session that is known here; the proxy asks the others, too."""
         effects: list[Effect] = [Send(door, Unlocked(number=asked.number, found=True))]
         for entry in self.tickets.of_session(asked.session):
             ticket = entry.ticket
@@ -177,8 +177,8 @@ class LeaderRequests:
         ticket = entry.ticket._replace(hold_ms=hold_ms)
         if ticket.lease_ms > self.epoch_state.bound_ms:
             return [Send(election_of(self.epoch_state.node), Raise(bound_ms=ticket.lease_ms))]
-        # Whose it was cannot be reached, or takes it for over: who renews it has it now.
+        # Its owner cannot be reached, or thinks it is over: this leader owns it from now on.
         entry.ticket, entry.owner = ticket, self.epoch_state.node
-        # Never shorter: a late copy of an earlier renewal must not end what a later one gave.
+        # Never shorter: a late copy of an earlier renewal must not undo a later one.
         self.tickets.prolong(entry, later(now, ticket.lease_ms))
         return self.endings.extend(door, asked, entry, now)

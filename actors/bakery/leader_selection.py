@@ -1,4 +1,4 @@
-"""Who shall lead: the rules of an election, without anybody's word on it. Pure."""
+"""Rules by which the leaders are chosen, without any messages. Pure."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from fencelock.actors.bakery.message import Chosen, Seating
 
 
 class Identity(NamedTuple):
-    """What candidates are compared by, field by field; the smallest leads first.
+    """Fields by which candidates are compared, in order; the smallest leads first.
 
     Source: the five parts of snaplock's id, which it joins to a text and compares as such.
     """
 
     priority: int
     random: int
-    """Of this life, so that leading travels between nodes."""
+    """Random number of this life, so that leadership moves between nodes."""
     address: str
     pid: int
     name: str
 
 
 class LeaderSelection(NamedTuple):
-    """Whom to propose; nobody if there is nothing to change, or if it cannot be done."""
+    """The leaders to propose; empty if no change is needed or possible."""
 
     leaders: tuple[Chosen, ...]
     why_not: str
-    """What is missing for an election, by name and in words; empty if nothing is."""
+    """Text that says what an election lacks; empty if nothing."""
 
 
 NO_CHANGE = LeaderSelection((), "")
 
 
 def identity_of(member: Member) -> Identity:
-    """Return by what ``member`` is compared; its life is the random number of this boot."""
+    """Return the fields by which ``member`` is compared; its life is the random number."""
     return Identity(member.priority, member.life, member.node, member.pid, member.node)
 
 
@@ -53,21 +53,21 @@ def living(seating: Seating, members: Sequence[Member]) -> list[Chosen]:
 
 
 def can_hand_over(seating: Seating, members: Sequence[Member]) -> bool:
-    """Return whether enough leaders of ``seating`` live for all they agreed to be known."""
+    """Return whether enough leaders of ``seating`` live to know everything they agreed."""
     needed = exports_needed(len(seating.leaders))
     return seating.epoch == 0 or len(living(seating, members)) >= needed
 
 
 def choose(seating: Seating, members: Sequence[Member], configured: int) -> LeaderSelection:
-    """Return who shall lead after ``seating``.
+    """Return the leaders that should follow ``seating``.
 
-    A member that does not vote is never chosen. One that stops voting while it leads keeps
-    its seat: what leaders agree on is in their memory, and not in their journals.
+    A non-voting member is never chosen. One that stops voting while it leads keeps its seat:
+    what leaders agree on is in their memory, and not in their journals.
 
     Args:
-        seating: who leads, or led, as far as is known.
-        members: who is connected.
-        configured: how many members there are in all.
+        seating: the present or last leaders, as far as is known.
+        members: the connected members.
+        configured: number of members in the configuration.
 
     """
     voters = [member for member in members if member.votes]
@@ -87,7 +87,7 @@ def choose(seating: Seating, members: Sequence[Member], configured: int) -> Lead
 
 
 def _seats(alive: list[Chosen], offered: list[Chosen]) -> list[Chosen]:
-    """Fill all seats, those who lead already first."""
+    """Fill all seats, beginning with those that lead already."""
     others = [one for one in offered if one not in alive]
     return [*alive, *others][:LEADERS_MAX]
 
@@ -95,7 +95,7 @@ def _seats(alive: list[Chosen], offered: list[Chosen]) -> list[Chosen]:
 def _change(
     seating: Seating, alive: list[Chosen], offered: list[Chosen], lacking: str, seats: int
 ) -> LeaderSelection:
-    """Let whoever leads and lives stay, and fill one seat that is lost or was never filled."""
+    """Keep the leaders that live, and fill one seat that was lost or never filled."""
     if len(alive) == seats:
         return NO_CHANGE
     newcomer = next((one for one in offered if one not in alive), None)

@@ -1,4 +1,4 @@
-"""Leases that are longer than usual: a majority must know of them before one is given. Pure."""
+"""Leases that are longer than usual: a majority must know their bound before one is given. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fencelock.actors.effect import Send
 
 
 class MaxLease:
-    """One raising of the bound at a time; who asks for another meanwhile asks again.
+    """Raises the bound, once at a time; a request that comes meanwhile must be repeated.
 
     Args:
         node: this node.
-        members: all that are configured.
+        members: all configured members.
 
     """
 
@@ -23,17 +23,17 @@ class MaxLease:
         self.epoch = 0
         self.wanted_ms = 0
         self.vouched: dict[str, None] = {}
-        """Who knows of ``wanted_ms``, in ``epoch``."""
+        """Members that know ``wanted_ms``, in ``epoch``."""
 
     def begin(self, seating: Seating, raising: Raise) -> list[Send]:
-        """Have all members know of a longer lease."""
+        """Have all members store a longer bound."""
         if (seating.epoch, raising.bound_ms) > (self.epoch, self.wanted_ms):
             self.vouched, self.epoch, self.wanted_ms = {}, seating.epoch, raising.bound_ms
         vouch = Vouch(epoch=seating.epoch, bound_ms=self.wanted_ms)
         return [Send(election_of(member), vouch) for member in self.members]
 
     def on_vouched(self, member: str, seating: Seating, vouched: Vouched) -> list[Send]:
-        """Count who knows; tell the leader of this node once a majority does."""
+        """Count members that know it; tell the leader of this node once a majority does."""
         wanted = (self.epoch, self.wanted_ms)
         if vouched.epoch != seating.epoch or (vouched.epoch, vouched.bound_ms) != wanted:
             return []

@@ -1,7 +1,7 @@
-"""Elections of `bakery`: who is there, who leads, and whose tables they take over. Tags 0x40-0x4f.
+"""Messages of elections in `bakery`: beats, proposals and hand-overs of tables. Tags 0x40-0x4f.
 
 A *life* is one run of a node; a leader is one node in one life, since its table dies with it.
-A *seating* says who leads in an epoch. Each epoch has one, since a member promises an epoch
+A *seating* names the leaders of an epoch. Each epoch has one, since a member promises an epoch
 once, and a seating counts when a majority of all members promised it.
 """
 
@@ -24,13 +24,13 @@ class Chosen(NamedTuple):
 
 
 class Seating(NamedTuple):
-    """Who leads in ``epoch``; epoch 0 is that of a cluster in which nobody ever led."""
+    """The leaders of ``epoch``; epoch 0 is that of a cluster that never had any."""
 
     epoch: int
     leaders: tuple[Chosen, ...]
     """One to three, in order of rank; empty only in epoch 0."""
     bound_ms: int
-    """No lease given in this epoch is longer: duration and grace together (ms)."""
+    """The longest lease in this epoch: duration and grace together (ms)."""
 
 
 NOBODY = Seating(0, (), 0)
@@ -38,29 +38,29 @@ NOBODY = Seating(0, (), 0)
 
 @message(0x40)
 class Beat(Message):
-    """Source: LOCK_STARTED. I am there, and this is what I know; said to every other member.
+    """Source: LOCK_STARTED. A heartbeat with the sender's state, sent to every other member.
 
-    ``echo`` is the number of the last beat that I heard of you, in your life ``echo_life``
-    (both 0 for none). So whoever hears its own numbers come back is connected both ways, and
-    knows that I had not promised more than ``promised`` when I heard that beat.
+    ``echo`` is the number of the receiver's last beat that arrived, in its life ``echo_life``
+    (both 0 for none). A receiver that gets its own numbers back is connected both ways, and
+    knows that the sender had not promised more than ``promised`` when that beat arrived.
     """
 
     life: int
     number: int
-    """Counts the beats of this life, from 1."""
+    """Number of the beat in this life, from 1."""
     echo_life: int
     echo: int
     priority: int
     """1 to 14, the smaller the likelier to lead; `OFF` never."""
     pid: int
     promised: int
-    """The highest epoch I promised."""
+    """The highest epoch that the sender promised."""
     seating: Seating
-    """The highest I know to be installed."""
+    """The highest seating that it knows to be installed."""
     serving: int
-    """The epoch in which I lead and serve, 0 for none."""
+    """The epoch in which it leads and serves, 0 for none."""
     waiting_ms: int
-    """How long I, who coordinate, still wait until every lease is over (ms), 0 if I do not."""
+    """Time for which a coordinator still waits until every lease is over (ms), 0 if it does not."""
     voter: int = 0
     """The id under which the sender votes (`bootstrap.vote_id`), 0 if it does not vote. Only beats
     of registered voters count in a majority."""
@@ -98,10 +98,10 @@ class Outbid(Message):
 
 @message(0x44)
 class Lead(Message):
-    """To a proposed leader: get ready, with the tables of ``former``'s leaders.
+    """To a proposed leader: prepare, with the tables of ``former``'s leaders.
 
-    With ``empty`` the coordinator has waited until every lease of theirs is over: begin with
-    nothing.
+    With ``empty`` the coordinator has waited until all their leases are over: start with an
+    empty table.
     """
 
     epoch: int
@@ -120,7 +120,7 @@ class Merged(Message):
 
 @message(0x46)
 class Install(Message):
-    """The record of a seating that is known to be ready. Between nodes, beats say it.
+    """The record of a seating that is known to be ready. Between nodes, beats carry it.
 
     Source: LOCK_LEADERS, which is not compared with anything there.
     """
@@ -130,7 +130,7 @@ class Install(Message):
 
 @message(0x49)
 class Vouch(Message):
-    """A leader of ``epoch`` wants to give leases of up to ``bound_ms``; also the record of it."""
+    """Leases of up to ``bound_ms`` are requested in ``epoch``; also the record of that."""
 
     epoch: int
     bound_ms: int
@@ -164,9 +164,9 @@ class Table(Message):
 
     epoch: int
     life: int
-    """Of the leader whose table it is."""
+    """Life of the leader that had the table."""
     part: int
     parts: int
     records: tuple[Record, ...]
     ended: tuple[End, ...]
-    """What ended last there, so that no other table brings it back."""
+    """The last ended requests there, so that no other table brings them back."""

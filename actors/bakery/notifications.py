@@ -1,4 +1,4 @@
-"""What a door tells its clients: grants, releases, renewals, looks, signs of life. Pure."""
+"""Replies and notifications of a proxy to its clients. Pure."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from fencelock.actors.message import Address
 
 
 def alive(session: str, node: str, request: int, in_flight_requests: InFlightRequests) -> Alive:
-    """Return the sign of life that a client is given."""
+    """Return the reply to a client's keep-alive."""
     leader = leader_for(session, in_flight_requests)
     return Alive(session=session, node=node, request=request, master=leader)
 
 
 def leader_for(session: str, in_flight_requests: InFlightRequests) -> str:
-    """Return the leader that a client should rather speak with; the clients share them out."""
+    """Return the leader that a client should use; clients are divided among the leaders."""
     leaders = in_flight_requests.leaders()
     if not leaders:
         return ""
@@ -44,13 +44,13 @@ def leader_for(session: str, in_flight_requests: InFlightRequests) -> str:
 
 
 def granted(in_flight_request: InFlightRequest, asked: Acquire, event: Locked) -> Send:
-    """Return what a holder is told."""
+    """Return the grant for a holder."""
     assert in_flight_request.asker is not None
     return Send(in_flight_request.asker, _grant(event, asked.session, asked.owner, asked.request))
 
 
 def stray(event: Locked) -> Granted:
-    """Return a grant as its client hears it that waits for none here any more."""
+    """Return the grant for a client that has no waiting request here any more."""
     return _grant(event, event.who.session, event.who.owner, event.request)
 
 
@@ -69,7 +69,7 @@ def _grant(event: Locked, session: str, owner: str, request: int) -> Granted:
 def done(
     in_flight_request: InFlightRequest, event: Unlocked | HoldRenewed | QueryResult, node: str
 ) -> list[Effect]:
-    """Return what became of a request other than for a lock."""
+    """Return the reply to a request other than for a lock."""
     asker, asked = in_flight_request.asker, in_flight_request.asked
     if asker is None:
         return []
@@ -128,7 +128,7 @@ def _status(asker: Address, asked: Inspect, event: Unlocked | HoldRenewed | Quer
 
 
 def unlocking(event: LeaderUnlocking) -> ClientUnlocking:
-    """Return the warning as a client hears it."""
+    """Return the warning for the client."""
     return ClientUnlocking(
         lock=event.lock,
         fence=event.fence,
@@ -139,7 +139,7 @@ def unlocking(event: LeaderUnlocking) -> ClientUnlocking:
 
 
 def expired(event: Expired) -> HoldLost:
-    """Return the end of a hold as a client hears it."""
+    """Return the notification for the client that its hold has ended."""
     return HoldLost(
         lock=event.lock,
         fence=event.fence,

@@ -1,4 +1,4 @@
-"""Releases and renewals on their way to a quorum, at the leader that was asked. Pure."""
+"""Releases and renewals that a leader has sent to a quorum. Pure."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 
 TRIES_MAX = 20
-"""How often a leader that does not answer is told of a drop; a lease ends by itself."""
+"""Maximum times that a drop is sent to a leader that does not answer; a lease ends by itself."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingRelease:
-    """A request that a quorum is to forget, or a lease that a quorum is to begin anew.
+    """A request that a quorum must forget, or a lease that a quorum must begin anew.
 
     Attributes:
-        answered: which other leaders did; ``refused``: which will not begin the lease anew.
-        found: whether anybody knew the request.
+        answered: other leaders that did; ``refused``: those that do not begin the lease anew.
+        found: whether any of them knew the request.
 
     """
 
     door: Address
     word: DropTicket | Extend
     number: int
-    """The door's, for the answer."""
+    """The proxy's number, for the reply."""
     due: Instant
     entry: Entry | None = None
-    """Whose lease begins anew."""
+    """The entry whose lease begins anew."""
     answered: dict[str, None] = field(default_factory=dict[str, None])
     refused: dict[str, None] = field(default_factory=dict[str, None])
     found: bool = False
@@ -41,10 +41,10 @@ class PendingRelease:
 
 
 class PendingReleases:
-    """All of them, by this leader's own numbers.
+    """All pending releases and renewals, by this leader's own numbers.
 
     Args:
-        epoch_state: this leader's place.
+        epoch_state: this leader's state in its epoch.
 
     """
 
@@ -55,7 +55,7 @@ class PendingReleases:
         self.count = 0
 
     def known(self, door: Address, number: int) -> bool:
-        """Return whether the door's request of that number is under way."""
+        """Return whether the proxy's request of that number is in flight."""
         return (door, number) in self.numbers
 
     def drop(self, door: Address, unlock: Unlock, now: Instant, *, found: bool) -> list[Effect]:
@@ -88,7 +88,7 @@ class PendingReleases:
         return [*self.epoch_state.tell(ending.word), *self._settle(self.count, ending, now)]
 
     def on_dropped(self, leader: str, said: TicketDropped, now: Instant) -> list[Effect]:
-        """Count who has forgotten a request."""
+        """Count a leader that has forgotten a request."""
         ending = self.by_number.get(said.number)
         if ending is None or not isinstance(ending.word, DropTicket):
             return [Observe("bakery.late_answer")]
@@ -97,7 +97,7 @@ class PendingReleases:
         return self._settle(said.number, ending, now)
 
     def named(self, leader: str, said: TicketDropped) -> DropTicket | None:
-        """Return a drop that only now has the number of its request; others hear it again."""
+        """Return a drop whose request number is new here; the others must receive it again."""
         ending = self.by_number.get(said.number)
         if ending is None or not isinstance(ending.word, DropTicket):
             return None
@@ -108,7 +108,7 @@ class PendingReleases:
         return word
 
     def on_extended(self, leader: str, said: Extended, now: Instant) -> list[Effect]:
-        """Count who has begun a lease anew."""
+        """Count a leader that has begun a lease anew, or refused to."""
         ending = self.by_number.get(said.number)
         if ending is None or not isinstance(ending.word, Extend):
             return [Observe("bakery.late_answer")]
@@ -116,13 +116,13 @@ class PendingReleases:
         return self._settle(said.number, ending, now)
 
     def _settle(self, number: int, ending: PendingRelease, now: Instant) -> list[Effect]:
-        """Answer the door once a quorum has; go on until all have, or none will."""
+        """Reply to the proxy once a quorum has done it; go on until all have, or none will."""
         effects: list[Effect] = []
         epoch_state = self.epoch_state
         if not ending.told and 1 + len(ending.answered) >= epoch_state.quorum:
             effects += self._answer(ending, now)
         if not ending.told and not epoch_state.can_win(len(ending.refused)):
-            ending.told = True  # So many have ended it, or voted for another: no quorum holds it.
+            ending.told = True  # Too many have ended it, or voted for another: no quorum has it.
             effects.append(Send(ending.door, not_held_here(ending.number)))
         heard = len(ending.answered) + len(ending.refused)
         if heard >= len(epoch_state.others) and (ending.told or ending.refused):
@@ -156,11 +156,11 @@ class PendingReleases:
         del self.numbers[ending.door, ending.number]
 
     def next_due(self) -> Instant | None:
-        """Return when something is to be said again; the oldest is due first."""
+        """Return when a message is to be sent again; the oldest is due first."""
         return next((ending.due for ending in self.by_number.values()), None)
 
     def tick(self, now: Instant) -> list[Effect]:
-        """Say again what is not answered by all."""
+        """Send again what some leaders have not answered."""
         effects: list[Effect] = []
         while (found := next(iter(self.by_number.items()), None)) and found[1].due <= now:
             number, ending = found
@@ -169,18 +169,18 @@ class PendingReleases:
                 self._forget(number)
                 continue
             ending.due = later(now, RESEND_MS)
-            self.by_number[number] = self.by_number.pop(number)  # In the order of what is due.
+            self.by_number[number] = self.by_number.pop(number)  # Keeps the order of deadlines.
             heard = frozenset(ending.answered) | frozenset(ending.refused)
             effects += self.epoch_state.tell(ending.word, heard)
             effects += self._settle(number, ending, now)
         return effects
 
     def clear(self) -> None:
-        """Forget all: the epoch is over, and doors ask again."""
+        """Drop all: the epoch is over, and proxies repeat their requests."""
         self.by_number.clear()
         self.numbers.clear()
 
 
 def not_held_here(number: int) -> HoldRenewed:
-    """Return what a door is told whose renewal this leader cannot bring about."""
+    """Return the reply for a proxy whose renewal this leader cannot perform."""
     return HoldRenewed(number=number, fence=0, hold_ms=0, grace_ms=0)

@@ -1,4 +1,4 @@
-"""The door of a node that runs `bakery`: it keeps a request until leaders have answered it."""
+"""The proxy of a node that runs `bakery`: it keeps a request until leaders have answered it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from random import Random
 
 TICK_MS = 50
-"""How exactly a door keeps deadlines (ms)."""
+"""Resolution of a proxy's deadlines (ms)."""
 
 FromClient = (
     Acquire
@@ -87,20 +87,20 @@ Heard = (
 
 
 class TicketProxy(Role[Heard]):
-    """Serves clients. What is held is known to the leaders, so any door serves any client.
+    """Serves clients. The leaders know all holds, so any proxy serves any client.
 
-    A request is kept until it is answered, and said again under the same number when its
-    leader does not answer, or leads no more. So one that comes before there are leaders
-    waits for them, until its own time is over.
+    A request is kept until it is answered, and sent again under the same number when its
+    leader does not answer, or leads no more. So a request that comes before there are leaders
+    waits for them, until its own timeout.
 
     Invariants: B11; see the README of this folder.
 
     Args:
         node: this node.
-        members: all that are configured, sorted.
-        terms: the durations of requests that say none.
-        random: where the round robin over the leaders begins.
-        life: of this node: drawn anew at each start.
+        members: all configured members, sorted.
+        terms: default durations of requests.
+        random: chooses where the round robin over the leaders begins.
+        life: id of this node's life: drawn anew at each start.
 
     """
 
@@ -123,7 +123,7 @@ class TicketProxy(Role[Heard]):
         self.guests = RemoteClients(node)
         self.watchers = Watchers(node, len(members), life)
         self.own: dict[tuple[str, int], Who] = {}
-        """Of callers inside the process: who holds a lock under a fence."""
+        """Holders inside the process, by lock and fence."""
         self.asking = ProxyRequests(node, self.in_flight_requests, terms, self.own)
         self.answering = ProxyReplies(
             node, members, self.in_flight_requests, self.guests, self.asking
@@ -131,13 +131,13 @@ class TicketProxy(Role[Heard]):
         self.describing: list[tuple[Address, Describe]] = []
         self.tickets = Tally(serving=False, locks=())
         self.why_no_vote = ""
-        """Why this node does not vote, in words; empty if it does, or while that is not known."""
+        """Reason why this node does not vote; empty if it does, or while that is not known."""
         self.is_seated = False
-        """Whether the group is known, so that the coordinator says how the election goes."""
+        """Whether the group is known, so that the coordinator reports the election."""
         self.ticking = False
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Serve clients, hear leaders."""
+        """Serve clients, and process the leaders' messages."""
         if isinstance(event, FromClient):
             effects = self._on_client(sender, event, now)
         elif isinstance(event, FromLeader):
@@ -224,7 +224,7 @@ class TicketProxy(Role[Heard]):
                 return self._on_due(now)
 
     def _on_voting(self, status: VotingStatus) -> list[Effect]:
-        """Take in why this node does not vote; before the first election nothing else is known."""
+        """Store why this node does not vote; before the first election nothing else is known."""
         self.why_no_vote = status.why
         if self.is_seated or not status.why:
             return []
@@ -234,7 +234,7 @@ class TicketProxy(Role[Heard]):
         return self.watchers.see(self.in_flight_requests.readiness)
 
     def _on_abandon(self, asker: Address, now: Instant) -> list[Effect]:
-        """Undo what a caller inside the process waited for: nobody is there any more."""
+        """Undo what a caller inside the process waited for, since it does not wait any more."""
         self.watchers.leave(asker)
         effects: list[Effect] = []
         for in_flight_request in list(self.in_flight_requests.by_number.values()):
@@ -262,9 +262,7 @@ class TicketProxy(Role[Heard]):
                 in_flight_request.asker is None
                 and ms_between(in_flight_request.since, now) >= ANSWER_MS
             ):
-                self.in_flight_requests.end(
-                    in_flight_request
-                )  # What it would drop ends by its lease.
+                self.in_flight_requests.end(in_flight_request)  # Its target ends by its lease.
             else:
                 effects += self.in_flight_requests.say(in_flight_request, now)
         return effects
@@ -288,7 +286,7 @@ class TicketProxy(Role[Heard]):
         return [Send(leader_of(self.node), ListTickets())]
 
     def _opened(self, asked: Open) -> Opened:
-        """Keep nothing: a session is a name, and what it holds is the leaders' to know."""
+        """Return the reply without keeping a session: it is a name, and leaders know its holds."""
         return Opened(
             session=asked.session,
             assigned=asked.session,

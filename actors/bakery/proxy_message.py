@@ -1,4 +1,4 @@
-"""The words between a node's door and the leaders. Tags 0xc0-0xcf."""
+"""Messages between a node's proxy and the leaders. Tags 0xc0-0xcf."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fencelock.actors.message import Message, message
 
 
 class Error(IntEnum):
-    """Why a request failed. Numbers are on the wire and never reused."""
+    """Reason why a request failed. Numbers are on the wire and never reused."""
 
     TIMED_OUT = 1
-    """The time in which the lock was to be obtained is over."""
+    """The obtention timeout of the lock has passed."""
     INVALID = 2
-    """A field is out of its limits, such as a duration."""
+    """A field exceeds its limits, such as a duration."""
     DUPLICATE = 3
-    """The same owner's later request for this lock is known already."""
+    """A later request of the same owner for this lock is already known."""
     OVERFLOW = 4
     """A queue, or a counter, is at its limit."""
     FAILED = 5
@@ -26,7 +26,7 @@ class Error(IntEnum):
 
 @message(0xC0)
 class Lock(Message):
-    """Source: LOCK. ``wait_ms`` is what is left to obtain the lock, None for no limit."""
+    """Source: LOCK. ``wait_ms`` is the time left to obtain the lock (ms), None for no limit."""
 
     lock: str
     who: Who
@@ -39,7 +39,7 @@ class Lock(Message):
 
 @message(0xC1)
 class Locked(Message):
-    """Source: LOCKED. Nobody else is granted the lock for ``hold_ms + grace_ms`` from now."""
+    """Source: LOCKED. No other owner is granted the lock for ``hold_ms + grace_ms`` from now."""
 
     lock: str
     who: Who
@@ -69,14 +69,14 @@ class Unlock(Message):
     request: int
     fence: int
     number: int
-    """The door's, for the answer."""
+    """The proxy's number, for the reply."""
     waiting: bool
-    """Only if it waits: the door gave up, and the client may have been let in through another."""
+    """Drop it only if it waits: the proxy gave up, but another may have granted it meanwhile."""
 
 
 @message(0xC4)
 class Unlocked(Message):
-    """Source: UNLOCKED. Enough leaders have dropped it; ``found`` if any ever knew it."""
+    """Source: UNLOCKED. Enough leaders have dropped it; ``found`` if any of them ever knew it."""
 
     number: int
     found: bool
@@ -104,7 +104,7 @@ class Unlocking(Message):
 
 @message(0xC7)
 class Expired(Message):
-    """Source: UNLOCKED with an error. The grace is over, too: the lock is the next one's."""
+    """Source: UNLOCKED with an error. The grace is over, too: the next owner gets the lock."""
 
     lock: str
     who: Who
@@ -114,23 +114,23 @@ class Expired(Message):
 
 @message(0xC8)
 class RenewHold(Message):
-    """Let the duration of what is held under ``fence`` begin anew, with ``hold_ms``."""
+    """Let the duration of the hold under ``fence`` begin anew, with ``hold_ms``."""
 
     lock: str
     who: Who
     fence: int
     hold_ms: int
-    """0 for what it was."""
+    """The new duration (ms), 0 for the same as before."""
     number: int
     missed: tuple[str, ...] = ()
-    """Leaders that said they do not hold it: nobody leaves the renewal to one of these."""
+    """Leaders that replied that they do not have the hold: the renewal is not left to them."""
 
 
 @message(0xC9)
 class HoldRenewed(Message):
-    """It began anew after this was asked; or, if ``fence`` is 0, I do not hold it.
+    """It began anew after this was requested; or, if ``fence`` is 0, I do not have the hold.
 
-    Another leader may: a door tells nobody of a loss before no quorum can hold it.
+    Another leader may have it: a proxy reports a loss only once no quorum can have it.
     """
 
     number: int
@@ -141,7 +141,7 @@ class HoldRenewed(Message):
 
 @message(0xCA)
 class Query(Message):
-    """Tell me who holds ``lock``, and who waits.
+    """Report the holder and the waiters of ``lock``.
 
     Sent to all leaders, and answered only by those that may grant locks now.
     """
@@ -154,20 +154,20 @@ class Query(Message):
 
 @message(0xCB)
 class QueryResult(Message):
-    """What this leader's table says; waiters in the order of their tickets."""
+    """State of a lock in this leader's table; waiters in the order of their tickets."""
 
     lock: str
     number: int
     holder: Contender | None
     waiters: tuple[Contender, ...]
     waiting: int
-    """How many wait, of which some are told."""
+    """Number of waiters, of which only some may be listed."""
     epoch: int = 0
-    """In which the leader serves."""
+    """The epoch in which the leader serves."""
     nonce: int = 0
-    """Of the `Query`."""
+    """The nonce of the `Query`."""
     lapsed_ms: int | None = None
-    """How long ago a vote for a holder of this lock ended here by its lease; None for never."""
+    """Time since a vote for a holder of this lock last lapsed here (ms); None if none ever did."""
 
 
 @message(0xCC)

@@ -1,4 +1,4 @@
-"""What leaders say to a door, passed on to whom it concerns. Pure."""
+"""Passes the leaders' messages to a proxy on to its clients. Pure."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FromLeader = (
 
 
 class ProxyReplies:
-    """Ends errands by what leaders answer; tells of deadlines.
+    """Ends requests in flight by the leaders' replies, and passes on their notifications.
 
     Args:
         node: this node.
-        members: all that are configured.
-        in_flight_requests: what waits for an answer.
+        members: all configured members.
+        in_flight_requests: the requests that wait for a reply.
         guests: the clients of other processes.
-        asking: what a door begins by itself; it knows what callers inside this process hold.
+        asking: requests that the proxy begins itself; it knows the holds of callers inside.
 
     """
 
@@ -56,7 +56,7 @@ class ProxyReplies:
         self.own = asking.own
 
     def hear(self, sender: Address, event: FromLeader, now: Instant) -> list[Effect]:
-        """Take in what a role says that is, perhaps, a leader."""
+        """Process a message, if its sender can be a leader."""
         node = node_of(sender)
         if node not in self.members or sender != leader_of(node):
             return [Observe("bakery.stranger_answers")]

@@ -1,4 +1,4 @@
-"""What clients ask of a door, made errands to the leaders. Pure."""
+"""Turns clients' requests to a proxy into requests to the leaders. Pure."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fencelock.actors.lock.session_message import End, Renew
 from fencelock.actors.message import Address, Instant
 
 TRY_MS = 1_000
-"""How long a request that will not wait may take to learn that it must (ms)."""
+"""Time for a request that does not wait to learn that the lock is taken (ms)."""
 
 LATE_MS = 150
-"""So much later the door ends a wait itself: the leader that has the ticket says more (ms)."""
+"""Delay before the proxy itself ends a wait (ms): the leader with the ticket can say more."""
 
 ANSWER_MS = 15_000
-"""A question that no leader answers is given up after this (ms)."""
+"""Timeout of a request that no leader answers (ms)."""
 
 
 class ProxyRequests:
-    """Begins errands.
+    """Begins requests to the leaders.
 
     Args:
         node: this node.
-        in_flight_requests: what waits for an answer.
-        terms: the durations of requests that say none.
-        own: of callers inside this process: who holds a lock under a fence.
+        in_flight_requests: the requests that wait for a reply.
+        terms: default durations of requests.
+        own: holders inside this process, by lock and fence.
 
     """
 
@@ -58,7 +58,7 @@ class ProxyRequests:
         until: Instant | None = None,
         leader: str = "",
     ) -> list[Effect]:
-        """Begin an errand, unless it is under way; then its answer goes to who asked last."""
+        """Begin a request, unless it is in flight; then its reply goes to the last sender."""
         in_flight_request = self.in_flight_requests.by_name.get(name)
         if in_flight_request is not None:
             in_flight_request.asker, in_flight_request.asked = asker, asked
@@ -68,7 +68,7 @@ class ProxyRequests:
         )
 
     def acquire(self, asker: Address, asked: Acquire, now: Instant) -> list[Effect]:
-        """Have a lock asked for; the same request, said again, is the same errand."""
+        """Request a lock; a request that is sent again is the same one."""
         who = Who(asked.session or asker, asked.owner)
         name = Name(Kind.LOCK, asked.lock, who, asked.request or 1)
         effects: list[Effect] = []
@@ -84,7 +84,7 @@ class ProxyRequests:
             ):
                 self.in_flight_requests.end(
                     in_flight_request
-                )  # An owner is sequential: it gave the old wait up.
+                )  # An owner is sequential: it gave up the old wait.
                 if in_flight_request.asker is not None:
                     effects.append(words.given_up(in_flight_request))
         if name in self.in_flight_requests.by_name:
@@ -107,10 +107,10 @@ class ProxyRequests:
         return self.in_flight_requests.add(name, asker, asked, now, until=until, note=note)
 
     def _still(self, asker: Address | None, session: str) -> list[Effect]:
-        """Say that a request is under way that was said again: this door is not silent.
+        """Confirm that a repeated request is in flight, so that this proxy does not seem silent.
 
-        It names no leader. Two doors that see different leaders would send a client to and fro,
-        which asks at each door again, as fast as words travel.
+        The reply names no leader. Two proxies that see different leaders would send a client to and
+        fro, which repeats its request at each, as fast as messages travel.
         """
         if asker is None or not session:
             return []
@@ -126,7 +126,7 @@ class ProxyRequests:
         return self.begin(name, asker, asked, now, fence=asked.fence)
 
     def renew(self, asker: Address, asked: Renew, now: Instant) -> list[Effect]:
-        """Have a hold's duration begin anew."""
+        """Have the duration of a hold begin anew."""
         who = Who(asked.session, asked.owner) if asked.session else None
         who = who or self.own.get((asked.lock, asked.fence))
         if who is None or asked.fence <= 0:
@@ -136,14 +136,14 @@ class ProxyRequests:
         return self.begin(name, asker, asked, now, fence=asked.fence, until=until)
 
     def cancel(self, asker: Address, asked: Cancel, now: Instant) -> list[Effect]:
-        """Have a request dropped, whatever became of it; repeatable."""
+        """Have a request dropped, in any state; repeatable."""
         who = Who(asked.session, asked.owner)
         leader = self._give_up_waits(asked.lock, who, asked.request)
         name = Name(Kind.UNLOCK, asked.lock, who, asked.request)
         return self.begin(name, asker, asked, now, leader=leader)
 
     def _give_up_waits(self, lock: str, who: Who, request: int) -> str:
-        """End what waits; return the leader that has it, empty if none was told."""
+        """End the waits; return the leader that has them, empty if none was asked."""
         leader = ""
         for in_flight_request in self.in_flight_requests.about(lock, who):
             if (
@@ -161,7 +161,7 @@ class ProxyRequests:
         return self.begin(name, asker, asked, now, until=later(now, ANSWER_MS))
 
     def drop_waits(self, session: str) -> int:
-        """Forget what a session waits for; return how much."""
+        """Drop the waits of a session; return their number."""
         waits = [
             in_flight_request
             for in_flight_request in self.in_flight_requests.by_number.values()
@@ -173,23 +173,24 @@ class ProxyRequests:
         return len(waits)
 
     def inspect(self, asker: Address, asked: Inspect, now: Instant) -> list[Effect]:
-        """Have the leaders asked who holds a lock, until a quorum of them agrees."""
+        """Ask all leaders for the state of a lock until a quorum of them agrees."""
         name = Name(Kind.PEEK, asked.lock, Who(asker, ""), asked.request)
         return self.begin(name, asker, asked, now, until=later(now, ANSWER_MS))
 
     def undo(self, in_flight_request: InFlightRequest, now: Instant) -> list[Effect]:
-        """Have a wait dropped that was said to a leader, though nobody waits for the answer."""
+        """Have a wait dropped that was sent to a leader, though no client waits for the reply."""
         if not in_flight_request.said:
             return []
         name = in_flight_request.name._replace(kind=Kind.UNLOCK)
         return self.begin(name, None, in_flight_request.asked, now, leader=in_flight_request.leader)
 
     def return_stray(self, event: Locked, now: Instant) -> list[Effect]:
-        """See to a grant that nobody here waits for any more.
+        """Handle a grant that no request here waits for any more.
 
-        Nobody else can have been let in for a caller inside this process, so what it waited
-        for is given back. A client may hold the lock through another door: it is told, and
-        gives back what it does not hold.
+        A caller inside this process cannot have been granted it through another proxy, so the hold
+        is
+        given back. A client may have the hold through another proxy: it is notified, and gives back
+        what it does not hold.
         """
         who = event.who
         if self.own.get((event.lock, event.fence)) == who:

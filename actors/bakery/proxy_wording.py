@@ -1,4 +1,4 @@
-"""What a door refuses, and in which words. Pure."""
+"""Refusals of a proxy, with their reasons in words. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ REASONS = {
     Error.OVERFLOW: Reason.OVERLOADED,
     Error.FAILED: Reason.CANCELLED,
 }
-"""How a client is told. After the last its session asks again, under another number."""
+"""The reason that a client receives. After the last, its session asks again, as a new request."""
 
 FromClient = (
     Acquire | Release | Cancel | Renew | Inspect | KeepAlive | Open | End | ListLocks | Evict
@@ -54,12 +54,12 @@ FromClient = (
 
 
 def sound_session(session: str) -> bool:
-    """Return whether a session's name may be kept until an answer."""
+    """Return whether a session's name is short enough to be kept until a reply."""
     return len(session) <= OWNER_BYTES_MAX
 
 
 def problem_of(node: str, terms: Terms, asker: Address, asked: FromClient) -> tuple[Reason, str]:
-    """Return what is wrong with a client's request; the empty string if nothing is."""
+    """Return the reason and text of a refusal of a request; the text is empty if it is valid."""
     client, session = node_of(asker), asked.session
     own = session.startswith((f"{client}~", f"{client}."))
     if client not in {node, session} and not own:
@@ -120,13 +120,13 @@ def refuse(asker: Address, asked: Message, reason: Reason, detail: str) -> Send:
 
 
 def not_held(asker: Address, asked: Release | Renew, node: str) -> Send:
-    """Return the refusal to release, or to renew, what nobody holds so."""
+    """Return the refusal to release, or renew, a hold that does not exist."""
     text = f"lock {asked.lock!r}: fence {asked.fence} was shown, which does not hold it"
     return refuse(asker, asked, Reason.NOT_HELD, f"{text} (says {node})")
 
 
 def no_timeout_was_said(wait_ms: int) -> str:
-    """Return what is added to the refusal of a wait that had the cluster's own limit."""
+    """Return the note for the refusal of a wait that had the cluster's default timeout."""
     return (
         f"; no timeout was said, and then it is {wait_ms} ms here: "
         '"obtention" under [bakery] in the configuration'
@@ -134,14 +134,14 @@ def no_timeout_was_said(wait_ms: int) -> str:
 
 
 def given_up(in_flight_request: InFlightRequest) -> Send:
-    """Tell a wait that its owner asked anew."""
+    """Refuse a wait, since its owner has sent a new request."""
     assert in_flight_request.asker is not None
     text = f"lock {in_flight_request.name.lock!r}: the wait was given up"
     return refuse(in_flight_request.asker, in_flight_request.asked, Reason.CANCELLED, text)
 
 
 def failed(in_flight_request: InFlightRequest, asked: Acquire, event: LockFailed) -> Send:
-    """Return what whoever did not get its lock is told."""
+    """Return the refusal of an acquire that failed."""
     assert in_flight_request.asker is not None
     reason, detail = REASONS[event.error], event.detail
     if event.error is Error.TIMED_OUT:
@@ -152,7 +152,7 @@ def failed(in_flight_request: InFlightRequest, asked: Acquire, event: LockFailed
 
 
 def over(in_flight_request: InFlightRequest, readiness: Readiness, now: Instant) -> list[Effect]:
-    """Say that no leader answered in time, and why if that is known."""
+    """Refuse a request that no leader answered in time, with the reason if it is known."""
     if in_flight_request.asker is None:
         return []
     waited = f"waited {ms_between(in_flight_request.since, now)} ms"

@@ -1,4 +1,4 @@
-"""Whether locks can be had, and which condition is missing if not, in words. Pure."""
+"""Whether locks can be granted and, if not, the missing condition in words. Pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MS_PER_S = 1_000
 def readiness(
     seating: Seating, seen: Sequence[Member], configured: int, *, heeded: bool
 ) -> Readiness:
-    """Return what a door is told.
+    """Return the readiness for a proxy.
 
     Args:
         seating: the highest that this node knows.
-        seen: who is connected.
-        configured: how many members there are in all.
+        seen: the connected members.
+        configured: number of members in the configuration.
         heeded: whether a majority heeded the seating lately.
 
     """
@@ -43,7 +43,7 @@ def leadership(node: str, epoch: int, leaders: Sequence[Chosen]) -> Leaders:
 
 
 def _missing(seating: Seating, seen: Sequence[Member], configured: int, *, heeded: bool) -> str:
-    """Name the first condition that is not met; empty if all are."""
+    """Return the first condition that is not met, in words; empty if all are."""
     choice = choose(seating, seen, configured)
     if choice.why_not:
         return choice.why_not

@@ -1,4 +1,4 @@
-"""Which roles `bakery` needs on a node, for a recipe to seat them."""
+"""The roles that `bakery` needs on a node."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def seat_bakery(
     """Return the roles of ``node``; cluster status and coordinator begin once its group is known.
 
     Args:
-        node: the member they are for.
-        members: all of them, in any order.
-        life: of this node: drawn anew at each start.
+        node: the member.
+        members: all members, in any order.
+        life: id of this node's life: drawn anew at each start.
         random: spreads proposals, and begins round robins; one of this node's own.
-        records: what the journal holds, by the name of the role that wrote it, oldest first.
+        records: the journal, by the name of the role that wrote it, oldest first.
         journal: the id of that journal.
-        date_ms: when this life began (ms since 1970).
+        date_ms: the start of this life (ms since 1970).
         terms: the durations; the same everywhere.
         priority: 1 to 14, the smaller the likelier to lead; `OFF` for never.
-        pid: of the process.
+        pid: id of the process.
 
     """
     terms = terms or Terms()

@@ -1,4 +1,4 @@
-"""How a leader comes to lead an epoch, and how it leaves one: tables handed over. Pure."""
+"""Entry of a leader into an epoch, and its exit: its table is completed, or handed over. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class StateTransfer:
     """Keeps to one epoch at a time. Invariants: B3, B4; see the README of this folder.
 
     Args:
-        attempts: this leader's own tickets, with its office and its table.
-        endings: releases and renewals under way.
-        members: all that are configured.
+        attempts: this leader's own tickets, with its epoch state and its table.
+        endings: releases and renewals in flight.
+        members: all configured members.
 
     """
 
@@ -39,11 +39,11 @@ class StateTransfer:
         """The table as it was handed over last: parts of two different ones would not fit."""
 
     def ask_again(self) -> list[Effect]:
-        """Ask for the tables that have not come."""
+        """Ask for the tables that have not arrived."""
         return self.arriving.ask(self.epoch_state.node) if self.arriving is not None else []
 
     def on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
-        """Make the table complete for a new epoch, with those of the leaders before (B3)."""
+        """Complete the table for a new epoch, with those of the former leaders (B3)."""
         node = node_of(sender)
         if node not in self.members or sender != election_of(node):
             return [Observe("bakery.stranger_elects")]
@@ -90,7 +90,7 @@ class StateTransfer:
         return Send(coordinator, Merged(epoch=epoch, left_ms=max(left, default=0) + 1))
 
     def on_export(self, sender: Address, export: Export, now: Instant) -> list[Effect]:
-        """Heed nobody of an earlier epoch any more, then tell what was agreed (B4)."""
+        """Stop heeding earlier epochs, then send what was agreed (B4)."""
         node = node_of(sender)
         if node not in self.members or sender != leader_of(node):
             return [Observe("bakery.stranger_elects")]
@@ -103,7 +103,7 @@ class StateTransfer:
         return [*left, *(Send(sender, part) for part in self.exported)]
 
     def on_table(self, sender: Address, table: Table, now: Instant) -> list[Effect]:
-        """Take in a part of a former leader's table."""
+        """Take a part of a former leader's table."""
         node = node_of(sender)
         arriving = self.arriving
         if arriving is None or sender != leader_of(node) or table.epoch != arriving.lead.epoch:
@@ -113,7 +113,7 @@ class StateTransfer:
         return self._merge(now)
 
     def leave(self, epoch: int) -> list[Effect]:
-        """Stop taking part in epochs below ``epoch``; give up the rounds under way."""
+        """Stop taking part in epochs below ``epoch``; give up the rounds in flight."""
         served = self.epoch_state.serving
         self.epoch_state.leave(epoch)
         if self.epoch_state.epoch:
@@ -129,13 +129,13 @@ class StateTransfer:
         return [Send(status_of(self.epoch_state.node), Serving(epoch=0))]
 
     def _clear(self) -> None:
-        """Forget every ticket: they are of an epoch in which this leader had no part."""
+        """Drop every ticket: they are of an epoch in which this leader had no part."""
         for entry in self.tickets.entries():
             self.attempts.agenda.forget(entry)
             self.tickets.remove(entry)
 
     def on_serve(self, serve: Serve, now: Instant) -> list[Effect]:
-        """Begin to serve: a majority of the members knows that this epoch is led so."""
+        """Begin to serve: a majority of the members knows the leaders of this epoch."""
         epoch_state = self.epoch_state
         if serve.epoch < epoch_state.barred:
             return []
@@ -162,7 +162,7 @@ class StateTransfer:
         return effects
 
     def _inherit(self, entry: Entry, now: Instant) -> list[Effect]:
-        """Go on with a ticket of this leader's own, or of one that leads no more."""
+        """Go on with a ticket of this leader's own, or of a leader that leads no more."""
         epoch_state = self.epoch_state
         if entry.owner not in {leader.node for leader in epoch_state.leaders}:
             if entry.phase is Phase.ENTERING:
@@ -170,12 +170,12 @@ class StateTransfer:
                 return []
             entry.owner = epoch_state.leaders[0].node
         if entry.owner != epoch_state.node:
-            self.attempts.agenda.forget(entry)  # Whom this leader has voted for goes on with it.
+            self.attempts.agenda.forget(entry)  # The leader with this one's vote goes on with it.
             return []
         attempt = self.attempts.agenda.of(entry)
         if attempt is not None:
             if attempt.step is not Step.HELD:
-                attempt.held = entry.fence  # Another owner, who is gone, may have granted it.
+                attempt.held = entry.fence  # A former owner may have granted it.
             return self.attempts.resume(attempt, now)
         if entry.phase is Phase.ENTERING:
             self.tickets.remove(entry)

@@ -1,4 +1,4 @@
-"""Who is connected, both ways: beats that echo each other's numbers."""
+"""The members that are connected both ways, found by beats that echo each other's numbers."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
 
 NEVER = Instant(0)
-"""Before anything a clock shows."""
+"""An instant before every clock reading."""
 
 SAID_MAX = 64
-"""Beats whose echoes still count: what is older is far beyond `SILENT_MS`."""
+"""Maximum beats whose echoes still count: older ones are far beyond `SILENT_MS`."""
 
 
 @dataclass(slots=True)
 class Peer:
-    """Another member, as its beats have it."""
+    """Another member, according to its beats."""
 
     heard_life: int = 0
     heard: int = 0
-    """What the next beat echoes: the last beat that came, of whichever life."""
+    """The last beat that came, of any life, which the next beat echoes."""
     beat: Beat | None = None
-    """The last that echoed one of ours, which tells a life that is from one that was."""
+    """The last one that echoed ours, so it is of a life that runs, and not of one that ended."""
     heard_at: Instant = NEVER
     said_at: Instant = NEVER
-    """When the beat was said that ``beat`` echoes."""
+    """The time at which the beat was sent that ``beat`` echoes."""
     down: bool = False
-    """Its link broke, and no beat came since."""
+    """Whether its link broke, and no beat came since."""
 
     def connected(self, now: Instant) -> bool:
-        """Return whether each of the two heard the other lately."""
+        """Return whether each of the two received a beat of the other lately."""
         late = max(ms_between(self.heard_at, now), ms_between(self.said_at, now))
         return self.beat is not None and not self.down and late < SILENT_MS
 
@@ -55,19 +55,19 @@ Heard = Beat | BeatDue | LinkDown | Standing | Serving | StopVoting
 
 
 class ClusterStatus(Role[Heard]):
-    """Tells the coordinator of its node who is connected, and the leader whether it is trusted.
+    """Tells the coordinator of its node the connected members, and the leader its trust.
 
-    Only members that were configured count, and only those that hear us, too: a link that
-    carries one way would have a node elected that cannot answer. A member that does not vote
-    is connected like any other, and counts in no majority.
+    Only configured members count, and only those that receive our beats, too: with a link that
+    carries one way, a node would be elected that cannot answer. A non-voting member is
+    connected like any other, and counts in no majority.
 
     Args:
         node: this node.
-        members: all that are configured, sorted.
-        life: of this node.
+        members: all configured members, sorted.
+        life: id of this node's life.
         priority: 1 to 14, or `OFF`.
-        pid: of its process.
-        voting: which journals vote.
+        pid: id of its process.
+        voting: the journals that vote.
 
     """
 
@@ -99,12 +99,12 @@ class ClusterStatus(Role[Heard]):
         self.seen: tuple[Member, ...] = ()
 
     def begin(self, now: Instant) -> Effects:
-        """Wait for the coordinator of this node: beats say what its journal holds."""
+        """Wait for the coordinator of this node, which gives beats their contents."""
         del now
         return [Wake(BEAT_MS, BeatDue())]
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Take in a beat, or what the next ones are to say."""
+        """Process a beat, or new contents for the next ones."""
         match event:
             case Beat():
                 return self._on_beat(sender, event, now)
@@ -183,7 +183,7 @@ class ClusterStatus(Role[Heard]):
         return beat.voter != 0 and self.voting.registers(member, beat.voter)
 
     def _tell(self, now: Instant) -> list[Effect]:
-        """Tell the coordinator what is new, and the leader how much it is trusted."""
+        """Notify the coordinator of changes, and send the leader its trust."""
         effects: list[Effect] = []
         seen = self._connected(now)
         if seen != self.seen:
@@ -195,9 +195,9 @@ class ClusterStatus(Role[Heard]):
         return effects
 
     def _trust(self, now: Instant) -> list[Effect]:
-        """Say since when a majority, none of which had promised more, has answered.
+        """Report since when a majority, none of which had promised more, has answered.
 
-        Only voters count: what another node promised does not bind it in its next life.
+        Only voters count: the promise of another node does not bind it in its next life.
         """
         said = [now] if self.is_voter and self.standing.promised <= self.serving else []
         for name, peer in self.peers.items():
@@ -249,7 +249,7 @@ def _sound(beat: Beat, members: tuple[str, ...]) -> bool:
 
 
 def sound_seating(seating: Seating, members: tuple[str, ...]) -> bool:
-    """Return whether a peer's ``seating`` can be one: distinct members lead, one to three."""
+    """Return whether a peer's ``seating`` is valid: one to three distinct members lead."""
     if seating.epoch == 0:
         return seating == NOBODY
     names = [leader.node for leader in seating.leaders]

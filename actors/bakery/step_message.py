@@ -1,7 +1,7 @@
-"""The steps of a ticket, between the leaders of one epoch. Tags 0xb0-0xbf.
+"""Messages about the steps of a ticket, between the leaders of one epoch. Tags 0xb0-0xbf.
 
-Each carries its epoch; a leader answers only those of its own. Each answer says to which
-ticket, and to which round or drop, it belongs, and counts once for whoever sent it.
+Each carries its epoch; a leader answers only those of its own. Each answer names its ticket,
+and its round or drop, and counts once per sender.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Entering(Message):
 
 @message(0xB1)
 class MaxTicket(Message):
-    """Source: LOCK_ENTERED and MAX_TICKET. I know that it enters.
+    """Source: LOCK_ENTERED and MAX_TICKET. I know that the ticket enters.
 
     ``highest`` is the highest number or counter that was drawn for the lock here. ``held`` is
     the fence under which this very request holds the lock already, as far as I know, or 0.
@@ -40,9 +40,9 @@ class MaxTicket(Message):
 class AddTicket(Message):
     """Source: ADD_TICKET, LOCK_EXITING and ACTIVATE_LOCK, in one.
 
-    ``ticket`` has its number, and enters no more. With a ``fence`` it also asks for a vote: to
+    ``ticket`` has its number, and enters no more. With a ``fence`` it also requests a vote: to
     hold the lock under it. Of the rounds of one request only the highest counts. With ``taken``
-    the request may hold the lock under ``fence`` already, as another owner had it.
+    the request may hold the lock under ``fence`` already, through another owner.
     """
 
     epoch: int
@@ -57,8 +57,8 @@ class AddTicket(Message):
 class Collected(Message):
     """Source: TICKET_ADDED and LOCK_ACTIVATED. The ticket is in my table.
 
-    ``voted`` says that it holds the lock here, as far as I am concerned, and that I vote for
-    nobody else until it drops, yields, or its lease is over. Else ``ahead`` is the first that
+    ``voted`` says that it holds the lock here, as far as I am concerned, and that I vote for no
+    other until it drops, yields, or its lease is over. Else ``ahead`` is the first ticket that
     is in its way (number 0: it enters).
     """
 
@@ -71,12 +71,12 @@ class Collected(Message):
     ahead: Turn | None
     highest: int
     known: int
-    """The highest round of this request that I know: one below it is not heeded."""
+    """The highest round of this request that I know: a lower one is not heeded."""
 
 
 @message(0xB4)
 class Yield(Message):
-    """My ticket did not get enough votes in the rounds before ``round``: have yours back."""
+    """My ticket did not get enough votes in the rounds before ``round``: take your vote back."""
 
     epoch: int
     lock: str
@@ -99,20 +99,20 @@ class DropTicket(Message):
     request: int
     fence: int
     number: int
-    """Tells the answers to the drops of one leader apart; 0 if none is wanted."""
+    """Matches answers to the drops of one leader; 0 if no answer is wanted."""
     mine: bool
-    """The client did not ask for it: only what this leader owns is meant."""
+    """Whether no client asked for it: only the ticket that this leader owns is meant."""
 
 
 @message(0xB6)
 class TicketDropped(Message):
-    """It is not in my table. ``found``: it was, or I know that it was dropped before."""
+    """The request is not in my table. ``found``: it was, or I know that it was dropped before."""
 
     epoch: int
     number: int
     found: bool
     request: int
-    """Which request it was, 0 if I never knew: others may know it by nothing else."""
+    """Number of the request, 0 if I never knew it: others may know it by nothing else."""
 
 
 @message(0xB7)
@@ -127,7 +127,7 @@ class Extend(Message):
 
 @message(0xB8)
 class Extended(Message):
-    """Whether it begins anew here."""
+    """Whether the lease begins anew here."""
 
     epoch: int
     number: int

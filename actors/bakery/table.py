@@ -1,4 +1,4 @@
-"""One leader's table: who enters, waits and holds, and for whom it has voted. Pure."""
+"""One leader's table: tickets that enter, wait and hold, and its votes. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.message import Instant
 
 COUNTED_MAX = 100_000
-"""Locks whose counters are remembered; the oldest go first."""
+"""Maximum locks whose counters are kept; the oldest are dropped first."""
 
 
 class Place(NamedTuple):
@@ -28,20 +28,20 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Queue:
-    """Everything about one lock that somebody wants."""
+    """All tickets of one lock."""
 
     entries: dict[Key, Entry] = field(default_factory=dict[Key, Entry])
     of: dict[Who, list[Key]] = field(default_factory=dict[Who, list[Key]])
-    """By owner: mostly one."""
+    """Requests by owner: usually one."""
     entering: dict[Key, None] = field(default_factory=dict[Key, None])
     line: list[Place] = field(default_factory=list[Place])
-    """Who waits, in the order of their turns."""
+    """Waiting tickets, in the order of their turns."""
     holding: dict[Key, None] = field(default_factory=dict[Key, None])
-    """Mostly one. More only after a hand-over: of two, nobody may know which one is real."""
+    """Tickets that hold: usually one. After a hand-over there may be more, of which one is real."""
 
 
 class Counters(NamedTuple):
-    """What was drawn for a lock here, and outlives its queue."""
+    """Counters of a lock that outlive its queue."""
 
     highest: int
     """The highest number of a ticket, or counter of a fence."""
@@ -54,24 +54,24 @@ NOTHING_DRAWN = Counters(0, 0)
 
 @dataclass(slots=True)
 class Table:
-    """All of it. Invariants: B5, B8, B10; see the README of this folder."""
+    """All queues of a leader. Invariants: B5, B8, B10; see the README of this folder."""
 
     queues: dict[str, Queue] = field(default_factory=dict[str, Queue])
     size: int = 0
     counters: OrderedDict[str, Counters] = field(default_factory=OrderedDict[str, Counters])
     floor: Counters = NOTHING_DRAWN
-    """At least what was forgotten of any lock."""
+    """Upper bound on the counters that were dropped for any lock."""
     past: Tombstones = field(default_factory=Tombstones)
     expiry: Expiry = field(default_factory=Expiry)
     sessions: dict[str, dict[Entry, None]] = field(default_factory=dict[str, dict[Entry, None]])
-    """What each session wants or holds."""
+    """Tickets of each session."""
 
     def counters_of(self, lock: str) -> Counters:
-        """Return what is known to have been drawn for ``lock``."""
+        """Return the highest counters known for ``lock``."""
         return self.counters.get(lock, self.floor)
 
     def note(self, lock: str, highest: int, fence: int = 0) -> None:
-        """Remember that these were drawn for ``lock``."""
+        """Store that these were drawn for ``lock``."""
         known = self.counters_of(lock)
         fence = max(known.fence, fence)
         self.counters[lock] = Counters(max(known.highest, highest, counter_of(fence)), fence)
@@ -84,7 +84,7 @@ class Table:
     def is_outdone(self, lock: str, fence: int) -> bool:
         """Return whether a higher fence was voted for, so that this one is granted no more (B8).
 
-        Who was granted the lock under it may still hold it, and renew: it is only not told anew.
+        Its holder may still hold the lock, and renew: only the grant is not sent again.
         """
         return self.counters_of(lock).fence > fence
 
@@ -96,9 +96,9 @@ class Table:
     def put(
         self, ticket: Ticket, owner: str, now: Instant, until: Instant | None, fence: int = 0
     ) -> Entry | None:
-        """Take in a ticket that enters, or has its number; None if it is over or outdated.
+        """Add a ticket that enters, or has its number; return None if it is over or outdated.
 
-        What waits of its owner with an earlier request gives way; not what may hold (``fence``).
+        Waits of its owner with earlier requests give way; not a ticket that may hold (``fence``).
         """
         if self.past.is_over(ticket, fence) or (self._is_outdated(ticket) and not fence):
             return None
@@ -127,7 +127,7 @@ class Table:
         return entry
 
     def _is_outdated(self, ticket: Ticket) -> bool:
-        """Let earlier waits of the same owner give way; return whether it has a later one."""
+        """Remove earlier waits of the same owner; return whether it has a later one."""
         for entry in self.of(ticket.lock, ticket.who):
             if entry.ticket.request > ticket.request:
                 return True
@@ -136,26 +136,26 @@ class Table:
         return False
 
     def of(self, lock: str, who: Who) -> list[Entry]:
-        """Return what an owner wants of a lock, or holds."""
+        """Return an owner's tickets for a lock."""
         queue = self.queues.get(lock)
         return [queue.entries[key] for key in queue.of.get(who, ())] if queue is not None else []
 
     def named(self, lock: str, who: Who, request: int, fence: int) -> list[Entry]:
-        """Return what a drop of ``request``, or of ``fence`` (each may be 0), means."""
+        """Return the entries that a drop of ``request``, or of ``fence`` (each may be 0), means."""
         return [entry for entry in self.of(lock, who) if is_named(entry, request, fence)]
 
     def of_session(self, session: str) -> list[Entry]:
-        """Return what all owners of a session want or hold."""
+        """Return the entries of all owners of a session."""
         return list(self.sessions.get(session, ()))
 
     def set_until(self, entry: Entry, until: Instant | None) -> None:
-        """Let ``entry`` be over then, or never. Nothing, if it is not in the table."""
+        """Set the end of ``entry``, None for never; do nothing if it is not in the table."""
         if self.get(entry.ticket.lock, entry.key) is entry:
             entry.until = until
             self.expiry.put(entry)
 
     def prolong(self, entry: Entry, until: Instant) -> None:
-        """Let ``entry`` be over no earlier than then."""
+        """Extend ``entry`` to last until then, if it ends earlier."""
         if entry.until is None or entry.until < until:
             self.set_until(entry, until)
 
@@ -170,7 +170,7 @@ class Table:
         self.note(entry.ticket.lock, 0, fence)
 
     def unvote(self, entry: Entry, until: Instant | None) -> None:
-        """Let ``entry`` wait again: its vote is given back. Nothing, if it is not in the table."""
+        """Take the vote for ``entry`` back; do nothing if it is not in the table."""
         if self.get(entry.ticket.lock, entry.key) is not entry:
             return
         queue = self.queues[entry.ticket.lock]
@@ -180,7 +180,7 @@ class Table:
         self._file(queue, entry)
 
     def ahead(self, entry: Entry, now: Instant) -> Turn | None:
-        """Return the first that is in the way of ``entry``: who holds, enters, or is earlier."""
+        """Return the first ticket ahead of ``entry``: one that holds, enters, or is earlier."""
         lock, mine = entry.ticket.lock, entry.key
         queue = self.queues[lock]
         for keys in (queue.holding, queue.entering):
@@ -195,12 +195,12 @@ class Table:
         return None
 
     def first(self, lock: str) -> Entry | None:
-        """Return the first that waits."""
+        """Return the first waiting entry."""
         queue = self.queues.get(lock)
         return queue.entries[queue.line[0].key] if queue is not None and queue.line else None
 
     def remove(self, entry: Entry) -> None:
-        """Take ``entry`` out."""
+        """Remove ``entry``."""
         lock = entry.ticket.lock
         queue = self.queues[lock]
         self._unfile(queue, entry)
@@ -219,7 +219,7 @@ class Table:
             del self.queues[lock]
 
     def drop(self, lock: str, who: Who, request: int, fence: int) -> bool:
-        """End what ``request`` or ``fence`` names; return whether it was known."""
+        """Drop the entries that ``request`` or ``fence`` names; return whether they were known."""
         named = self.named(lock, who, request, fence)
         found = bool(named) or self.past.knows(lock, who, request, fence)
         for entry in named:
@@ -235,11 +235,11 @@ class Table:
                 yield entry
 
     def forget_old(self, now: Instant) -> int:
-        """Take out whatever is over; return how much."""
+        """Remove all entries that have ended; return their number."""
         return sum(self.forget(entry, now) for entry in self.expiry.over(now))
 
     def forget(self, entry: Entry, now: Instant) -> bool:
-        """Take out ``entry`` if its time is over; return whether it was."""
+        """Remove ``entry`` if it has ended; return whether it had."""
         lock = entry.ticket.lock
         if not entry.is_over(now) or self.get(lock, entry.key) is not entry:
             return False
@@ -279,6 +279,6 @@ class Table:
 
 
 def _is_late(entry: Entry, ticket: Ticket, owner: str) -> bool:
-    """Return whether ``ticket`` enters, which it did before it got the number it waits with."""
+    """Return whether ``ticket`` is an old copy, from before it got the number it waits with."""
     same = (entry.owner, entry.ticket.turn.serial) == (owner, ticket.turn.serial)
     return same and entry.phase is Phase.WAITING and not ticket.turn.number

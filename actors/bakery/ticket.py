@@ -1,4 +1,4 @@
-"""What a ticket is, how tickets are ordered, and how a fence is made. Pure."""
+"""Tickets, their order, and how fences are made. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fencelock.actors.message import Address
 
 COUNTER_BITS = 32
 COUNTER_MAX = (1 << COUNTER_BITS) - 1
-"""Numbers of tickets and counters of fences stay below it: beyond it a request is refused."""
+"""Limit of ticket numbers and fence counters: beyond it a request is refused."""
 
 TERM_MS_MAX = 7 * 24 * 3_600_000
 """The longest duration and the longest grace (ms): a week each."""
@@ -21,7 +21,7 @@ ADDRESS_BYTES_MAX = 2 * OWNER_BYTES_MAX
 
 
 class Who(NamedTuple):
-    """Whose a ticket is. An owner is sequential: it has one ticket for a lock at a time."""
+    """The owner of a ticket. It is sequential: it has one ticket for a lock at a time."""
 
     session: str
     owner: str
@@ -32,13 +32,13 @@ class Turn(NamedTuple):
 
     number: int
     leader: str
-    """Where it was drawn."""
+    """The leader that drew it."""
     serial: int
-    """Counts what that leader drew, from 1, in one life."""
+    """Number of the ticket among those of that leader in one life, from 1."""
 
 
 class Ticket(NamedTuple):
-    """One request for one lock, as it travels between leaders.
+    """One request for one lock, as it is sent between leaders.
 
     ``number`` of ``turn`` is 0 as long as it is entering.
     """
@@ -49,42 +49,42 @@ class Ticket(NamedTuple):
     """The owner's number of its `Acquire`; a later request has a higher one."""
     turn: Turn
     door: Address
-    """Where its client is told."""
+    """Address of its client's proxy."""
     hold_ms: int
-    """How long the lock may be held (ms)."""
+    """Duration of a hold (ms)."""
     grace_ms: int
-    """How much longer until it is taken away (ms)."""
+    """Further time until the lock is taken away (ms)."""
     label: str
 
     @property
     def lease_ms(self) -> int:
-        """How long nobody else is granted the lock, if it is not released (ms)."""
+        """Time for which no other owner is granted the lock, if it is not released (ms)."""
         return self.hold_ms + self.grace_ms
 
 
 class Record(NamedTuple):
-    """A ticket in a table that is handed over. Entering ones are not: their doors ask again."""
+    """A ticket in a table that is handed over. Entering ones are not: their proxies ask again."""
 
     ticket: Ticket
     owner: str
     """The leader that takes its steps."""
     fence: int
-    """Under which it is held, or may be; 0 if it is not."""
+    """The fence under which it is held, or may be; 0 if it is not."""
     left_ms: int
-    """What is left of its lease (ms)."""
+    """Time left of its lease (ms)."""
 
 
 class End(NamedTuple):
-    """What ended of one owner at one lock, in a table that is handed over; 0 for nothing."""
+    """Ended requests of one owner at one lock, in a table that is handed over; 0 for none."""
 
     lock: str
     who: Who
     request: int
-    """The last one that its client dropped."""
+    """The last request that its client dropped."""
     fence: int
-    """Of the last hold that its client dropped."""
+    """The fence of the last hold that its client dropped."""
     highest: int
-    """The highest fence under which anything of this owner ended, dropped or not."""
+    """The highest fence under which a hold of this owner ended, dropped or not."""
 
 
 def pack_fence(epoch: int, counter: int) -> int:
@@ -103,12 +103,12 @@ def counter_of(fence: int) -> int:
 
 
 def is_fence(fence: int, epoch: int) -> bool:
-    """Return whether ``fence``, which a peer sent, can have been granted in ``epoch`` or before."""
+    """Return whether a peer's ``fence`` can have been granted in ``epoch`` or before."""
     return 0 < epoch_of(fence) <= epoch and 0 < counter_of(fence) < COUNTER_MAX
 
 
 def names(lock: str, who: Who) -> bool:
-    """Return whether the names of a lock and an owner, which a peer sent, are within limits."""
+    """Return whether a peer's names of a lock and an owner are within limits."""
     return (
         1 <= len(lock.encode(errors="replace")) <= LOCK_NAME_BYTES_MAX
         and len(who.session) <= ADDRESS_BYTES_MAX
@@ -117,7 +117,7 @@ def names(lock: str, who: Who) -> bool:
 
 
 def fits(ticket: Ticket) -> bool:
-    """Return whether every field of ``ticket``, which a peer sent, is within its limits."""
+    """Return whether every field of a peer's ``ticket`` is within its limits."""
     turn = ticket.turn
     return (
         names(ticket.lock, ticket.who)

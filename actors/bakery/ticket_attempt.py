@@ -1,4 +1,4 @@
-"""The steps of the tickets that one leader owns, from a door's word to its answer. Pure."""
+"""The steps of the tickets that one leader owns, from a proxy's request to its reply. Pure."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from fencelock.actors.message import Address, Instant, ms_between
 
 
 class TicketAttempts:
-    """All of them. Invariants: B6, B7; see the README of this folder.
+    """All tickets of a leader's own. Invariants: B6, B7; see the README of this folder.
 
     Args:
-        epoch_state: this leader's place.
-        table: of this leader.
+        epoch_state: this leader's state in its epoch.
+        table: this leader's table.
 
     """
 
@@ -53,7 +53,7 @@ class TicketAttempts:
         self.serial = 0
 
     def open(self, door: Address, asked: Lock, now: Instant) -> list[Effect]:
-        """Begin with a request that nobody here knows."""
+        """Begin a ticket for a request that is not known here."""
         self.serial += 1
         turn = Turn(0, self.epoch_state.node, self.serial)
         ticket = Ticket(
@@ -79,17 +79,17 @@ class TicketAttempts:
         return self.enter(attempt, now)
 
     def adopt(self, entry: Entry, now: Instant) -> list[Effect]:
-        """Take the steps of a ticket whose owner leads no more."""
+        """Take over the steps of a ticket whose owner leads no more."""
         entry.owner = self.epoch_state.node
         attempt = TicketAttempt(entry, None, eager=False, heard_at=now)
         self.agenda.add(attempt)
         if entry.phase is Phase.HOLDING:
             return self._take_over(attempt, entry.fence, now)
         self.table.set_until(entry, None)
-        return self.enter(attempt, now)  # It may hold already: a quorum knows.
+        return self.enter(attempt, now)  # It may hold already: a quorum knows that.
 
     def resume(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Go on in a new epoch, with whoever leads there."""
+        """Go on in a new epoch, with its leaders."""
         match attempt.step:
             case Step.ENTERING:
                 return self.enter(attempt, now)
@@ -100,7 +100,7 @@ class TicketAttempts:
                 return self.ask(attempt, now) if attempt.held else self.enter(attempt, now)
 
     def enter(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Say that the ticket is about to draw a number."""
+        """Announce that the ticket is about to draw a number."""
         entry, epoch_state = attempt.entry, self.epoch_state
         attempt.step, attempt.answered = Step.ENTERING, {}
         attempt.highest = self.table.counters_of(entry.ticket.lock).highest
@@ -110,14 +110,14 @@ class TicketAttempts:
         return [*self.say_entering(attempt)]
 
     def say_entering(self, attempt: TicketAttempt) -> list[Send | Observe]:
-        """Say to whom has not answered that the ticket enters; it keeps a number that it has."""
+        """Send the announcement to leaders that have not answered; the ticket keeps its number."""
         ticket = attempt.entry.ticket
         entering = ticket._replace(turn=ticket.turn._replace(number=0))
         word = Entering(epoch=self.epoch_state.epoch, ticket=entering)
         return self.epoch_state.tell(word, frozenset(attempt.answered))
 
     def on_max(self, leader: str, said: MaxTicket, now: Instant) -> list[Effect]:
-        """Count who knows that the ticket enters."""
+        """Count a leader that knows that the ticket enters."""
         attempt = self.agenda.find(said.lock, said.who, said.request)
         if attempt is None or attempt.step is not Step.ENTERING or epoch_of(said.held) > said.epoch:
             return []
@@ -130,7 +130,7 @@ class TicketAttempts:
         return self._draw(attempt, now)
 
     def _draw(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Draw a number above all that a quorum knows, unless it has one."""
+        """Draw a number above all that a quorum knows, unless the ticket has one."""
         entry = attempt.entry
         number = entry.ticket.turn.number or attempt.highest + 1
         if number >= COUNTER_MAX:
@@ -151,20 +151,20 @@ class TicketAttempts:
         return self.ask(attempt, now)
 
     def ask(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Begin a round: say the ticket, and ask for votes if nothing is in its way here."""
+        """Begin a round: send the ticket, and request votes if nothing is in its way here."""
         entry, epoch_state, table = attempt.entry, self.epoch_state, self.table
         if table.get(entry.ticket.lock, entry.key) is not entry:
             text = f"lock {entry.ticket.lock!r}: no quorum within a lease, or dropped elsewhere"
             return self.fail(attempt, Error.FAILED, text, now)
-        entry.owner = epoch_state.node  # Another may have had it; of one round only one is heeded.
+        entry.owner = epoch_state.node  # Another may have owned it; only one is heeded per round.
         entry.round = max(entry.round, attempt.known) + 1
         attempt.answered, attempt.votes = {}, {}
         if entry.phase is Phase.HOLDING and not attempt.held:
             if epoch_of(entry.fence) < epoch_state.epoch:
-                attempt.held = entry.fence  # Perhaps it was granted.
+                attempt.held = entry.fence  # It may have been granted.
             else:
                 table.unvote(entry, None)
-        # What may be held already is never in anybody's line: it is only said again.
+        # A ticket that may hold already waits in no line: it is only sent again.
         ahead = None if attempt.held else table.ahead(entry, now)
         if ahead is None and not attempt.held and entry.ticket.lease_ms > epoch_state.bound_ms:
             attempt.step = Step.WAITING  # Since an earlier epoch, which knew of longer leases.
@@ -200,13 +200,13 @@ class TicketAttempts:
         return max(mine, last + 1)
 
     def on_collected(self, leader: str, said: Collected, now: Instant) -> list[Effect]:
-        """Count a vote, or a refusal, of the round under way."""
+        """Count a vote, or a refusal, in the present round."""
         attempt = self.agenda.find(said.lock, said.who, said.request)
         if attempt is None or said.round != attempt.entry.round:
             return [Observe("bakery.late_answer")]
         highest = min(said.highest, COUNTER_MAX)
         self.table.note(said.lock, highest)
-        if said.known > said.round:  # Another owner's round: the next one is above it.
+        if said.known > said.round:  # It is another owner's round: the next one is above it.
             attempt.known = max(attempt.known, said.known)
         if attempt.step is not Step.ASKING:
             return []
@@ -223,13 +223,13 @@ class TicketAttempts:
         return self.lose(attempt, now)
 
     def win(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Let the client in, if a quorum voted in this round and this leader is trusted (B7)."""
+        """Grant the lock, if a quorum voted in this round and this leader is trusted (B7)."""
         entry = attempt.entry
         if attempt.step is not Step.ASKING or len(attempt.votes) < self.epoch_state.quorum:
             return []
         voted = entry.phase is Phase.HOLDING
         if not voted or self.table.get(entry.ticket.lock, entry.key) is not entry:
-            return []  # Its own vote ended with its lease; it is told when it is due.
+            return []  # Its own vote ended with its lease; the client is told when that is due.
         if entry.is_over(now):
             return self.lose(attempt, now)
         if attempt.held and self.table.is_outdone(entry.ticket.lock, attempt.held):
@@ -241,7 +241,7 @@ class TicketAttempts:
         return [locked(attempt.entry), Observe("bakery.granted")]
 
     def lose(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Give the votes of the round back: somebody else is ahead."""
+        """Have the votes of the round given back: another ticket is ahead."""
         entry, epoch_state = attempt.entry, self.epoch_state
         self.agenda.look_again(attempt, now, later(now, RESEND_MS))
         if attempt.held:
@@ -261,7 +261,7 @@ class TicketAttempts:
         return effects
 
     def cede(self, attempt: TicketAttempt, leader: str, now: Instant) -> list[Effect]:
-        """Leave a request to another leader, to which its door went, too."""
+        """Leave a request to another leader, which received it from its proxy, too."""
         entry = attempt.entry
         effects: list[Effect] = []
         if attempt.step is Step.ASKING and not attempt.held:
@@ -274,7 +274,7 @@ class TicketAttempts:
         return [*effects, Observe("bakery.ceded")]
 
     def advance(self, lock: str, now: Instant) -> list[Effect]:
-        """Something of ``lock`` ended: ask for votes for the first, if that is this leader's."""
+        """After a ticket of ``lock`` ended, request votes for the first if this leader owns it."""
         first = self.table.first(lock)
         if first is None or not self.epoch_state.serving:
             return []
@@ -286,24 +286,24 @@ class TicketAttempts:
         return self.ask(attempt, now)
 
     def give_up(self, attempt: TicketAttempt, ahead: Turn | None, now: Instant) -> list[Effect]:
-        """End a wait: its time is over, or it will not wait."""
+        """End a wait that timed out, or a request that does not wait."""
         entry = attempt.entry
         waited_ms = ms_between(entry.since, now)
         text = in_the_way(self.table, entry, ahead, waited_ms, now)
         return self.fail(attempt, Error.TIMED_OUT, text, now)
 
     def fail(self, attempt: TicketAttempt, error: Error, detail: str, now: Instant) -> list[Effect]:
-        """Drop the ticket and say why."""
+        """Drop the ticket and send the reason."""
         dropped = self.drop(attempt, now)
         return [*dropped, failed(attempt.entry.ticket, error, detail)]
 
     def drop(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Forget the ticket, here and at the others, but no vote that another may have won with."""
+        """Drop the ticket here and at the others, except a vote that another may have won with."""
         entry, epoch_state = attempt.entry, self.epoch_state
         lock, who, request = entry.ticket.lock, entry.ticket.who, entry.ticket.request
         self.agenda.forget(entry)
         if attempt.held and entry.phase is Phase.HOLDING:
-            return self.advance(lock, now)  # Perhaps it was granted: its lease ends by itself.
+            return self.advance(lock, now)  # It may have been granted: its lease ends by itself.
         if self.table.get(lock, entry.key) is entry:
             self.table.remove(entry)
         word = DropTicket(

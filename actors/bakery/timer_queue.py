@@ -1,4 +1,4 @@
-"""The tickets that one leader owns, and when to look at each again. Pure."""
+"""The tickets that one leader owns, and the times at which each is due. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fencelock.actors.effect import Send
 from fencelock.actors.message import Instant
 
 STALE_MAX = 1_000
-"""So much more is on the list of what is due than is owned, twice, before it is cleared up."""
+"""Number of stale entries, beyond twice the live ones, at which the heap is cleaned up."""
 
 
 class Step(Enum):
-    """What a ticket waits for."""
+    """The event that a ticket waits for."""
 
     ENTERING = "a quorum that knows that it enters"
     WAITING = "its turn"
@@ -31,14 +31,14 @@ class TicketAttempt:
     """A ticket of this leader's own.
 
     Attributes:
-        wait_until: when it gives up, None for never.
-        eager: whether it will not wait at all.
-        heard_at: when its door spoke of it last.
-        answered: who answered the step, or refused to vote; ``votes``: who voted. Both are of
-            the round under way (B6).
-        held: a fence under which the same request may hold already: another owner's, who is
-            gone. It is taken over, and never given back.
-        due: when to look at it again.
+        wait_until: the time at which it gives up, None for never.
+        eager: whether it does not wait at all.
+        heard_at: the time of its proxy's last message.
+        answered: leaders that answered the step, or refused to vote; ``votes``: those that
+            voted. Both are of the present round (B6).
+        held: a fence under which the same request may hold already: that of a former owner.
+            It is taken over, and never given back.
+        due: the time at which it is processed again.
 
     """
 
@@ -52,52 +52,52 @@ class TicketAttempt:
     highest: int = 0
     held: int = 0
     known: int = 0
-    """The highest round that others know of this request."""
+    """The highest round of this request that others know."""
     due: Instant | None = None
-    """Nothing while it is not on the list of what is due."""
+    """None while it is not in the heap."""
 
 
 class TimerQueue:
-    """All of a leader's own tickets, by request and by when they are due."""
+    """All of a leader's own tickets, by request and by the times at which they are due."""
 
     def __init__(self) -> None:
         self.by_key: dict[tuple[str, Key], TicketAttempt] = {}
         self.due: list[tuple[Instant, int, TicketAttempt]] = []
-        """What is to be looked at, as a heap; some of it is forgotten, or due at another time."""
+        """The tickets to process, as a heap; some are forgotten, or due at another time."""
         self._count = 0
 
     def of(self, entry: Entry) -> TicketAttempt | None:
-        """Return the course of ``entry``, if this leader owns it."""
+        """Return the attempt of ``entry``, if this leader owns it."""
         return self.by_key.get((entry.ticket.lock, entry.key))
 
     def find(self, lock: str, who: Who, request: int) -> TicketAttempt | None:
-        """Return the course of that request."""
+        """Return the attempt of that request."""
         return self.by_key.get((lock, Key(who, request)))
 
     def add(self, attempt: TicketAttempt) -> None:
-        """Own a ticket."""
+        """Add a ticket that this leader owns."""
         self.by_key[attempt.entry.ticket.lock, attempt.entry.key] = attempt
 
     def forget(self, entry: Entry) -> None:
-        """Take no more steps for ``entry``, which is dropped or another's."""
+        """Take no more steps for ``entry``, which is dropped or another leader's."""
         attempt = self.by_key.pop((entry.ticket.lock, entry.key), None)
         if attempt is not None:
             attempt.due = None
 
     def look_again(self, attempt: TicketAttempt, now: Instant, at: Instant) -> None:
-        """Have the course looked at then, or when its wait is over, and not before."""
+        """Have the attempt processed then, or when its wait times out, and not before."""
         if attempt.wait_until is not None and attempt.step is not Step.HELD:
             at = min(at, attempt.wait_until)
         attempt.due = max(at, later(now, 1))
         self._count += 1
         heapq.heappush(self.due, (attempt.due, self._count, attempt))
         if len(self.due) > 2 * len(self.by_key) + STALE_MAX:
-            # Holds may last for days, and most are released long before: nothing waits for them.
+            # Holds may last for days, and most are released long before: their entries are stale.
             self.due = [one for one in self.due if one[2].due == one[0]]
             heapq.heapify(self.due)
 
     def take_due(self, now: Instant) -> TicketAttempt | None:
-        """Return a course that is due, None if none is."""
+        """Return an attempt that is due, None if none is."""
         while self.due and self.due[0][0] <= now:
             at, _, attempt = heapq.heappop(self.due)
             if attempt.due == at:
@@ -113,7 +113,7 @@ def warn_at(entry: Entry) -> Instant:
 
 
 def locked(entry: Entry) -> Send:
-    """Return what the door of a holder is told."""
+    """Return the grant for the proxy of a holder."""
     ticket = entry.ticket
     return Send(
         ticket.door,
@@ -129,7 +129,7 @@ def locked(entry: Entry) -> Send:
 
 
 def failed(ticket: Ticket, error: Error, detail: str) -> Send:
-    """Return what the door of a ticket that failed is told."""
+    """Return the failure for the proxy of a ticket."""
     word = LockFailed(
         lock=ticket.lock, who=ticket.who, request=ticket.request, error=error, detail=detail
     )

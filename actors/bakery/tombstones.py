@@ -1,8 +1,8 @@
-"""What ended at one leader: requests that were dropped, and holds whose time was over. Pure.
+"""Ended requests at one leader: those that clients dropped, and holds that expired. Pure.
 
-The two are not the same. What its client dropped is over for good. That a hold's time is over is
-what one leader's clock says, which may have missed a renewal: others may have it still, under
-the same fence or a later round's.
+The two are not the same. A request that its client dropped is over for good. A hold's expiry is
+the judgement of one leader's clock, and that leader may have missed a renewal: others may have
+the hold still, under the same fence or a later round's.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from fencelock.actors.bakery.ticket import End, Ticket, Who
 from fencelock.actors.message import Instant
 
 REMEMBERED_MAX = 100_000
-"""Owners whose requests that ended are remembered; the oldest go first."""
+"""Maximum owners whose ended requests are kept; the oldest are dropped first."""
 
 
 class Ends(NamedTuple):
-    """What ended of one owner at one lock."""
+    """The ended requests of one owner at one lock."""
 
     dropped: int = 0
     """The last request that its client dropped: this one and all before are over."""
     held: int = 0
     """The fence of the last hold that its client dropped, 0 for none."""
     request: int = 0
-    """Which request had that fence, 0 if it is not known."""
+    """The request with that fence, 0 if it is not known."""
     lapsed: int = 0
-    """The last request that held until its time was over here."""
+    """The last request whose hold expired here."""
     fence: int = 0
-    """Under which that one held."""
+    """The fence of that hold."""
 
 
 NOTHING_ENDED = Ends()
 
 
 class Tombstones:
-    """Remembers what ended, so that no late copy of a step takes it up again (B10)."""
+    """Stores ended requests, so that a late copy of a step does not revive them (B10)."""
 
     def __init__(self) -> None:
         self._ends: OrderedDict[tuple[str, Who], Ends] = OrderedDict()
@@ -47,14 +47,14 @@ class Tombstones:
         """No lapse that was forgotten is later than this."""
 
     def of(self, lock: str, who: Who) -> Ends:
-        """Return what ended of an owner."""
+        """Return the ended requests of an owner."""
         return self._ends.get((lock, who), NOTHING_ENDED)
 
     def is_over(self, ticket: Ticket, fence: int = 0) -> bool:
         """Return whether ``ticket``, which may hold under ``fence``, ended before.
 
-        A hold whose time was over here is not, if others have it still: under the same fence,
-        or under a higher one, for which another round got the votes.
+        A hold that expired here is not over if others have it still: under the same fence, or
+        under a higher one, for which another round got the votes.
         """
         ends = self._ends.get((ticket.lock, ticket.who))
         if ends is None:
@@ -65,12 +65,12 @@ class Tombstones:
         return lapsed or ticket.request < ends.lapsed
 
     def lapsed_under(self, ticket: Ticket, fence: int) -> bool:
-        """Return whether ``ticket`` held under ``fence`` here until its time was over."""
+        """Return whether the hold of ``ticket`` under ``fence`` expired here."""
         ends = self.of(ticket.lock, ticket.who)
         return (ticket.request, fence) == (ends.lapsed, ends.fence)
 
     def drop(self, lock: str, who: Who, request: int, fence: int = 0) -> None:
-        """Remember that a client dropped this request (0: known only by its fence)."""
+        """Store that a client dropped this request (0: known only by its fence)."""
         ends = self.of(lock, who)
         if fence and fence == ends.fence:
             request = max(request, ends.lapsed)
@@ -81,7 +81,7 @@ class Tombstones:
         self._keep(lock, who, ends)
 
     def lapse(self, lock: str, who: Who, request: int, fence: int) -> None:
-        """Remember that the time of this hold was over here."""
+        """Store that this hold expired here."""
         ends = self.of(lock, who)
         if (request, fence) > (ends.lapsed, ends.fence):
             self._keep(lock, who, ends._replace(lapsed=request, fence=fence))
@@ -105,19 +105,19 @@ class Tombstones:
             self._ends.popitem(last=False)
 
     def knows(self, lock: str, who: Who, request: int, fence: int) -> bool:
-        """Return whether what a drop names, by fence or else by request, ended before."""
+        """Return whether the target of a drop, named by fence or by request, ended before."""
         ends = self.of(lock, who)
         return ends.held == fence if fence else max(ends.dropped, ends.lapsed) >= request
 
     def request_of(self, lock: str, who: Who, fence: int) -> int:
-        """Return which request held under ``fence`` until it ended, 0 if that is not known."""
+        """Return the request that held under ``fence`` until it ended, 0 if it is not known."""
         ends = self.of(lock, who)
         if fence == ends.held:
             return ends.request
         return ends.lapsed if fence == ends.fence else 0
 
     def newest(self, most: int) -> list[End]:
-        """Return what ended last, the newest first."""
+        """Return the last ended requests, the newest first."""
         found: list[End] = []
         for (lock, who), ends in islice(reversed(self._ends.items()), most):
             found.append(End(lock, who, ends.dropped, ends.held, max(ends.held, ends.fence)))

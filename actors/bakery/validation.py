@@ -1,4 +1,4 @@
-"""What a leader does not take from a door, and what it says to it. Pure."""
+"""Checks on a proxy's request, and the replies to invalid ones. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fencelock.actors.lock.name import OWNER_BYTES_MAX, check_lock_name, check_w
 from fencelock.actors.message import Address, Instant
 
 TICKETS_MAX = 100_000
-"""Tickets in one leader's table, everybody's: some 100 MB."""
+"""Maximum tickets in one leader's table: some 100 MB."""
 
 ENTERING_MAX = 1_000
-"""Tickets that enter one lock at a time; the source has 100."""
+"""Maximum tickets that enter one lock at a time; the source has 100."""
 
 
 def problem_of(
     door: Address, asked: Lock | Unlock | RenewHold, table: Table, terms: Terms, now: Instant
 ) -> Effect | None:
-    """Return the answer to a request that is not taken up, None for one that is."""
+    """Return the reply to a request that is not accepted, None for one that is."""
     who = asked.who
     if len(who.session) > ADDRESS_BYTES_MAX or len(who.owner) > OWNER_BYTES_MAX:
         return Observe("bakery.request_malformed")

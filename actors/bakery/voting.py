@@ -1,4 +1,4 @@
-"""What a leader answers to the steps of the others: its part in every quorum. Pure."""
+"""A leader's answers to the steps of the others: its part in every quorum. Pure."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Voting:
     """Keeps copies of the others' tickets, and votes. Invariants: B5, B10.
 
     Args:
-        epoch_state: this leader's place.
-        table: of this leader.
-        attempts: its own tickets, which a step of another may let go on, or end.
+        epoch_state: this leader's state in its epoch.
+        table: this leader's table.
+        attempts: its own tickets, which another leader's step may advance, or end.
 
     """
 
@@ -48,7 +48,7 @@ class Voting:
         self.attempts = attempts
 
     def on_step(self, leader: str, step: Asking, now: Instant) -> list[Effect]:
-        """Take in a step of ``leader``, which leads in the same epoch."""
+        """Process a step of ``leader``, which leads in the same epoch."""
         match step:
             case Entering():
                 return self._on_entering(leader, step, now)
@@ -102,10 +102,11 @@ class Voting:
         return [*ceded, *self._take_in(leader, step, now)]
 
     def _whose(self, attempt: TicketAttempt, leader: str, step: AddTicket) -> str:
-        """Return which of two owners of a request goes on with it, empty if votes are to say.
+        """Return which of two owners of a request goes on with it, empty if votes must decide.
 
-        First goes who granted it, then who takes a hold over, then who ranks first. But a hold
-        that only the other one takes over is not left to it: its votes may be too few.
+        The order is: the one that granted it, the one that takes a hold over, the one that ranks
+        first. But a hold that only the other one takes over is not left to it: its votes may be
+        too few.
         """
         held = attempt.step is Step.HELD
         if (held or attempt.held) and not step.taken:
@@ -115,7 +116,7 @@ class Voting:
         return self.epoch_state.node if self.epoch_state.ranks_before(leader) else leader
 
     def _take_in(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
-        """Know a ticket by its number; vote for it, if that is asked for and nothing is ahead."""
+        """Store a ticket with its number; vote for it, if requested and nothing is ahead."""
         ticket = step.ticket
         entry = self.table.get(ticket.lock, Key(ticket.who, ticket.request))
         if entry is not None and not _heeds(entry, leader, step):
@@ -123,7 +124,7 @@ class Voting:
         until = later(now, COPY_MS)
         if entry is not None and entry.phase is Phase.HOLDING:
             if entry.fence != step.fence:
-                self.table.unvote(entry, until)  # Another round: that vote was given back.
+                self.table.unvote(entry, until)  # It is another round: that vote was given back.
         else:
             held = step.fence if step.taken else 0
             entry = self.table.put(ticket, leader, now, until, held)
@@ -139,7 +140,7 @@ class Voting:
         return [*answer, *self.attempts.advance(ticket.lock, now)]
 
     def _is_highest(self, step: AddTicket) -> bool:
-        """Return whether no fence of the lock is as high, but the very one whose time was over."""
+        """Return whether no fence of the lock is as high, except the same one if it expired."""
         last = self.table.counters_of(step.ticket.lock).fence
         again = step.taken and self.table.past.lapsed_under(step.ticket, step.fence)
         return step.fence > last or (again and step.fence == last > 0)
@@ -147,7 +148,7 @@ class Voting:
     def _leave_to(self, entry: Entry) -> None:
         """Take no more steps for a request that this leader has voted for as another's.
 
-        A round of its own would take that vote back, and perhaps the other has won with it.
+        A round of its own would take that vote back, and the other may have won with it.
         """
         attempt = self.attempts.agenda.of(entry)
         if attempt is not None and attempt.step is not Step.HELD:
@@ -197,7 +198,7 @@ class Voting:
         return [*answer, *self.attempts.advance(step.lock, now)]
 
     def _gave_up(self, entry: Entry) -> None:
-        """Forget a ticket that its owner gave up, unless this leader has the same request."""
+        """Drop a ticket that its owner gave up, unless this leader has the same request."""
         if self.attempts.agenda.of(entry) is None:
             self.table.remove(entry)
             return
@@ -227,7 +228,7 @@ class Voting:
         return self._answer(leader, word)
 
     def on_told(self, leader: str, told: Ended | Owned, now: Instant) -> list[Effect]:
-        """Take note that a ticket of this leader's own is over, or another's."""
+        """Note that a ticket of this leader's own is over, or another's."""
         attempt = self.attempts.agenda.find(told.lock, told.who, told.request)
         if attempt is None or attempt.step is Step.HELD:
             return [Observe("bakery.late_answer")]
@@ -242,7 +243,7 @@ class Voting:
 
 
 def _heeds(entry: Entry, leader: str, step: AddTicket) -> bool:
-    """Return whether a step is of the highest round, and may touch a vote that stands."""
+    """Return whether a step is of the highest round, and may change an existing vote."""
     if step.round < entry.round or (step.round == entry.round and leader != entry.owner):
         return False
     if entry.phase is not Phase.HOLDING or (step.taken and step.fence == entry.fence):

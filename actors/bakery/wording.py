@@ -1,4 +1,4 @@
-"""What a leader says of a lock in words, and to those who look at it. Pure."""
+"""Texts of a leader about a lock, and its answers to queries. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fencelock.actors.lock.message import Contender, LockStatus
 from fencelock.actors.message import Instant, ms_between, node_of
 
 WAITERS_SHOWN_MAX = 100
-"""How many waiters are told of one lock: 64 KiB with the longest names."""
+"""Maximum waiters shown of one lock: 64 KiB with the longest names."""
 
 CONTENDERS_SHOWN_MAX = 1_000
-"""How many are told of all locks: 900 KiB with the longest names, and a frame has 1 MiB."""
+"""Maximum contenders shown of all locks: 900 KiB with the longest names; a frame has 1 MiB."""
 
 
 def ended_before(lock: str) -> str:
-    """Return why a request for ``lock`` is not taken up, in words."""
+    """Return why a request for ``lock`` is not accepted."""
     return f"lock {lock!r}: this request, or a later one, ended before"
 
 
@@ -43,7 +43,7 @@ def in_the_way(table: Table, entry: Entry, ahead: Turn | None, waited_ms: int, n
 
 
 def peeked(table: Table, peek: Query, epoch: int, now: Instant) -> QueryResult:
-    """Return the answer to ``peek`` of a leader that serves in ``epoch``."""
+    """Return the state of a lock in ``table``, for a leader that serves in ``epoch``."""
     queue = table.queues.get(peek.lock)
     holder, waiters = _contenders(queue, now)
     lapsed = table.lapsed_at(peek.lock, now)
@@ -73,7 +73,7 @@ def _contenders(
 
 
 def tickets_of(table: Table, now: Instant) -> tuple[LockStatus, ...]:
-    """Return what ``table`` says of all locks, as many as one answer has room for."""
+    """Return the state of all locks in ``table``, as many as one answer has room for."""
     found: list[LockStatus] = []
     room = CONTENDERS_SHOWN_MAX
     for lock in nsmallest(CONTENDERS_SHOWN_MAX, table.queues):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from random import Random
 
 DOUBT_MS = 500
-"""How often at most a client is asked about one hold of an earlier life of the node (ms)."""
+"""Minimum interval between two questions to a client about one hold of an earlier life (ms)."""
 
 DOUBTS_MAX = 10_000
 """Holds of earlier lives that are remembered for `DOUBT_MS`; with more, all are forgotten."""
@@ -54,7 +54,7 @@ Met = FromProxy | FromClient | FromServer | Revoked
 
 
 class ClientRecord(NamedTuple):
-    """What a living lock client is for, and how many wants it was handed."""
+    """The lock and session of a living lock client, and the number of wants it was given."""
 
     lock: str
     session: str
@@ -62,32 +62,32 @@ class ClientRecord(NamedTuple):
 
 
 class Broker(Role[Met]):
-    """Spawns a `LockClient` per session and lock, and retires it when nobody needs it.
+    """Spawns a `LockClient` per session and lock, and retires it when it is not needed any more.
 
-    The backend of the node's proxy. Every `Grant` for a lock client of this node comes
-    here first, because a late copy of a request can win a lock for a lock client that is
-    gone. Such a grant is given back, which nobody would do otherwise.
+    It is the backend of the node's proxy. Every `Grant` for a lock client of this node comes
+    here first, because a late copy of a request can win a lock for a lock client that does not
+    exist any more. The broker gives such a grant back, which no other role would do.
 
     A grant for a lock client of an *earlier life* of this node is not given back at once: that
-    life may have let a client in, which may be in its critical section still. The hold
-    belongs to that client's session, so the broker has the client asked (`Doubt`), and gives
-    the lock back only if the client says that it does not hold it. A dead client does not
-    answer: its lock stays held, as the design page says, until an operator releases it.
+    life may have let a client in, which may still be in its critical section. The hold
+    belongs to that client's session. So the broker has the client asked (`Doubt`), and gives
+    the lock back only if the client replies that it does not hold it. A dead client does not
+    reply: its lock stays held, as the design page says, until an operator releases it.
 
     Invariants:
         B1  An address is given to one lock client only: it names the boot and a count.
-        B2  A lock client is retired only when it was handed no want it has not seen.
+        B2  A lock client is retired only when it has processed all the wants it was given.
 
-    A grant may be on its way to a lock client that is retired before it arrives, or a
-    release of the lock client's own may get lost after it. The server's reminders make up
-    for both.
+        A grant may be on its way to a lock client that is retired before it arrives, or a
+        release of the lock client's own may get lost after it. The server's reminders make up
+        for both.
 
     Args:
-        proxy: the role that speaks `fencelock.actors.lock.backend` with us.
-        server: where the `LockServer` is.
-        boot: tells this life of the node from earlier ones.
+        proxy: the role that uses this backend, see `fencelock.actors.lock.backend`.
+        server: the address of the `LockServer`.
+        boot: the id of this life of the node.
         random: spreads the retransmissions.
-        tickets_max: how many tickets may wait or hold at one time; one more is `Full`.
+        tickets_max: maximum tickets that wait or hold at one time; a further one is `Full`.
 
     """
 
@@ -113,12 +113,12 @@ class Broker(Role[Met]):
         self.tickets: dict[int, Ticket] = {}
         self.tickets_of: dict[str, dict[int, None]] = {}
         self.doubts: dict[tuple[str, int], Instant] = {}
-        """By lock and number: when a hold of an earlier life was last asked about."""
+        """Times of the last questions about holds of an earlier life, by lock and number."""
         self.watch = address_of(node_of(address), "watch")
         self._random = random
 
     def begin(self, now: Instant) -> Effects:
-        """Set a watch on the server."""
+        """Start the watch on the server."""
         del now
         arguments = {"proxy": self.proxy, "server": self.server, "boot": self.boot}
         return (Spawn(self.watch, ServerWatch, arguments),)
@@ -263,7 +263,7 @@ class Broker(Role[Met]):
         return (Observe("central.given_back"), Send(self.server, back))
 
     def _doubt(self, grant: Grant, now: Instant) -> Effects:
-        """Find out from the server which session a hold of an earlier life belongs to."""
+        """Ask the server for the session to which a hold of an earlier life belongs."""
         asked_at = self.doubts.get((grant.lock, grant.number))
         if asked_at is not None and ms_between(asked_at, now) < DOUBT_MS:
             return ()
@@ -277,12 +277,12 @@ class Broker(Role[Met]):
         if holder is None or not holder_fits(holder) or holder.fence is None:
             return ()
         if (peeked.lock, holder.fence) not in self.doubts or "/" in holder.session:
-            return ()  # A caller inside the node's process died with it: nobody is left to ask.
+            return ()  # A caller inside the node's process died with it: no client is left to ask.
         doubt = Doubt(lock=peeked.lock, fence=holder.fence, session=holder.session)
         return (Send(self.proxy, doubt),)
 
     def _on_session_ended(self, session: str) -> Effects:
-        """Tell the proxy, and end what still waits in the session through this node."""
+        """Notify the proxy, and end waits of the session through this node."""
         effects: list[Effect] = []
         text = f"session {session[:80]!r} has ended; connect anew, under another name"
         for number, ticket in list(self.tickets.items()):

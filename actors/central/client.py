@@ -1,4 +1,4 @@
-"""The lock client: asks the server for one lock, for one session, while an owner wants it."""
+"""The lock client: requests one lock from the server for one session, while an owner wants it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from random import Random
 
 RETRANSMIT_MS = 50
-"""How often to ask again (ms), on average. Nobody is told that a lock is free, so this is
-what a contested lock idles for; a thousand waiting clients are 20,000 messages a second."""
+"""Mean interval between requests (ms). The server does not announce that a lock is free, so a
+contested lock is idle for as long; a thousand waiting clients send 20,000 messages a second."""
 
 
 Heard = Want | Give | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit | ReadQueues
 
 
 class LockClient(Role[Heard]):
-    """One session's dealings with the server about one lock. Lives beside its broker.
+    """The protocol between one session and the server about one lock. Lives beside its broker.
 
     | mode | newer `Grant` | its `ReleaseAck` | `ClientRetransmit` | owner is done |
     | --- | --- | --- | --- | --- |
@@ -48,39 +48,39 @@ class LockClient(Role[Heard]):
     A `Grant` that is not newer is ignored, and so is a `ReleaseAck` of another number. A `Revoke`
     of the current number, or a newer one, has the effect of a release and its `ReleaseAck`.
 
-    Source: the CSE 452 design page "Distributed mutual exclusion". Where this differs:
+    Source: the CSE 452 design page "Distributed mutual exclusion". Differences:
 
-    *It asks only while an owner wants the lock*, so ``NONE`` and ``RELEASED`` send
-    `Request` only then, and a grant that comes when nobody wants it, brought by a late or
+    *It sends requests only while an owner wants the lock*, so ``NONE`` and ``RELEASED`` send
+    `Request` only then. A grant that comes when no owner wants it, caused by a late or
     repeated request, is released at once (``HELD`` lasts no time).
 
-    *The acknowledgement must name ``sequence_num`` itself*; see `LockServer` for what
-    the page's comparison loses.
+    *The acknowledgement must name ``sequence_num`` itself*; `LockServer` explains what the
+    page's comparison loses.
 
-    *It need not wait for a timeout before it asks again.* The page's client does, after
-    it released. The wait is no part of the page's safety (a grant is judged by its
-    number, whenever it was asked for) but of its manners: without it a client that
-    releases and asks at once shuts the others out. So this one waits if it heard while
-    holding that somebody else asks (``contested``), and does not if it is alone.
+    *It need not wait for a timeout before the next request.* The page's client does, after
+    it released. The wait matters for fairness, not for safety (a grant is judged by its number,
+    whenever it was requested): without it a client that releases and requests at once shuts the
+    others out. So this one waits if it learned while holding that another client requests the
+    lock (``contested``), and does not if it is alone.
 
     Owners of the session that want the lock are served first come, first served. Between
     two of them the lock goes back to the server: a new ownership needs a new number.
 
-    Only one `ClientRetransmit` is ever on its way (``armed``), so none is ever out of
-    date: whenever it comes, it does what the mode demands.
+    Only one `ClientRetransmit` is ever under way (``armed``), so none is ever out of
+    date: whenever it comes, it does what the mode requires.
 
     Invariants:
         C1  ``sequence_num`` never decreases.
         C2  ``holding`` is a ticket exactly in ``HELD``.
-        C3  While a release is unacknowledged, or a ticket waits and nobody holds, a timer
-            is on its way.
+        C3  While a release is unacknowledged, or a ticket waits and none holds, a timer
+            is under way.
 
     Args:
         lock: its name.
-        session: whose owners it serves.
-        broker: the role of this node that spawned it; hears `Got`, `Full` and `Idle`.
-        server: where the `LockServer` is.
-        random: spreads the retransmissions, so that clients do not march in step.
+        session: the session whose owners it serves.
+        broker: the role of this node that spawned it; receives `Got`, `Full` and `Idle`.
+        server: the address of the `LockServer`.
+        random: spreads the retransmissions, so that clients do not send in step.
 
     """
 
@@ -110,7 +110,7 @@ class LockClient(Role[Heard]):
         self._random = random
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Take one step of the table. Time plays no part here."""
+        """Perform one step of the table. Time plays no part here."""
         del now
         effects = self._step(sender, event)
         assert (self.holding is not None) == (self.mode is Mode.HELD)  # C2
@@ -151,7 +151,7 @@ class LockClient(Role[Heard]):
         self.wants += 1
         self.tickets[want.ticket] = want.owner
         if len(self.tickets) > 1 or not self._is_free():
-            return ()  # Whoever came first has asked already, or holds, or releases.
+            return ()  # The first ticket has sent a request already, or holds, or releases.
         return self._ask_in_turn()
 
     def _on_give(self, give: Give) -> Effects:
@@ -170,8 +170,8 @@ class LockClient(Role[Heard]):
                 self.contested = True
             return (Observe("central.grant_not_newer"),)
         if self.mode is Mode.HELD:
-            # Only a server that lost its memory grants again what is held. It will
-            # remind us when we have released, and we give that one back then.
+            # Only a server that lost its memory grants a held lock again. It will
+            # remind us when we have released, and then we give that one back.
             return (Observe("central.granted_while_held"),)
         # The server grants anew only what it knows to be released.
         settled = (self._settled(),) if self.mode is Mode.RELEASING else ()
@@ -197,7 +197,7 @@ class LockClient(Role[Heard]):
         return self._released()
 
     def _released(self) -> Effects:
-        """Note that the server knows of our release, and ask for the next owner."""
+        """Note that the server has our release, and send a request for the next owner."""
         self.mode = Mode.RELEASED
         further = self._ask_in_turn() if self.tickets else self._rest()
         return (self._settled(), *further)
@@ -207,7 +207,7 @@ class LockClient(Role[Heard]):
         return Send(self.broker, Settled(lock=self.lock, number=number, session=session))
 
     def _on_revoke(self, sender: Address, revoke: Revoke) -> Effects:
-        """Take note that a hold has ended at the server, and confirm it."""
+        """Note that a hold has ended at the server, and confirm that."""
         if sender != self.broker or revoke.lock != self.lock:
             return (Observe("central.revoke_malformed"),)
         effects: Effects = ()
@@ -233,8 +233,8 @@ class LockClient(Role[Heard]):
             return (Observe("central.crowded_malformed"),)
         if not self._is_free() or not self.tickets:
             return ()
-        # It may answer a request that is long forgotten. To refuse a wait too many is
-        # allowed: nothing is held, and what was asked for meanwhile will be given back.
+        # It may answer a request that is long forgotten. Refusing one wait too many is
+        # allowed: nothing is held, and a grant requested meanwhile will be given back.
         detail = f"the server holds {crowded.locks_max} locks, its limit"
         refusals = [
             Send(self.broker, Full(lock=self.lock, ticket=ticket, detail=detail))
@@ -258,7 +258,7 @@ class LockClient(Role[Heard]):
 
     def _ask_in_turn(self) -> Effects:
         if self.contested and self.armed:
-            return ()  # The timer asks; those who waited while we held go first.
+            return ()  # The timer sends it; clients that waited while we held go first.
         return self._ask()
 
     def _ask(self) -> Effects:

@@ -1,4 +1,4 @@
-"""The messages of `central`: lock clients, the lock server and the watch.
+"""Messages of `central`: between lock clients, the lock server and the watch.
 
 Tags 0x50 to 0x5f, and 0xd2 to 0xd7.
 
@@ -20,27 +20,27 @@ NUMBER_MAX = (1 << 63) - 1
 """A number is a fence, and a fence fits a signed 64-bit integer."""
 
 ROLE_BYTES_MAX = 128
-"""What a frame allows for a role: ``clients-``, the boot and a count are far below this."""
+"""Maximum length of a role's name in a frame: ``clients-``, the boot and a count are far below."""
 
 
 class Mode(IntEnum):
-    """Where a lock client stands; the page's four modes."""
+    """State of a lock client; the page's four modes."""
 
     NONE = 0
     """Does not hold the lock and never did."""
     HELD = 1
-    """Holds the lock, and knows that nobody else does."""
+    """Holds the lock, and knows that no other client does."""
     RELEASING = 2
-    """Held the lock and gave it back; the server may not know yet."""
+    """Released the lock; the server may not know yet."""
     RELEASED = 3
-    """Gave the lock back, and the server knows."""
+    """Released the lock, and the server knows."""
 
 
 @message(0x50)
 class Request(Message):
-    """I want ``lock``. Answered by `Grant`, by `ServerFull`, or not at all: then ask again.
+    """Request ``lock``. Answered by `Grant`, by `ServerFull`, or not at all: then repeat it.
 
-    ``session`` and ``owner`` say in words who asks, for whoever asks the server later.
+    ``session`` and ``owner`` describe the requester, for later queries to the server.
     """
 
     lock: str
@@ -51,10 +51,10 @@ class Request(Message):
 
 @message(0x51)
 class Grant(Message):
-    """``client`` holds ``lock`` under ``number``. Goes to the broker of the client's node.
+    """``client`` holds ``lock`` under ``number``. Sent to the broker of the client's node.
 
-    The page's ``Grant(num_granted)``, to whoever asks while holding; and here also a
-    reminder to the holder that somebody else asks.
+    It is the page's ``Grant(num_granted)`` to a client that requests while it holds. Here it also
+    reminds the holder that another client requests the lock.
     """
 
     lock: str
@@ -92,7 +92,7 @@ class ServerFull(Message):
 
 @message(0x55)
 class Peek(Message):
-    """Who holds ``lock``? Answered by `Peeked` with the same ``query``."""
+    """Query for the holder of ``lock``. Answered by `Peeked` with the same ``query``."""
 
     lock: str
     query: int
@@ -100,7 +100,7 @@ class Peek(Message):
 
 @message(0x56)
 class Peeked(Message):
-    """The holder of ``lock`` as the server knows it, None for nobody."""
+    """The holder of ``lock`` as the server knows it, None if it is free."""
 
     lock: str
     query: int
@@ -109,12 +109,12 @@ class Peeked(Message):
 
 @message(0x57)
 class Probe(Message):
-    """Is the server there? Answered by `Probed`."""
+    """Ask whether the server is alive. Answered by `Probed`."""
 
 
 @message(0x58)
 class Probed(Message):
-    """The server is there."""
+    """The server is alive."""
 
 
 @message(0x5A)
@@ -148,7 +148,7 @@ class Free(Message):
     """End the hold of ``lock`` under ``number``. Answered by `FreeReply`.
 
     The hold belongs to ``session``, which needs no lock client for this: its node may have
-    been restarted. With an empty ``session`` an operator takes the lock from whoever holds it.
+    been restarted. With an empty ``session`` an operator takes the lock from any session.
     """
 
     lock: str
@@ -158,7 +158,7 @@ class Free(Message):
 
 @message(0xD3)
 class FreeReply(Message):
-    """The outcome of a `Free`, the same however often it is sent; ``holder`` held the lock."""
+    """The outcome of a `Free`, the same for each repetition; ``holder`` held the lock."""
 
     lock: str
     number: int
@@ -185,7 +185,7 @@ class SessionEnded(Message):
 class Revoke(Message):
     """To a broker: ``client`` no longer holds ``lock`` under ``number``, without its release.
 
-    Answered by `Revoked`. Also a journal record: the answer is missing.
+    Answered by `Revoked`. Also a journal record of a missing answer.
     """
 
     lock: str
@@ -195,7 +195,7 @@ class Revoke(Message):
 
 @message(0xD7)
 class Revoked(Message):
-    """The node of ``client`` knows of that `Revoke`. Also a journal record."""
+    """The node of ``client`` has received that `Revoke`. Also a journal record."""
 
     lock: str
     client: Address
@@ -204,7 +204,7 @@ class Revoked(Message):
 
 @local
 class Settled(Local):
-    """From a lock client to its broker: the server knows of the release of ``number``."""
+    """From a lock client to its broker: the server has confirmed the release of ``number``."""
 
     lock: str
     number: int
@@ -213,14 +213,14 @@ class Settled(Local):
 
 @local
 class Idle(Local):
-    """From a lock client to its broker: after ``wants`` wants nobody needs me any more."""
+    """From a lock client to its broker: after ``wants`` wants I am not needed any more."""
 
     wants: int
 
 
 @local
 class LocalView(Local):
-    """From the broker to the watch: complete this with what the server knows, and answer."""
+    """From the broker to the watch: add what the server knows to this, and answer."""
 
     lock: str
     query: int
@@ -230,30 +230,30 @@ class LocalView(Local):
 
 @timer
 class ClientRetransmit(Timer):
-    """Ask again, or release again, or nothing, as the client's mode is when it fires."""
+    """Repeat the request or the release, or do nothing, as the client's mode requires."""
 
 
 @timer
 class PeekRetry(Timer):
-    """Ask the server again about ``query``, or answer without it."""
+    """Query the server again for ``query``, or answer without it."""
 
     query: int
 
 
 @timer
 class ProbeServer(Timer):
-    """Ask whether the server is there."""
+    """Ask whether the server is alive."""
 
 
 def lock_fits(lock: str) -> bool:
-    """Tell whether a peer's lock name is within its limits."""
+    """Return whether a peer's lock name is within its limits."""
     return 1 <= len(lock.encode(errors="replace")) <= LOCK_NAME_BYTES_MAX
 
 
 def client_fits(client: Address, sender: Address) -> bool:
-    """Tell whether ``client`` is an address of the node that ``sender`` speaks from.
+    """Return whether ``client`` is an address of the node from which ``sender`` sends.
 
-    It is answered there, so it must be one that a frame can be sent to.
+    Replies are sent there, so a frame must be able to carry it.
     """
     node, _, role = client.partition("/")
     fits = 1 <= len(role.encode(errors="replace")) <= ROLE_BYTES_MAX
@@ -261,12 +261,12 @@ def client_fits(client: Address, sender: Address) -> bool:
 
 
 def words_fit(*words: str) -> bool:
-    """Tell whether sessions and owners named by a peer are within their limits."""
+    """Return whether a peer's names of sessions and owners are within their limits."""
     return all(len(word.encode(errors="replace")) <= OWNER_BYTES_MAX for word in words)
 
 
 def holder_fits(holder: Contender | None) -> bool:
-    """Tell whether a holder named by a peer is within its limits."""
+    """Return whether a peer's holder is within its limits."""
     if holder is None:
         return True
     numbers_fit = holder.since_ms >= 0 and 0 < (holder.fence or 0) <= NUMBER_MAX

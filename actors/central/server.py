@@ -1,4 +1,4 @@
-"""The lock server: one role that knows who holds which lock, and numbers every grant."""
+"""The lock server: one role that keeps the holder of each lock, and numbers every grant."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 
 RECORDS_MAX = 1_000
-"""Records after which the journal begins anew with the table, or four times as many as locks
-are held: so that what is written for it stays below a quarter of what is written anyway."""
+"""Records after which the journal is compacted, or four times as many as locks are held: this
+adds less than a quarter to what is written anyway."""
 
 BROKER = "clients"
-"""The role of every node to which grants go."""
+"""The role of every node that receives grants."""
 
 
 FromNode = Request | Release | Peek | Probe | Free | EndSession | Revoked
@@ -66,43 +66,43 @@ class LockServer(Role[Heard]):
 
     | arrives | while | then |
     | --- | --- | --- |
-    | `Request` | nobody holds the lock | count up, note the holder, `Grant` |
-    | `Request` | the asker holds it | `Grant` again, same number |
+    | `Request` | the lock is free | count up, note the holder, `Grant` |
+    | `Request` | the requester holds it | `Grant` again, same number |
     | `Request` | another holds it | not answered; the holder is reminded (see below) |
-    | `Release` | it names holder and number | nobody holds it; `ReleaseAck` |
+    | `Release` | it names holder and number | the lock is free; `ReleaseAck` |
     | `Release` | anything else: it is old | only `ReleaseAck` |
-    | `Free` | its session holds under its number, or an operator asks | nobody holds the lock |
-    | `EndSession` | the session holds locks | nobody holds them; its later requests are ignored |
+    | `Free` | its session holds under its number, or an operator asks | the lock is free |
+    | `EndSession` | the session holds locks | they are free; its later requests are ignored |
 
-    Source: the CSE 452 design page "Distributed mutual exclusion". Where this differs:
+    Source: the CSE 452 design page "Distributed mutual exclusion". Differences:
 
     *The acknowledgement names what it acknowledges.* The page acknowledges every release with
     the current ``num_granted``, and that can lose a lock for ever: the README of this folder
-    tells how, ``tests/test_central_explore.py`` finds it.
+    explains how, and ``tests/test_central_explore.py`` finds it.
 
-    *One count for all locks.* So a free lock leaves nothing behind, and numbers still rise.
+    *One counter for all locks.* So a free lock leaves no state, and numbers still rise.
 
-    *Reminding the holder.* Here a client asks only while an owner wants the lock, so a late
-    request can win a lock for a client that has stopped asking, or is gone. A request that has
-    to be ignored also repeats the grant to the holder: its broker gives back what nobody
-    wants, and a holder that does hold lets others go first (see `LockClient`).
+    *Reminding the holder.* Here a client requests a lock only while an owner wants it, so a late
+    request can win a lock for a client that has stopped requesting it, or is gone. A request that
+    cannot be granted also repeats the grant to the holder: its broker gives back a lock that no
+    owner wants, and a client that does hold it lets others go first (see `LockClient`).
 
     *A hold belongs to a session.* In the page it belongs to the lock client, which here dies
-    with its node. So `Free` and `EndSession` end holds for a session, whichever node they come
-    through. The node of the lock client must know before the server grants the lock through
-    that node again: it is sent `Revoke` at each such request until it confirms.
+    with its node. So `Free` and `EndSession` end holds for a session, through any node. The node
+    of the lock client must know before the server grants the lock through that node again: it is
+    sent `Revoke` at each such request until it confirms.
 
     Invariants:
         S1  ``granted`` never decreases, and every number in ``held`` is at most ``granted``.
-        S2  A lock's entry goes only by a release with its client and its number, by its
+        S2  A lock's entry is removed only by a release with its client and its number, by its
             session with its number, by the end of its session, or by an operator.
 
     Args:
-        granted: what to count from, 0 to `NUMBER_MAX`. A server without a journal must
+        granted: the number to count from, 0 to `NUMBER_MAX`. A server without a journal must
             be given more than any number it has ever granted, or clients ignore it.
-        journal: whether to persist every change before it is spoken of.
-        records: what this role's journal holds, oldest first.
-        locks_max: how many locks may be held at one time; one more is `ServerFull` out.
+        journal: whether to persist every change before a message reveals it.
+        records: the contents of this role's journal, oldest first.
+        locks_max: maximum locks held at one time; a further request gets `ServerFull`.
 
     """
 
@@ -122,17 +122,17 @@ class LockServer(Role[Heard]):
         self.freed: dict[int, Ended] = {}  # By number.
         self.ended: dict[str, None] = {}  # Sessions.
         self.revoked: dict[tuple[str, str], Revoke] = {}
-        """By lock and node: holds whose lock client may not know that they have ended."""
+        """Holds that have ended without their lock clients' knowledge, by lock and node."""
         self.journal = journal
         self.locks_max = locks_max
         self.refused = 0
         self.recorded = len(records)
-        """Records in the journal since the table was last written whole."""
+        """Records in the journal since the whole table was last written."""
         for record in records:
             self._replay(record)
 
     def begin(self, now: Instant) -> Effects:
-        """Count the holders that the journal brought back from this moment on."""
+        """Count the durations of recovered holds from this moment on."""
         self.held = {lock: holding._replace(since=now) for lock, holding in self.held.items()}
         return (Observe("central.holdings_replayed", len(self.held)),) if self.held else ()
 
@@ -197,7 +197,7 @@ class LockServer(Role[Heard]):
         return (*self._recorded(record), self._said(request.lock, holding))
 
     def _crowd_out(self, request: Request) -> Effects:
-        # A table full of locks that nobody wants must not stay full: each refusal
+        # A table full of locks that no owner wants must not stay full: each refusal
         # reminds another of the holders, in turn. Slow, but only when refusing.
         self.refused += 1
         lock = list(self.held)[self.refused % len(self.held)]
@@ -218,7 +218,7 @@ class LockServer(Role[Heard]):
         return (*self._free(release.lock, holding), ack)
 
     def _free(self, lock: str, holding: Holding, taken_from: Contender | None = None) -> Effects:
-        """Let nobody hold ``lock``, and remember how its hold ended (S2)."""
+        """Free ``lock``, and remember how its hold ended (S2)."""
         del self.held[lock]
         ended = Ended(holding.session, taken_from)
         remember(self.freed, holding.number, ended, ENDED_MAX)
@@ -239,7 +239,7 @@ class LockServer(Role[Heard]):
     def _free_for_session(
         self, lock: str, holding: Holding, taken_from: Contender | None
     ) -> Effects:
-        """End a hold without its lock client, whose node is told until it confirms."""
+        """End a hold without its lock client; its node is notified until it confirms."""
         freed = self._free(lock, holding, taken_from)
         revoke = Revoke(lock=lock, client=holding.client, number=holding.number)
         remember(self.revoked, (lock, node_of(holding.client)), revoke, LOCKS_MAX)
@@ -283,7 +283,7 @@ class LockServer(Role[Heard]):
         return Send(_broker(holding.client), grant)
 
     def _recorded(self, record: Message) -> Effects:
-        """Return how ``record``, which is in the table already, gets into the journal."""
+        """Return the effects that journal ``record``, which is in the table already."""
         if not self.journal:
             return ()
         self.recorded += 1

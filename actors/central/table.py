@@ -1,4 +1,4 @@
-"""The lock server's table: holds, ended holds, ended sessions, and how they are written down."""
+"""The lock server's table: holds, ended holds, ended sessions, and their journal records."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 
 LOCKS_MAX = 100_000
-"""Locks held at one time. An entry is under a kilobyte, so the table stays under 100 MB."""
+"""Maximum locks held at one time. An entry is under a kilobyte, so the table is below 100 MB."""
 
 ENDED_MAX = 10_000
-"""Ended holds, and ended sessions, that are remembered: for requests that arrive again, or very
-late. The oldest is forgotten first; a release repeated after that is told that it is not held."""
+"""Ended holds, and ended sessions, that are remembered, for requests that are repeated or very
+late. The oldest is dropped first; a release repeated after that is refused as not held."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Holding(NamedTuple):
-    """Who holds one lock, since when, and under which number."""
+    """The holder of one lock, with the time and number of its grant."""
 
     client: Address
     number: int
@@ -40,14 +40,14 @@ class Holding(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A hold that has ended: whose it was, and who held it if an operator took it."""
+    """A hold that has ended: its session, and its holder if an operator took it."""
 
     session: str
     taken_from: Contender | None = None
 
 
 def contender_of(holding: Holding, now: Instant) -> Contender:
-    """Return the holder as others may see it."""
+    """Return the holder as other clients see it."""
     return Contender(
         node=node_of(holding.client),
         session=holding.session,
@@ -64,16 +64,16 @@ def holder_in_words(holding: Holding) -> str:
 
 
 def may_free(free: Free, holding: Holding) -> bool:
-    """Tell whether ``free`` ends this hold: its session asks, or an operator does."""
+    """Return whether ``free`` ends this hold: its session or an operator sent it."""
     return holding.number == free.number and free.session in ("", holding.session)
 
 
 def reply_to(free: Free, ended: Ended | None) -> FreeReply:
-    """Return the answer to ``free``, the same for each repetition of it.
+    """Return the reply to ``free``, the same for each repetition of it.
 
     Args:
-        free: the request, which has been carried out if it could be.
-        ended: how the hold has ended; None if there is none of that number, or none any more.
+        free: the request, which has been performed if possible.
+        ended: the end of the hold; None if no such hold is known.
 
     """
     outcome, holder = Freeing.NOT_HELD, None
@@ -91,12 +91,12 @@ def reply_to(free: Free, ended: Ended | None) -> FreeReply:
 
 
 def confirms(revoked: Revoked, revoke: Revoke) -> bool:
-    """Tell whether ``revoked`` answers ``revoke``."""
+    """Return whether ``revoked`` answers ``revoke``."""
     return (revoked.client, revoked.number) == (revoke.client, revoke.number)
 
 
 def remember(memory: dict[K, V], key: K, value: V, most: int) -> None:
-    """Add an entry to a bounded memory, which forgets its oldest."""
+    """Add an entry to a bounded dict, which drops its oldest."""
     memory[key] = value
     if len(memory) > most:
         del memory[next(iter(memory))]
@@ -119,7 +119,7 @@ def records_of(
     revoked: Iterable[Revoke],
     sessions: Iterable[str],
 ) -> tuple[Message, ...]:
-    """Return the records of a whole table, with which a journal begins anew."""
+    """Return the records of a whole table, to compact a journal."""
     return (
         Numbered(number=granted),
         *(held_record(lock, holding) for lock, holding in held.items()),

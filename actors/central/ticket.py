@@ -1,4 +1,4 @@
-"""The tickets of one node, and what its broker tells the proxy of them."""
+"""The tickets of one node, and the broker's messages about them to the proxy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import Address, Instant, ms_between
 
 TICKETS_MAX = 10_000
-"""Owners of one node that wait or hold: each is under a kilobyte, and asks every 50 ms."""
+"""Owners of one node that wait or hold: each is under a kilobyte, and sends every 50 ms."""
 
 WAITERS_SHOWN_MAX = 100
-"""Waiters named in one answer to `Look`, so that a status fits its frame."""
+"""Waiters listed in one answer to `Look`, so that a status fits its frame."""
 
 
 class Ticket(NamedTuple):
-    """One acquisition through this node: for whom, since when, and its number once held."""
+    """One acquire through this node: its owner, its time, and its number once it holds."""
 
     lock: str
     session: str
@@ -51,7 +51,7 @@ def glance_of(look: Look, node: str, tickets: Iterable[Ticket], now: Instant) ->
 
 
 def given_by(event: Settled | FreeReply) -> Given:
-    """Return the confirmation of a release in the proxy's words."""
+    """Return the confirmation of a release for the proxy."""
     outcome, holder = Freeing.FREED, None
     if isinstance(event, FreeReply):
         outcome, holder = event.outcome, event.holder

@@ -1,4 +1,4 @@
-"""The watch: knows whether the lock server is there, and asks it who holds what."""
+"""The watch: checks whether the lock server is alive, and queries it for holders."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
 
 PROBE_FIRST_MS = 100
-"""How often to look for a server that never answered (ms): a cluster that starts is in a hurry."""
+"""Interval of probes until the server first answers (ms): short, for a cluster that starts."""
 
 PROBE_MS = 1_000
-"""How often to look whether the server is still there (ms)."""
+"""Interval of probes after that (ms)."""
 
 SILENT_MS = 5_000
-"""After this long without a word the server counts as away (ms): five probes are no accident."""
+"""A server silent for this long counts as away (ms): five lost probes are no accident."""
 
 PEEK_RETRY_MS = 100
-"""How long to wait for the answer to one `Peek` (ms)."""
+"""Timeout of one `Peek` (ms)."""
 
 PEEKS_MAX = 5
-"""How often to ask before answering without the server: half a second in all."""
+"""Number of attempts before answering without the server: half a second in all."""
 
 LOOKS_MAX = 1_000
-"""Looks that wait for the server at one time; more are answered at once, without it."""
+"""Maximum queries that wait for the server; further ones are answered at once, without it."""
 
 QUERIES = 1 << 31
-"""Queries of one life of a node, and lives that are told apart."""
+"""Queries of one life of a node, and number of lives that are told apart."""
 
 
 class Pending(NamedTuple):
-    """A look that waits for the server."""
+    """A query that waits for the server."""
 
     glance: LocalView
     began: Instant
@@ -51,16 +51,16 @@ class Pending(NamedTuple):
 
 
 class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
-    """Answers the proxy's looks, and tells it whether the server can be reached.
+    """Answers the proxy's queries, and tells it whether the server can be reached.
 
-    What the server answers to a `Peek` is true at one instant between question and answer, so
-    a look is linearizable. The queries of each life of the node differ from those of all
-    others: an answer to an earlier life's question is never taken for an answer to a new one.
+    The server's answer to a `Peek` is true at one instant between request and answer, so a
+    query is linearizable. The queries of each life of the node have numbers of their own: an
+    answer to an earlier life is never taken for an answer to this one.
 
     Args:
-        proxy: hears `Seen` and `Ready`.
-        server: where the `LockServer` is.
-        boot: tells this life of the node from earlier ones.
+        proxy: receives `Seen` and `Ready`.
+        server: the address of the `LockServer`.
+        boot: the id of this life of the node.
 
     """
 
@@ -77,7 +77,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         self.looks: dict[int, Pending] = {}
 
     def begin(self, now: Instant) -> Effects:
-        """Look for the server."""
+        """Probe the server."""
         self.began = now
         return (self._not_ready(now), *self._probe())
 
@@ -87,7 +87,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         event: LocalView | Peeked | Probed | PeekRetry | ProbeServer,
         now: Instant,
     ) -> Effects:
-        """Take one step; what the server says counts only if the server says it."""
+        """Process one event; the server's messages count only if the server sent them."""
         match event:
             case LocalView():
                 return self._on_glance(event, now)
@@ -144,7 +144,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         del self.looks[query]
         glance, holder = pending.glance, peeked.holder
         if glance.holder is not None and holder is not None and glance.holder.fence == holder.fence:
-            holder = glance.holder  # Of several owners of a session this node knows which.
+            holder = glance.holder  # Of several owners of a session, this node knows the right one.
         seen = Seen(
             lock=glance.lock,
             query=glance.query,
@@ -155,7 +155,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         return (*effects, Send(self.proxy, seen))
 
     def _unknown(self, glance: LocalView, silent: tuple[Absence, ...], why: str) -> Send:
-        """Say what this node knows, and that the server did not say who holds the lock."""
+        """Answer with what this node knows, since the server did not name the holder."""
         seen = Seen(
             lock=glance.lock,
             query=glance.query,

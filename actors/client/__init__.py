@@ -1,1 +1,1 @@
-"""A user's end of the service: one session that asks, retries and changes nodes."""
+"""The client side of the service: one session that sends requests, retries and changes nodes."""

@@ -1,4 +1,4 @@
-"""Which questions of a user a session refuses at once, without asking a gate."""
+"""Checks on a user's request that let a session refuse it at once, without asking an endpoint."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fencelock.actors.lock.session_message import Evict, ListLocks, Renew
 from fencelock.actors.message import Instant
 
 PENDING_MAX = 10_000
-"""Questions and withdrawals without an answer; each is repeated, and a gate reads them all."""
+"""Maximum unanswered requests and cancels; each is repeated, and an endpoint reads them all."""
 
 
 def why_not(ledger: SessionState, question: Question, now: Instant) -> Rejection | None:
-    """Return why ``question`` is not put to any gate, None if it is."""
+    """Return why ``question`` is not sent to any endpoint, None if it is."""
     problem = problem_of(question)
     if problem is not None:
         return problem
@@ -78,7 +78,7 @@ def _why_not_release(ledger: SessionState, release: Release) -> Rejection | None
 
 
 def _being_released(ledger: SessionState, claim: Claim) -> int:
-    """Return how many releases of ``claim`` have users that wait for them."""
+    """Return the number of releases of ``claim`` that users wait for."""
     outstanding = ledger.outstanding
     numbers = outstanding.releases.get(claim)
     if numbers is None:

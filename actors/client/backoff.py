@@ -1,4 +1,4 @@
-"""How long a session pauses before it says something again."""
+"""Pauses of a session before it sends something again, and its timeouts."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.timing import TIMING
 
 RETRY_MS = TIMING.probe_ms
-"""The first pause before a request is repeated (ms); it doubles from there."""
+"""First pause before a request is repeated (ms); it doubles from there."""
 
 RETRY_MS_MAX = 4_000
-"""The longest: how late a gate that restarted may hear of a wait (ms)."""
+"""Longest such pause (ms): a restarted endpoint learns of a wait this late at most."""
 
 WITHDRAWAL_MS_MAX = 15_000
-"""The longest pause between two cancels of one wait: nobody waits for it any more (ms)."""
+"""Longest pause between two cancels of one wait (ms): no user waits for it any more."""
 
 MARGIN_MS = 4_500
-"""A wait's own time is judged by the proxy; so much later the session ends it itself (ms).
+"""Delay after which the session ends a wait itself, if the proxy did not at its timeout (ms).
 
-Long enough to leave a gate that fell silent (`SILENCE_MS`) and to be answered by the next.
+It is long enough to leave a silent endpoint (`SILENCE_MS`) and to get a reply from the next.
 """
 
 ANSWER_MS = 10_000
-"""How long a release or a question may go unanswered before the user is told (ms)."""
+"""Timeout of a release or a query, after which the user is refused (ms)."""
 
 JITTER = 0.5
-"""Pauses vary by this part of themselves, so that clients do not repeat in step."""
+"""Range of a pause as a fraction of it, so that clients do not repeat in step."""
 
 
 _LEAST = 1 - JITTER / 2
-"""The shortest pause, as a part of the usual one."""
+"""The shortest pause, as a fraction of the usual one."""
 
 
 class RandomSource(Protocol):
@@ -51,6 +51,6 @@ def later(now: Instant, after_ms: int) -> Instant:
 
 
 def paused(random: RandomSource, step_ms: int, now: Instant) -> Instant:
-    """Return an instant about ``step_ms`` from ``now``, by chance sooner or later."""
+    """Return an instant about ``step_ms`` from ``now``, randomly sooner or later."""
     vary = _LEAST + JITTER * random.random()
     return Instant(now + int(step_ms * vary) * NS_PER_MS)

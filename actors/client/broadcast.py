@@ -1,4 +1,4 @@
-"""Questions that go to every gate at once, and who still has to answer them."""
+"""Requests that go to every endpoint at once, and the endpoints that have not replied."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fencelock.actors.message import Address
 
 @dataclass(slots=True)
 class Broadcast:
-    """One survey: who asked, which gates are still to answer, what the others said."""
+    """One survey: its user, the endpoints that have not replied, and the replies so far."""
 
     user: Address
     missing: dict[Address, int]
-    """Gate to the number of the question it was asked."""
+    """Number of the request at each endpoint that has not replied."""
     statuses: dict[Address, NodeStatus] = field(default_factory=dict[Address, NodeStatus])
 
     def result(self, gates: Endpoints) -> Surveyed:
-        """Return what was heard, and who was not, both in the order of ``gates``."""
+        """Return the replies, and the names of silent endpoints, in the order of ``gates``."""
         return Surveyed(
             statuses=tuple(self.statuses[gate] for gate in gates.table if gate in self.statuses),
             silent=tuple(gates.table[gate].label for gate in gates.table if gate in self.missing),

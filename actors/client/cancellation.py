@@ -1,4 +1,4 @@
-"""What a session undoes: its user changed its mind, or is there no more."""
+"""Cancels requests whose user gave up, or does not exist any more."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from fencelock.actors.lock.message import Cancel, Cancelled, Reason, Release
 from fencelock.actors.message import Address, Instant, ms_between
 
 LOST_MS = 500
-"""A cancel that is unanswered for so long (ms) may have been lost: its gate was silent."""
+"""A cancel unanswered for this long (ms) may be lost: its endpoint was silent."""
 
 CANCELS_MAX = 100
-"""Cancels that one sign of life sets off; the rest wait for the next."""
+"""Maximum cancels sent at one sign of life; the rest wait for the next."""
 
 
 def cancel_again(ledger: SessionState, gate: Address, now: Instant) -> list[Effect]:
-    """Repeat, now that ``gate`` is heard, the cancels that may have been lost before.
+    """Repeat cancels that may have been lost, now that ``gate`` has sent something.
 
-    Somebody may be waiting behind a wait that is to be cancelled. So a cancel does not keep
-    its pause, which grows while nobody answers, once a gate gives a sign of life.
+    Another owner may be queued behind a wait that is to be cancelled. So a cancel does not wait
+    for the end of its pause, which grows while no endpoint replies.
     """
     outstanding = ledger.outstanding
     effects: list[Effect] = []
@@ -34,7 +34,7 @@ def cancel_again(ledger: SessionState, gate: Address, now: Instant) -> list[Effe
 
 
 def on_cancel(ledger: SessionState, user: Address, cancel: Cancel, now: Instant) -> list[Effect]:
-    """Undo an acquire, whether it waits or was granted; say so at once."""
+    """Undo an acquire, whether it waits or was granted, and confirm that at once."""
     claim = Claim(cancel.lock, cancel.owner)
     effects: list[Effect] = []
     number = ledger.outstanding.waits.get(claim)
@@ -55,7 +55,7 @@ def on_cancel(ledger: SessionState, user: Address, cancel: Cancel, now: Instant)
 
 
 def on_abandon(ledger: SessionState, user: Address, now: Instant) -> list[Effect]:
-    """Undo what ``user`` waited for, or was just granted: nobody is there any more."""
+    """Undo what ``user`` waited for, or was just granted: it does not exist any more."""
     effects: list[Effect] = []
     for pending in list(ledger.outstanding.pending.values()):
         if pending.user != user:

@@ -1,4 +1,4 @@
-"""How a client goes: what it holds is given back, and who closes it waits for that, a while."""
+"""Closes a client: its holds are released, and the closing call waits for that, with a timeout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fencelock.actors.lock.message import Reason, Release, Released
 from fencelock.actors.message import Address, Instant
 
 CLOSE_MS = 2_000
-"""How long closing waits for releases and cancels, or the session's end, to be confirmed (ms)."""
+"""Timeout for confirmations of releases and cancels, or of the session's end (ms)."""
 
 CLOSED = Rejection(Reason.CANCELLED, "the client is closed")
 
@@ -25,22 +25,22 @@ class Closing:
     """The end of a client, once it begins.
 
     A session that the cluster keeps is ended as a whole, in one step (rule 89): its waits
-    and holds need no word of their own. Else every hold is released at the gate that granted it;
-    after that the session is ended, too, for a cluster that keeps holds by session: it then
-    also frees what was granted through a gate that is down, or that forgot.
+    and holds need no message of their own. Otherwise every hold is released at the endpoint that
+    granted it. Then the session is ended too, for a cluster that keeps holds by session: that
+    also frees what was granted through an endpoint that is down, or that forgot it.
     """
 
     begun: bool = False
     closers: tuple[Address, ...] = ()
     due_at: Instant | None = None
-    """When whoever closes is told, at the latest; None when nobody waits."""
+    """Latest time of the reply to the closing call; None when none waits."""
     session: str = ""
-    """What is being ended, empty if nothing is."""
+    """The session being ended, empty if there is none."""
     said: bool = False
-    """Whether the end of a session that the cluster does not keep was begun."""
+    """Whether the end of a session that the cluster does not keep was requested."""
 
     def begin(self, ledger: SessionState, user: Address, now: Instant) -> list[Effect]:
-        """End all waits, and give back all holds; ``user`` hears `Closed` in the end."""
+        """End all waits, and release all holds; ``user`` receives `Closed` in the end."""
         self.closers = (*self.closers, user)
         if self.begun:
             self.due_at = self.due_at or now
@@ -68,11 +68,11 @@ class Closing:
         return [*effects, *ledger.finish_surveys()]
 
     def ends(self, session: str) -> bool:
-        """Whether that is the session whose end is waited for."""
+        """Return whether ``session`` is the one being ended."""
         return self.begun and session == self.session != ""
 
     def ended(self, ledger: SessionState) -> list[Effect]:
-        """Take note that the session is no more: all is released."""
+        """Note that the session has ended: all is released."""
         effects: list[Effect] = []
         ledger.endings.pop(self.session, None)
         if not ledger.session_lease.kept:
@@ -91,7 +91,7 @@ class Closing:
         return effects
 
     def finish(self, ledger: SessionState, now: Instant) -> list[Effect]:
-        """Answer who closed once nothing can be confirmed any more, or not in time."""
+        """Answer the closing calls once nothing more can be confirmed, or time is up."""
         if self.due_at is None:
             return []
         left = ledger.unconfirmed()
@@ -104,13 +104,13 @@ class Closing:
             if self.session and gate.usable:
                 return []
         closers, self.closers, self.due_at = self.closers, (), None
-        if ledger.session_lease.kept:  # Nobody keeps it alive any more: it ends by its TTL.
+        if ledger.session_lease.kept:  # Without keep-alives it ends by its TTL.
             ledger.session_lease.drop()
             ledger.holds.clear()
         return [Send(user, Closed(unanswered=len(left))) for user in closers]
 
     def _end_unkept(self, ledger: SessionState, now: Instant) -> list[Effect]:
-        """End the session at the gate in use, now that no other answer is to be had."""
+        """End the session at the endpoint in use, since no other reply can come."""
         assert self.due_at is not None
         self.said = True
         self.session = ledger.session_lease.assigned

@@ -1,4 +1,4 @@
-"""How a session learns of its cluster as a whole: it asks a gate again and again to be told."""
+"""Polling of the cluster's state: a session asks one endpoint again and again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 
 WATCH_MS = 5_000
-"""How often a gate is asked anew although nothing changed (ms): it forgets who is silent."""
+"""Interval of requests to an endpoint without a change (ms): it forgets silent clients."""
 
 FIRST_MS = 500
-"""The same while a gate has said nothing at all (ms)."""
+"""The same while an endpoint has not replied at all (ms)."""
 
 UNSURE_MS = 1_000
-"""So long a gate may take to say how things are, before what another said counts no more (ms)."""
+"""Time for an endpoint to reply (ms), before an earlier one's reply counts no more."""
 
 NOBODY = Address("")
 BEGINNING = Instant(0)
@@ -26,23 +26,23 @@ BEGINNING = Instant(0)
 
 @dataclass(slots=True)
 class ClusterPoll:
-    """What was heard, of which gate, and what the watcher was told."""
+    """The last reply, its endpoint, and the last state sent to the watcher."""
 
     wanted: bool = False
     gate: Address = NOBODY
-    """Who was asked last."""
+    """The endpoint asked last."""
     known: int = 0
-    """The number of what it said; 0 while it has said nothing."""
+    """The number of its last reply; 0 before the first."""
     request: int = 0
     due_at: Instant = BEGINNING
     unsure_since: Instant | None = None
-    """Since when the gate in use has said nothing; None if it has."""
+    """The time since which the endpoint in use has not replied; None if it has."""
     told: ClusterState | None = None
     blind: bool = False
-    """Whether the last that the watcher was told is that nobody knows."""
+    """Whether the last notification to the watcher was an unknown state."""
 
     def ask(self, gate: Address, session: str, now: Instant) -> Watch | None:
-        """Return what is to be said to ``gate`` now, None if nothing is."""
+        """Return the message to send to ``gate`` now, None if none is due."""
         if gate != self.gate:
             self.gate, self.known, self.due_at = gate, 0, now
             self._doubt(now)
@@ -53,19 +53,19 @@ class ClusterPoll:
         return Watch(known=self.known, session=session, request=self.request)
 
     def forget(self, now: Instant) -> None:
-        """Note that no gate can be asked: whichever can be next is asked from the beginning."""
+        """Note that no endpoint can be asked: the next one is asked from the beginning."""
         self.gate, self.known, self.due_at = NOBODY, 0, later(now, FIRST_MS)
         self._doubt(now)
 
     def hear(self, gate: Address, word: ClusterUp | ClusterDown, now: Instant) -> bool:
-        """Take in what a gate said; return whether it answers the last question."""
+        """Take an endpoint's message; return whether it answers the last request."""
         if not self.wanted or gate != self.gate or word.request != self.request:
             return False
         self.known, self.due_at, self.unsure_since = word.number, now, None
         return True
 
     def tell(self, watcher: Address | None, state: ClusterState) -> list[Effect]:
-        """Tell the watcher, if that is new."""
+        """Send the watcher ``state``, if that is new."""
         self.blind = False
         if state == self.told:
             return []
@@ -73,7 +73,7 @@ class ClusterPoll:
         return [] if watcher is None else [Send(watcher, state)]
 
     def tell_unknown(self, watcher: Address | None, gates: Endpoints, now: Instant) -> list[Effect]:
-        """Say that nobody knows, if that is so, for long enough, and was not said."""
+        """Report an unknown state, if it has lasted long enough and was not reported."""
         if self.unsure_since is None or self.blind:
             return []
         if gates.any_usable() and now - self.unsure_since < UNSURE_MS * NS_PER_MS:
@@ -83,7 +83,7 @@ class ClusterPoll:
         return told
 
     def next_at(self) -> Instant | None:
-        """Return when a gate is to be asked again, None if none is."""
+        """Return the time of the next request, None if there is none."""
         return self.due_at if self.wanted else None
 
     def _doubt(self, now: Instant) -> None:
@@ -92,12 +92,12 @@ class ClusterPoll:
 
 
 def unknown(reason: str) -> ClusterState:
-    """Return the state of a cluster of which nothing is known."""
+    """Return the state of a cluster about which nothing is known."""
     return ClusterState(up=False, complete=False, ready=False, reason=reason, epoch=0, leaders=())
 
 
 def state_of(word: ClusterUp | ClusterDown) -> ClusterState:
-    """Return what a gate said as a user sees it."""
+    """Return an endpoint's message as a user sees it."""
     up = isinstance(word, ClusterUp)
     return ClusterState(
         up=up,

@@ -1,4 +1,4 @@
-"""What a session does so that its user learns how the cluster is, unasked."""
+"""Subscription of a session's user to the state of the cluster."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fencelock.actors.message import Address, Instant
 
 
 def watch(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Begin to watch: from now on the session is kept, and kept alive."""
+    """Begin to watch: from now on the session is opened and kept alive."""
     ledger.cluster_poll.wanted = True
     return [*keep_watching(ledger, now), *open_session(ledger, now)]
 
 
 def keep_watching(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Ask the gate in use, if it is time to; say so if nobody knows how the cluster is."""
+    """Ask the endpoint in use, if that is due; report a state that is unknown."""
     cluster_poll, gates, session_lease = ledger.cluster_poll, ledger.gates, ledger.session_lease
     if not cluster_poll.wanted:
         return []
@@ -28,7 +28,7 @@ def keep_watching(ledger: SessionState, now: Instant) -> list[Effect]:
     if not session_lease.ready or not gate.usable:
         cluster_poll.forget(now)
     elif (word := cluster_poll.ask(gate.address, session_lease.assigned, now)) is not None:
-        owes = not cluster_poll.known  # A change may come much later.
+        owes = not cluster_poll.known  # A later reply comes only with a change.
         effects.append(ledger.outstanding.say(gate.address, word, now, owes=owes))
     return [*effects, *cluster_poll.tell_unknown(ledger.watcher, gates, now)]
 
@@ -36,7 +36,7 @@ def keep_watching(ledger: SessionState, now: Instant) -> list[Effect]:
 def on_news(
     ledger: SessionState, sender: Address, word: ClusterUp | ClusterDown, now: Instant
 ) -> list[Effect]:
-    """Pass on how the cluster is, and ask for what comes next."""
+    """Pass on the state of the cluster, and ask for the next."""
     if word.session != ledger.session_lease.assigned or not ledger.cluster_poll.hear(
         sender, word, now
     ):

@@ -1,4 +1,4 @@
-"""What a session makes of its gates: which is back, and which of them spares a hop."""
+"""Chooses among a session's endpoints: one that is back, or the master's, which saves a hop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fencelock.actors.timing import TIMING
 
 
 def hear(ledger: SessionState, gate: Address, now: Instant) -> list[Effect]:
-    """Note a sign of life of ``gate``; if it was given up, bring it what is stranded."""
+    """Note a sign of life of ``gate``; if it was given up, move stranded requests to it."""
     known = ledger.gates.table.get(gate)
     if known is None:
         return []
@@ -25,7 +25,7 @@ def hear(ledger: SessionState, gate: Address, now: Instant) -> list[Effect]:
 
 
 def come_back(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Now that a gate is usable again, bring it what is stranded at others."""
+    """Move requests that are stranded at unusable endpoints to one that is usable again."""
     effects: list[Effect] = [Observe("client.gate_back")]
     for gate in ledger.gates.table.values():
         if not gate.usable:
@@ -34,7 +34,7 @@ def come_back(ledger: SessionState, now: Instant) -> list[Effect]:
 
 
 def prefer_master(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Ask the master, where that spares a hop: it is known, one of the gates, and usable."""
+    """Use the master's endpoint, which saves a hop, if it is known and usable."""
     gates = ledger.gates
     master, former = gates.of_master(), gates.current
     if not ledger.session_lease.kept or master is None or master.address == former:
@@ -47,9 +47,10 @@ def prefer_master(ledger: SessionState, now: Instant) -> list[Effect]:
 def note_node(
     ledger: SessionState, sender: Address, node: str, master: str, now: Instant
 ) -> list[Effect]:
-    """Learn which node is behind a gate, and which one leads; act on news only.
+    """Note the node behind an endpoint, and the one that leads; act on changes only.
 
-    A leader that said it cannot serve is believed, until followers must have noticed as well.
+    A leader that reported that it cannot serve is not used until followers must have noticed as
+    well.
     """
     gates = ledger.gates
     gate = gates.table.get(sender)

@@ -1,10 +1,11 @@
-"""What nearly every request is, decided at one look: a lock that only one owner is busy with.
+"""The fast path of nearly every request: a lock with which only one owner is busy.
 
-The session is kept, its gate answers, nothing else of the claim goes on, and nothing was lost or
-withdrawn. Then these do what the general way does (`fencelock.actors.client.admission`,
-`fencelock.actors.client.in_flight`, `fencelock.actors.client.replies`), without its questions:
-with them a client spent twice as long on a request. Each returns None, having changed nothing, for
-what is not so; a test has both ways take the same steps.
+It applies if the session is kept, its endpoint replies, nothing else of the claim is in flight,
+and nothing was lost or cancelled. Then these functions do what the general path does
+(`fencelock.actors.client.admission`, `fencelock.actors.client.in_flight`,
+`fencelock.actors.client.replies`), without its checks, which would double a client's time per
+request. Otherwise each returns None and changes nothing. A test has both paths take the same
+steps.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fencelock.actors.message import Address, Instant
 def on_acquire(
     ledger: SessionState, user: Address, acquire: Acquire, now: Instant
 ) -> list[Effect] | None:
-    """Ask for a lock that its owner neither has, wants nor leaves."""
+    """Request a lock that its owner neither holds, nor waits for, nor is releasing."""
     outstanding, session_lease, gates = ledger.outstanding, ledger.session_lease, ledger.gates
     try:
         claim = claim_checked(acquire.lock, acquire.owner)
@@ -63,7 +64,7 @@ def on_acquire(
 def on_release(
     ledger: SessionState, user: Address, release: Release, now: Instant
 ) -> list[Effect] | None:
-    """Ask for the end of what its owner holds, and neither wants again nor leaves already."""
+    """Request a release of a hold that is neither being acquired again nor released already."""
     outstanding, session_lease, gates = ledger.outstanding, ledger.session_lease, ledger.gates
     try:
         claim = claim_checked(release.lock, release.owner)
@@ -99,7 +100,7 @@ def on_release(
 def on_granted(
     ledger: SessionState, sender: Address, granted: Granted, now: Instant
 ) -> list[Effect] | None:
-    """Pass on a grant that was waited for, of a hold without a deadline that is the first."""
+    """Pass on an expected grant of a first hold without a deadline."""
     outstanding, session_lease = ledger.outstanding, ledger.session_lease
     waited = _waited_for(ledger, sender, granted, Acquire)
     if waited is None:
@@ -125,7 +126,7 @@ def on_granted(
 def on_released(
     ledger: SessionState, sender: Address, released: Released, now: Instant
 ) -> list[Effect] | None:
-    """Pass on that all is released that was held."""
+    """Pass on the release of the last hold of a lock."""
     outstanding, session_lease = ledger.outstanding, ledger.session_lease
     waited = _waited_for(ledger, sender, released, Release)
     if waited is None:
@@ -148,7 +149,7 @@ def on_released(
 def _waited_for(
     ledger: SessionState, sender: Address, answer: Granted | Released, asked: type
 ) -> tuple[Pending, Endpoint, Claim, Address, Instant] | None:
-    """Return what ``answer`` ends, who said it, of which claim, to whom, and when it was said."""
+    """Return the request that ``answer`` ends, with its endpoint, claim, user and send time."""
     session_lease = ledger.session_lease
     pending = ledger.outstanding.pending.get(answer.request)
     gate = ledger.gates.table.get(sender)
@@ -177,4 +178,4 @@ WAYS: dict[type, Way] = {
     Granted: on_granted,
     Released: on_released,
 }
-"""By what is asked or heard."""
+"""Fast paths by type of the request or reply."""

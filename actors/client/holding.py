@@ -1,4 +1,4 @@
-"""What the users of a client hold, how often, and what they held until it was lost."""
+"""The holds of a client's users, their counts, and losses that are not yet reported."""
 
 from __future__ import annotations
 
@@ -11,62 +11,62 @@ from fencelock.actors.client.pending import Claim
 from fencelock.actors.message import Address, Instant
 
 HOLDS_MAX = 100_000
-"""Locks one client may hold at a time; a session of the cluster may hold no more either."""
+"""Maximum locks one client may hold at a time; a session in the cluster has the same limit."""
 
 
 class Acquisition(NamedTuple):
-    """One of the times that an owner entered a lock."""
+    """One acquire of a lock by its owner."""
 
     user: Address
     token: int
-    """The number the user gave its `Acquire`, by which it can take it back."""
+    """The number of the user's `Acquire`, by which the user can cancel it."""
 
 
 new_level: Callable[[type[Acquisition], tuple[Address, int]], Acquisition] = cast(
     "Any", tuple
 ).__new__
-"""Makes one of the class and the fields in half of the time that the class needs for it."""
+"""Makes one from the class and the fields, in half of the time that the class needs."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """Until when a hold lasts, by the client's own clock."""
+    """Deadlines of a hold, by the client's own clock."""
 
     ends_at: Instant
-    """Before this its duration is certainly not over."""
+    """Before this its duration has certainly not ended."""
     until: Instant
-    """From now on somebody else may hold the lock."""
+    """From this on another owner may hold the lock."""
     grace_ms: int
     warn_at: Instant | None
-    """When its user is told that the duration is over; None once it was."""
+    """Time at which the user is notified that the duration is over; None once it was."""
 
     @property
     def next_at(self) -> Instant:
-        """When something is to be done."""
+        """Time of the next action."""
         return self.until if self.warn_at is None else min(self.warn_at, self.until)
 
 
 @dataclass(slots=True)
 class Hold:
-    """A lock that was granted to an owner of this client, once or more often."""
+    """A lock granted to an owner of this client, once or more often."""
 
     gate: Address
-    """Who granted it: where the cluster keeps no sessions the hold lives there."""
+    """The endpoint that granted it; where the cluster keeps no sessions the hold lives there."""
     fence: int
     levels: list[Acquisition] = field(default_factory=list[Acquisition])
-    """The times it was entered and not left, oldest first."""
+    """Its acquires without a release, oldest first."""
     owed: int = 0
-    """How many more it is held, at the cluster, by nobody: to be released."""
+    """Number of further holds at the cluster that no user owns; they are to be released."""
     lease: Lease | None = None
-    """Until when it lasts, where holds have deadlines."""
+    """Its deadlines, where holds have them."""
 
     def take(self, found: Acquisition) -> None:
-        """Let nobody own that level any more; it is owed."""
+        """Remove that acquire; its hold is now to be released."""
         self.levels.remove(found)
         self.owed += 1
 
     def freed(self, count: int, *, owed: bool) -> None:
-        """Note that one release was confirmed, and ``count`` holds are left at the cluster."""
+        """Note one confirmed release; ``count`` holds are left at the cluster."""
         if owed:
             self.owed -= 1
         elif self.levels:
@@ -76,15 +76,15 @@ class Hold:
 
 @dataclass(slots=True)
 class UnreportedLosses:
-    """What was lost and not yet told to whoever releases it: a bounded memory, oldest first."""
+    """Losses that no release has reported yet: bounded, oldest first."""
 
     losses: OrderedDict[tuple[Claim, int], tuple[int, str]] = field(
         default_factory=OrderedDict[tuple[Claim, int], tuple[int, str]]
     )
-    """By claim and fence: how often it was held, and how it was lost."""
+    """Number of holds lost, and the reason, by claim and fence."""
 
     def add(self, claim: Claim, fence: int, times: int, detail: str) -> None:
-        """Remember that ``claim`` was lost, which ``times`` releases may still ask about."""
+        """Remember a loss of ``claim``, which ``times`` releases may still report."""
         if times < 1:
             return
         self.losses[claim, fence] = (times, detail)
@@ -93,11 +93,11 @@ class UnreportedLosses:
             self.losses.popitem(last=False)
 
     def knows(self, claim: Claim, fence: int) -> bool:
-        """Whether that was lost."""
+        """Return whether that hold was lost."""
         return (claim, fence) in self.losses
 
     def tell(self, claim: Claim, fence: int) -> str | None:
-        """Return how that was lost, once for each time it was held; None if it was not."""
+        """Return the reason of that loss, once for each time it was held; None without a loss."""
         times, detail = self.losses.pop((claim, fence), (0, ""))
         if times > 1:
             self.losses[claim, fence] = (times - 1, detail)

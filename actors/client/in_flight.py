@@ -1,4 +1,4 @@
-"""What a session said to its gates and has no answer to yet, and how it is said again."""
+"""Requests of a session that have no reply yet, and their repetition."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from fencelock.actors.message import Address, Instant
 
 @dataclass(slots=True)
 class InFlight:
-    """Everything unanswered, one question of a claim at a time.
+    """All unanswered requests; those of one claim are sent one after another.
 
-    No `Acquire` goes where a `Cancelled` is owed for its claim, and none of a claim's questions
-    while an earlier one of it is unanswered (``releases`` has renewals, too). So a gate is told
-    of one wait of a claim at a time, and a withdrawal per gate and claim is all to remember.
-    Where sessions are kept any gate will do; else each has its own waits and holds.
+    No `Acquire` is sent to an endpoint that owes a `Cancelled` for its claim, and none of a
+    claim's requests while an earlier one is unanswered (``releases`` has renewals, too). So an
+    endpoint knows of one wait of a claim at a time, and one cancel per endpoint and claim is
+    enough. Where sessions are kept any endpoint will do; else each has its own waits and holds.
     """
 
     random: RandomSource
@@ -64,7 +64,7 @@ class InFlight:
         survey: int = 0,
         owed: bool = False,
     ) -> list[Effect]:
-        """Say ``question`` to ``gate``, again and again until `drop`."""
+        """Send ``question`` to ``gate``, and repeat it until `drop`."""
         self.number = number = self.number + 1
         claim = claim_of(question)
         ends_at = None if limit_ms is None else later(now, limit_ms)
@@ -76,7 +76,7 @@ class InFlight:
         return self._say(pending, now)
 
     def drop(self, pending: Pending) -> None:
-        """Forget ``pending``: it was answered, or nobody cares."""
+        """Forget ``pending``: it has a reply, or is not wanted any more."""
         del self.pending[pending.number]
         claim = pending.claim
         if claim is None:
@@ -90,7 +90,7 @@ class InFlight:
             del self.releases[claim]
 
     def withdraw(self, pending: Pending, now: Instant) -> list[Effect]:
-        """Forget ``pending``, and have a wait that was sent undone where it was sent."""
+        """Forget ``pending``; cancel a wait at the endpoint to which it was sent."""
         self.drop(pending)
         claim = pending.claim
         if claim is None:
@@ -107,7 +107,7 @@ class InFlight:
         return [self.cancel(debt, withdrawal, now)]
 
     def go_on(self, claim: Claim, now: Instant, gate: Address = ANY_GATE) -> list[Effect]:
-        """Say what had to stay behind something else of ``claim`` that is over (at ``gate``)."""
+        """Send the requests that were blocked by an earlier one of ``claim`` (at ``gate``)."""
         if claim not in self.waits and claim not in self.releases:
             return []
         effects: list[Effect] = []
@@ -121,12 +121,11 @@ class InFlight:
         return effects
 
     def leave(self, gate: Address, now: Instant) -> list[Effect]:
-        """Take what can be asked elsewhere from ``gate`` to the next usable one.
+        """Move requests from ``gate`` to the next usable endpoint, as far as possible.
 
-        Where the cluster keeps the session that is everything, under the numbers it has.
-        Else a question is asked there under a new number, for what is left of its time,
-        the wait under the old number is withdrawn, and a release stays with its hold.
-        Without a usable gate everything stays.
+        Where the cluster keeps the session, all move, under their numbers. Otherwise a request is
+        sent there under a new number for the rest of its time, the wait under the old number is
+        cancelled, and a release stays with its hold. Without a usable endpoint everything stays.
         """
         other = self.gates.after(gate)
         if other is None:
@@ -136,7 +135,7 @@ class InFlight:
         return self.move(gate, other.address, now)
 
     def move(self, gate: Address, other: Address, now: Instant) -> list[Effect]:
-        """Take what can be asked at ``other`` from ``gate`` to it; see `leave`."""
+        """Move requests from ``gate`` to ``other``, as far as possible; see `leave`."""
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
             if pending.gate != gate or pending.survey:
@@ -158,15 +157,15 @@ class InFlight:
         return effects
 
     def renew(self, pending: Pending, now: Instant) -> None:
-        """Ask the same gate once more under a new number, after a pause.
+        """Send a request to the same endpoint under a new number, after a pause.
 
-        The gate answered the old number for good: that wait is over there.
+        The endpoint has ended the wait under the old number.
         """
         self.drop(pending)
         self._file(self._renumbered(pending, pending.gate, now))
 
     def start_over(self, now: Instant) -> list[Effect]:
-        """Say what was not said yet: the session is open."""
+        """Send the requests that waited for the session, which is open now."""
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
             if pending.said_at is None:
@@ -175,7 +174,7 @@ class InFlight:
         return effects
 
     def repeat(self, now: Instant) -> list[Effect]:
-        """Say again what is due."""
+        """Repeat the requests and cancels that are due."""
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
             if self._resend_at(pending) <= now:
@@ -206,14 +205,14 @@ class InFlight:
         *,
         owes: bool = True,
     ) -> Send:
-        """Send, and note that ``address`` owes an answer, unless it may come much later."""
+        """Send, and note that ``address`` owes a reply, unless that may come much later."""
         gate = self.gates.table[address]
         if owes and gate.owing_since is None:
             gate.owing_since = now
         return Send(address, message)
 
     def over(self, now: Instant) -> list[Pending]:
-        """Return what the session's own clock ends now."""
+        """Return the requests that time out now, by the session's own clock."""
         return [
             pending
             for pending in self.pending.values()
@@ -221,7 +220,7 @@ class InFlight:
         ]
 
     def next_at(self) -> Instant | None:
-        """Return when the next thing is due; None if nothing is unanswered."""
+        """Return when the next one is due; None if nothing is unanswered."""
         ends = (self._end(pending) for pending in self.pending.values())
         return min(
             [
@@ -240,11 +239,11 @@ class InFlight:
     def _end(self, pending: Pending) -> Instant | None:
         if pending.ends_at is None or not isinstance(pending.asked, Acquire):
             return pending.ends_at
-        # With every link broken nobody else will judge the wait, and nobody can grant it.
+        # With every link broken no node can judge the wait, or grant it.
         return later(pending.ends_at, MARGIN_MS if self.gates.any_usable() else 0)
 
     def again(self, pending: Pending, gate: Address, now: Instant) -> list[Effect]:
-        """Ask ``gate`` under a new number, and withdraw a wait under the old one."""
+        """Send the request to ``gate`` under a new number, and cancel a wait under the old one."""
         effects = self.withdraw(pending, now)
         renewed = self._renumbered(pending, gate, now)
         self._file(renewed)
@@ -280,13 +279,13 @@ class InFlight:
         if pending.said_at is None:
             pending.said_at = now
         said = as_said(pending, session, now)
-        # A grant may take long; where the session is kept, keep-alives show that a gate lives.
+        # A grant may take long; where the session is kept, keep-alives show that a node lives.
         if type(said) is Acquire and session_lease.kept:
             return [Send(pending.gate, said)]
         return [self.say(pending.gate, said, now)]
 
     def _waits_its_turn(self, claim: Claim, number: int) -> bool:
-        """Whether an earlier question of ``claim`` than that of ``number`` is unanswered."""
+        """Return whether an earlier request of ``claim`` than ``number`` is unanswered."""
         if self.waits.get(claim, number) < number:
             return True
         line = self.releases.get(claim)
@@ -296,7 +295,7 @@ class InFlight:
         return CancelKey(ANY_GATE if self.session_lease.kept else gate, claim)
 
     def cancel(self, debt: CancelKey, withdrawal: PendingCancel, now: Instant) -> Send:
-        """Ask for a wait to be undone, once more."""
+        """Send a cancel, once more."""
         withdrawal.last_said_at = now
         cancel = cancel_of(debt, withdrawal, self.session_lease.assigned)
         return self.say(debt.gate or self.gates.current, cancel, now)

@@ -1,4 +1,4 @@
-"""What a session says of itself: that it begins, that it lives, that it ends."""
+"""Messages about the session itself: it opens, lives, ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fencelock.actors.message import Address, Instant
 
 
 def greet(ledger: SessionState, gates: Iterable[Address], now: Instant) -> list[Effect]:
-    """Tell ``gates`` that the client, or its session, is there. Each number is said once."""
+    """Send a keep-alive to each of ``gates``. Each number is used once."""
     ledger.greetings += 1
     order, session_lease = list(ledger.gates.table), ledger.session_lease
     effects: list[Effect] = []
@@ -28,16 +28,16 @@ def greet(ledger: SessionState, gates: Iterable[Address], now: Instant) -> list[
 
 
 def open_session(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Ask for a session, if one is wanted and it is time to ask (again).
+    """Request a session, if one is wanted and an attempt is due.
 
-    Each attempt has a number of its own, which tells when it was made: how long the
-    session lives counts from there.
+    Each attempt has its own number, which identifies its send time: the session's TTL counts
+    from there.
     """
     session_lease, outstanding = ledger.session_lease, ledger.outstanding
     if session_lease.scheduler is not Stage.OPENING or session_lease.due_at > now:
         return []
     if not ledger.session_used(now):
-        session_lease.drop()  # Whoever wanted it has given up.
+        session_lease.drop()  # The users that wanted it have given up.
         return []
     session_lease.due_at = paused(outstanding.random, session_lease.step_ms, now)
     session_lease.step_ms = min(2 * session_lease.step_ms, OPEN_MS_MAX)
@@ -53,7 +53,7 @@ def open_session(ledger: SessionState, now: Instant) -> list[Effect]:
 
 
 def keep_session(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Say that the session lives, if anything needs it and it is time to."""
+    """Send a keep-alive, if anything needs the session and one is due."""
     session_lease = ledger.session_lease
     if not session_lease.kept or session_lease.due_at > now or not ledger.session_used(now):
         return []
@@ -67,7 +67,7 @@ def keep_session(ledger: SessionState, now: Instant) -> list[Effect]:
 
 
 def probe(ledger: SessionState, now: Instant) -> None:
-    """Have a sign of life asked for soon: a question had to be repeated."""
+    """Send a keep-alive soon: a request had to be repeated."""
     session_lease = ledger.session_lease
     if session_lease.kept:
         soon = later(session_lease.last_sent_at, min(PROBE_MS, session_lease.keep_ms))
@@ -75,7 +75,7 @@ def probe(ledger: SessionState, now: Instant) -> None:
 
 
 def end_sessions(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Say of sessions that were given up that they are over, again and for a while."""
+    """Send `End` for sessions that were given up, repeatedly, for a while."""
     effects: list[Effect] = []
     for session, ending in list(ledger.endings.items()):
         if ending.gives_up_at <= now:
@@ -92,14 +92,14 @@ def end_sessions(ledger: SessionState, now: Instant) -> list[Effect]:
 
 
 def hasten(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Open the session or keep it alive at once: the gate in use is another one."""
+    """Open the session or keep it alive at once: the endpoint in use has changed."""
     ledger.session_lease.due_at = now
     ledger.session_lease.step_ms = RETRY_MS
     return [*open_session(ledger, now), *keep_session(ledger, now)]
 
 
 def _targets(ledger: SessionState) -> list[Address]:
-    """Return the gate in use, or all, if none answers."""
+    """Return the endpoint in use, or all, if none replies."""
     if ledger.gates.any_usable():
         return [ledger.gates.choose().address]
     return list(ledger.gates.table)

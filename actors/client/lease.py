@@ -1,8 +1,8 @@
-"""Holds with a deadline: until when one is believed, and how it is renewed.
+"""Holds with a deadline: how long a client trusts one, and its renewal.
 
-A hold lasts for a while from some instant after its request, or its renewal, was said. So it
-is counted from when that was said, on the client's own clock, less what two clocks may drift
-apart: whoever grants the lock to the next does so later. A renewal never makes it shorter.
+A hold lasts for its duration from some instant after its request, or its renewal, was sent. So
+the client counts from that send time, on its own clock, and subtracts the drift of two clocks:
+the cluster grants the lock to another owner later than that. A renewal never shortens a hold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OVER = "its duration and its grace are over"
 
 
 def is_late(pending: Pending, granted: Granted, now: Instant) -> bool:
-    """Whether less than half of the duration may be left of a grant that took long to come."""
+    """Return whether less than half of the duration may be left of a grant that came late."""
     if not granted.hold_ms or pending.said_at is None:
         return False
     if pending.renewed_at is not None:
@@ -33,7 +33,7 @@ def is_late(pending: Pending, granted: Granted, now: Instant) -> bool:
 
 
 def renew_first(ledger: SessionState, pending: Pending, granted: Granted, now: Instant) -> Effect:
-    """Ask for the lease to begin anew before the user hears of the grant."""
+    """Renew the lease before the user is told of the grant."""
     if pending.renewed_at is None:
         pending.renewed_at = now
     renew = Renew(
@@ -47,7 +47,7 @@ def renew_first(ledger: SessionState, pending: Pending, granted: Granted, now: I
 
 
 def granted_by(pending: Pending, renewed: Renewed) -> Granted | None:
-    """Return the grant that was renewed before anybody heard of it."""
+    """Return the grant that was renewed before the user was told of it."""
     if pending.renewed_at is None:
         return None
     return Granted(
@@ -62,27 +62,27 @@ def granted_by(pending: Pending, renewed: Renewed) -> Granted | None:
 
 
 def lapsed(pending: Pending, refused: Refused) -> bool:
-    """Whether a grant was over before its lease could begin anew; its user still waits."""
+    """Return whether a grant expired before its lease was renewed; its user still waits."""
     return pending.renewed_at is not None and refused.reason is Reason.NOT_HELD
 
 
 def begin(
     ledger: SessionState, claim: Claim, pending: Pending, granted: Granted, now: Instant
 ) -> list[Effect]:
-    """Count from when what brought the grant was said."""
+    """Count the lease from the send time of the request that brought it."""
     said_at = pending.renewed_at if pending.renewed_at is not None else pending.said_at
     assert said_at is not None
     return _count(ledger, claim, said_at, granted, now)
 
 
 def is_over(pending: Pending, renewed: Renewed, now: Instant) -> bool:
-    """Whether a lease that was renewed before anybody heard of its grant may be over already."""
+    """Return whether a lease renewed before its user was told of it may be over already."""
     said_at, lease_ms = pending.renewed_at, renewed.hold_ms + renewed.grace_ms
     return said_at is None or now >= SessionLease.trusted_until(said_at, lease_ms)
 
 
 def renewed(ledger: SessionState, pending: Pending, answer: Renewed, now: Instant) -> list[Effect]:
-    """Count from when a user's renewal was said, and tell it; unless the hold is lost by now."""
+    """Count the lease from the renewal's send time, and reply; unless the hold is lost by now."""
     claim = Claim(answer.lock, answer.owner)
     hold = ledger.holds.get(claim)
     if hold is None or hold.fence != answer.fence or pending.said_at is None:
@@ -97,7 +97,7 @@ def _count(
     hold, hold_ms, grace_ms = ledger.holds[claim], answer.hold_ms, answer.grace_ms
     until = SessionLease.trusted_until(said_at, hold_ms + grace_ms)
     if hold.lease is None or hold.lease.until <= until:
-        # The cluster's own word comes at some time after `ends_at`; this is for when it is lost.
+        # The cluster's own notification comes some time after `ends_at`; this replaces a lost one.
         warn_at = min(later(now, hold_ms), later(said_at, hold_ms + grace_ms // 2))
         ends_at = SessionLease.trusted_until(said_at, hold_ms)
         hold.lease = Lease(ends_at, until, grace_ms, warn_at)
@@ -117,7 +117,7 @@ def _count(
 
 
 def judge(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Lose the holds whose leases may be over; tell of those whose duration is over."""
+    """Lose the holds whose leases may be over; warn of those whose duration is over."""
     if ledger.lapses_at is None or now < ledger.lapses_at:
         return []
     effects: list[Effect] = []
@@ -132,7 +132,7 @@ def judge(ledger: SessionState, now: Instant) -> list[Effect]:
 
 
 def on_unlocking(ledger: SessionState, word: Unlocking, now: Instant) -> list[Effect]:
-    """Pass on that a duration is over, unless it was renewed since that was said."""
+    """Pass on that a duration is over, unless it was renewed since."""
     claim = Claim(word.lock, word.owner)
     hold = ledger.holds.get(claim)
     if hold is None or hold.fence != word.fence or hold.lease is None:
@@ -143,7 +143,7 @@ def on_unlocking(ledger: SessionState, word: Unlocking, now: Instant) -> list[Ef
 
 
 def warn(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
-    """Tell the watcher, once for each duration, that it is over: whoever holds decides."""
+    """Notify the watcher, once for each duration, that it is over: the holder must decide."""
     hold = ledger.holds[claim]
     assert hold.lease is not None
     hold.lease.warn_at = None
@@ -160,7 +160,7 @@ def warn(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
 
 
 def _lose(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
-    """Lose a hold whose lease may be over, and have it released should it not be."""
+    """Lose a hold whose lease may be over, and release it in case it is not."""
     fence = ledger.holds[claim].fence
     effects = [Observe("client.lease_over"), *ledger.lose_hold(claim, OVER)]
     for number in list(ledger.outstanding.releases.get(claim, ())):
@@ -179,7 +179,7 @@ def _lose(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
 
 
 def why_not_renew(ledger: SessionState, renew: Renew) -> Rejection | None:
-    """Return why a renewal is not asked for, None if it is."""
+    """Return why a renewal is not sent, None if it is."""
     claim = Claim(renew.lock, renew.owner)
     hold = ledger.holds.get(claim)
     if hold is not None and hold.fence == renew.fence and hold.lease is not None:

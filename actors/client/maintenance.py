@@ -1,4 +1,4 @@
-"""What time and broken links demand of a session."""
+"""Regular tasks of a session, and its reactions to links that change."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.message import Address, Instant
 
 KEEPALIVE_MS = 1_000
-"""How often a gate with anything pending or held hears that the client is there (ms).
+"""Interval of keep-alives to an endpoint at which anything is pending or held (ms).
 
-That is where the cluster keeps no sessions; else `Tenure.keep_ms` says.
+It applies where the cluster keeps no sessions; else see `SessionLease.keep_ms`.
 """
 
 
 def keep_up(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Do what time demands: greet, leave the silent, end what is over, repeat."""
+    """Do what is due: send keep-alives, leave silent endpoints, end timed-out requests, repeat."""
     effects: list[Effect] = []
     busy = _busy(ledger, now)
     _forgive_idle(ledger, busy)
@@ -57,7 +57,7 @@ def keep_up(ledger: SessionState, now: Instant) -> list[Effect]:
 
 
 def on_link_up(ledger: SessionState, node: str, now: Instant) -> list[Effect]:
-    """Greet ``node``, which may be new, and repeat at once what is unanswered there."""
+    """Send ``node`` a keep-alive, since it may be new, and repeat what is unanswered there."""
     gate = ledger.gates.of_node(node)
     if gate is None:
         return [Observe("client.unknown_link")]
@@ -71,7 +71,7 @@ def on_link_up(ledger: SessionState, node: str, now: Instant) -> list[Effect]:
 
 
 def on_link_down(ledger: SessionState, node: str, now: Instant) -> list[Effect]:
-    """Take what can move to another gate."""
+    """Move the requests that can be moved to another endpoint."""
     gate = ledger.gates.of_node(node)
     if gate is None:
         return [Observe("client.unknown_link")]
@@ -82,7 +82,7 @@ def on_link_down(ledger: SessionState, node: str, now: Instant) -> list[Effect]:
 
 
 def on_link_refused(ledger: SessionState, node: str, detail: str, now: Instant) -> list[Effect]:
-    """Never mind this gate; tell every user if it was the last."""
+    """Stop using this endpoint; if it was the last, refuse every user's request."""
     gate = ledger.gates.of_node(node)
     if gate is None:
         return [Observe("client.unknown_link")]
@@ -99,7 +99,7 @@ def on_link_refused(ledger: SessionState, node: str, detail: str, now: Instant) 
 
 
 def _leave(ledger: SessionState, gate: Address, now: Instant) -> list[Effect]:
-    """Leave ``gate``; if it was the one in use, let the next one know of the session at once."""
+    """Leave ``gate``; if it was the one in use, announce the session to the next at once."""
     former = ledger.gates.current
     effects = ledger.outstanding.leave(gate, now)
     if ledger.gates.current != former:
@@ -108,7 +108,7 @@ def _leave(ledger: SessionState, gate: Address, now: Instant) -> list[Effect]:
 
 
 def _busy(ledger: SessionState, now: Instant) -> list[Address]:
-    """Return the gates that must know we live, in order; all, if none answers."""
+    """Return the endpoints that need keep-alives, in order; all, if none replies."""
     outstanding, gates = ledger.outstanding, ledger.gates
     used = {question.gate for question in outstanding.pending.values()}
     if ledger.session_lease.kept:
@@ -121,13 +121,13 @@ def _busy(ledger: SessionState, now: Instant) -> list[Address]:
 
 
 def _greeted(ledger: SessionState, busy: list[Address]) -> list[Address]:
-    """Return the gates that are greeted: the busy ones, and those that owe a `Cancelled`."""
+    """Return the endpoints that get keep-alives: busy ones, and those that owe a `Cancelled`."""
     owing = {debt.gate or ledger.gates.current for debt in ledger.outstanding.withdrawals}
     return [gate for gate in ledger.gates.table if gate in owing or gate in busy]
 
 
 def _forgive_idle(ledger: SessionState, busy: list[Address]) -> None:
-    """Count no silence of a gate that has nothing to tell us."""
+    """Ignore the silence of an endpoint that owes us nothing."""
     owing = {debt.gate or ledger.gates.current for debt in ledger.outstanding.withdrawals}
     for gate in ledger.gates.table.values():
         if gate.address not in busy and gate.address not in owing:

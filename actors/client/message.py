@@ -1,4 +1,4 @@
-"""The words between a client's session and those who use it, besides the words of a lock."""
+"""Messages between a client's session and its users, besides those about locks."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class Closed(Local):
 
 @local
 class Survey(Local):
-    """Ask every gate to describe itself, with its roles or without. Answered by `Surveyed`."""
+    """Ask every endpoint to describe itself, with or without its roles. Answered by `Surveyed`."""
 
     roles: bool = False
 
 
 @local
 class Surveyed(Local):
-    """What the gates said, in the order of the gates, and the names of those that did not."""
+    """The endpoints' replies, in order, and the names of those that did not reply."""
 
     statuses: tuple[NodeStatus, ...]
     silent: tuple[str, ...]
 
 
 class Loss(NamedTuple):
-    """A hold that is no more, without having been released."""
+    """A hold that ended without having been released."""
 
     lock: str
     owner: str
@@ -47,8 +47,8 @@ class Loss(NamedTuple):
 class Trusted(Local):
     """To the watcher: what is held now is held for certain until ``until`` (this node's clock).
 
-    Said whenever the cluster has confirmed the session. From ``suspect_at`` on there is
-    reason to worry: confirmations should have come.
+    Sent whenever the cluster has confirmed the session. From ``suspect_at`` on there is
+    reason to worry: confirmations should have arrived.
     """
 
     suspect_at: Instant
@@ -59,7 +59,7 @@ class Trusted(Local):
 class Leased(Local):
     """To the watcher: that hold has a deadline, and is lost at ``until`` (this node's clock).
 
-    Said when it is granted and whenever it is renewed; its duration is over ``grace_ms`` before.
+    Sent when it is granted and whenever it is renewed; its duration ends ``grace_ms`` before.
     """
 
     lock: str
@@ -75,12 +75,12 @@ class Suspected(Local):
 
     silent_ms: int
     left_ms: int
-    """Until the holds count as lost."""
+    """Time until the holds count as lost (ms)."""
 
 
 @local
 class HoldsLost(Local):
-    """To the watcher: these are held no more, and never were to be again; ``detail`` says why."""
+    """To the watcher: these holds are lost for good; ``detail`` says why."""
 
     losses: tuple[Loss, ...]
     detail: str
@@ -88,33 +88,33 @@ class HoldsLost(Local):
 
 @local
 class WatchCluster(Local):
-    """Tell the watcher how the cluster is, now and whenever that changes."""
+    """Notify the watcher of the cluster's state, now and whenever it changes."""
 
 
 @local
 class ClusterState(Local):
-    """How a cluster is, as the node has it that a client uses. Immutable.
+    """State of the cluster, as the node in use reports it. Immutable.
 
-    Once a client has lost its node, and while no other has spoken yet, it is neither up nor
-    ready, and ``reason`` says of every node why.
+    While a client has lost its node and no other has replied yet, the cluster counts as neither
+    up nor ready, and ``reason`` says why for every node.
     """
 
     up: bool
     """Whether a majority of the members is connected."""
     complete: bool
-    """Whether all are."""
+    """Whether all members are connected."""
     ready: bool
-    """Whether a lock can be had now, once its turn comes."""
+    """Whether a lock can be granted now, once its turn comes."""
     reason: str
-    """Which condition is missing, in words; or ``ready``."""
+    """The missing condition, in words; or ``ready``."""
     epoch: int
-    """Of the highest election known; 0 before the first."""
+    """Number of the highest election known; 0 before the first."""
     leaders: tuple[str, ...]
-    """Who was elected in it, in order of rank."""
+    """The nodes elected in it, in order of rank."""
 
 
 @timer
 class Tick(Timer):
-    """See what is due. Only the tick of the current ``round`` counts, earlier ones are stale."""
+    """Check what is due. Only the tick of the current ``round`` counts, earlier ones are stale."""
 
     round: int

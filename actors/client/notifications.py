@@ -1,4 +1,4 @@
-"""What a session hears of its holds unasked: they were taken away, or soon will be."""
+"""Notifications about a session's holds: they were taken away, or soon will be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fencelock.actors.message import Address, Instant
 
 
 def on_ended(ledger: SessionState, sender: Address, ended: Ended, now: Instant) -> list[Effect]:
-    """Cross off a session that was given up; or learn that the one in force is no more."""
+    """Note that a session has ended: one that was given up, or the one in force."""
     if ledger.endings.pop(ended.session, None) is not None:
         return hear(ledger, sender, now)
     if not ledger.session_lease.kept or ended.session != ledger.session_lease.assigned:
@@ -31,7 +31,7 @@ def on_ended(ledger: SessionState, sender: Address, ended: Ended, now: Instant) 
 def on_hold_lost(
     ledger: SessionState, sender: Address, word: HoldLost, now: Instant
 ) -> list[Effect]:
-    """Learn that one hold was taken away, perhaps before it was known to be granted."""
+    """Note that one hold was taken away, possibly before its grant arrived."""
     if not ledger.session_lease.ready or word.session != ledger.session_lease.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
     effects = hear(ledger, sender, now)
@@ -39,7 +39,7 @@ def on_hold_lost(
     hold = ledger.holds.get(claim)
     if hold is not None and hold.fence == word.fence:
         if hold.lease is not None and now < hold.lease.until:
-            # One leader's clock says so; the others hold it, and nobody gets it any earlier.
+            # One leader's clock is early; the others keep the hold, so no other owner gets it yet.
             return [*effects, Observe("client.early_loss_dropped")]
         return effects + ledger.lose_hold(claim, word.detail)
     if hold is None and claim in ledger.outstanding.waits:
@@ -50,10 +50,10 @@ def on_hold_lost(
 def on_confirm_hold(
     ledger: SessionState, sender: Address, word: ConfirmHold, now: Instant
 ) -> list[Effect]:
-    """Tell a gate that forgot its holds whether one of them is really not ours.
+    """Tell a node that lost its memory if one of its holds is not ours.
 
-    Whoever disowns a hold must never take a late grant of it. So whatever waits for the lock
-    asks under a new number: a grant is taken only under the number that was asked last.
+    A client that disowns a hold must never take a late grant of it. So each wait for the lock
+    is sent again under a new number: only a grant of the latest number is accepted.
     """
     session_lease, outstanding = ledger.session_lease, ledger.outstanding
     known = (
@@ -76,7 +76,7 @@ def on_confirm_hold(
 def on_unlocking(
     ledger: SessionState, sender: Address, word: Unlocking, now: Instant
 ) -> list[Effect]:
-    """Pass on that a duration is over: whoever holds decides."""
+    """Pass on that a duration is over: the holder must decide."""
     if not ledger.session_lease.kept or word.session != ledger.session_lease.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
     return [*hear(ledger, sender, now), *lease.on_unlocking(ledger, word, now)]

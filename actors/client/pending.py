@@ -1,4 +1,4 @@
-"""One question of a client's user without an answer, and one wait that must be undone."""
+"""An unanswered request of a client's user, and a wait that must be cancelled."""
 
 from __future__ import annotations
 
@@ -14,83 +14,83 @@ from fencelock.actors.lock.session_message import Evict, ListLocks, Renew
 from fencelock.actors.message import Address, Instant, ms_between
 
 ANY_GATE = Address("")
-"""In a `CancelKey`: whichever gate is in use may settle it."""
+"""In a `CancelKey`: any endpoint in use may settle it."""
 
 
 class Claim(NamedTuple):
-    """Which owner wants or has which lock."""
+    """An owner and a lock that it wants or holds."""
 
     lock: str
     owner: str
 
 
 class CancelKey(NamedTuple):
-    """Which gate owes a `Cancelled` for which claim."""
+    """A claim, and the endpoint that owes a `Cancelled` for it."""
 
     gate: Address
     claim: Claim
 
 
 CLAIMS_MAX = 4_096
-"""Claims that are kept at hand: most locks are asked for again and again."""
+"""Claims that are cached: most locks are requested again and again."""
 
 Question = Acquire | Release | Renew | Inspect | Describe | ListLocks | Evict
 
 
 @dataclass
 class Pending:
-    """A question of a user that has no answer yet.
+    """A request of a user that has no reply yet.
 
-    Each request makes one: what most of them change late or never they do not begin with, but
-    have of their class.
+    One is made for each request. Rarely set fields default on the class, which makes
+    construction cheaper.
     """
 
     number: int
     user: Address | None
-    """None for a release that nobody waits for."""
+    """None for a release that no user waits for."""
     asked: Question
-    """As the user said it."""
+    """The request as the user sent it."""
     claim: Claim | None
-    """What it wants done within a session, None if it needs none."""
+    """The claim that needs a session, None if it needs none."""
     gate: Address
     asked_at: Instant
     ends_at: Instant | None
-    """An `Acquire`: when its wait is over. Others: when the user is told of the silence."""
+    """End of the wait of an `Acquire`; otherwise, timeout after which the user is refused."""
     resend_at: Instant | None = field(init=False, default=None)
-    """When it is said again; None until a tick asks for that: most are answered before."""
+    """Time of the next repetition; None until a tick asks for it: most get a reply before."""
     step_ms: int = field(init=False, default=RETRY_MS)
     said: int = field(init=False, default=0)
-    """How often it was said, under this number and in this session."""
+    """Number of times it was sent, under this number and in this session."""
     said_at: Instant | None = field(init=False, default=None)
-    """When that was done for the first time."""
+    """Time at which it was first sent so."""
     survey: int = field(init=False, default=0)
-    """The survey it belongs to; such a question stays at its gate."""
+    """The survey it belongs to; such a request stays at its endpoint."""
     owed: bool = field(init=False, default=False)
-    """A release of what was given back, and not of what a user holds still."""
+    """Whether it releases a hold that no user owns any more."""
     renewed_at: Instant | None = field(init=False, default=None)
-    """An `Acquire` that was granted late: when the renewal of its lease was asked for first."""
+    """Send time of the first renewal of an `Acquire` that was granted late."""
 
 
 @dataclass(slots=True)
 class PendingCancel:
-    """A wait that was sent to a gate under ``number`` and must not be granted any more."""
+    """A wait that was sent to an endpoint under ``number`` and must not be granted any more."""
 
     number: int
     said_at: Instant
     resend_at: Instant
     step_ms: int = RETRY_MS
     last_said_at: Instant | None = None
-    """When it was said last; None until it was said again."""
+    """Time of the last repetition; None before the first."""
 
 
 @lru_cache(maxsize=CLAIMS_MAX)
 def claim_named(lock: str, owner: str) -> Claim:
-    """Return the claim of ``owner`` to ``lock``, mostly one that was made before."""
+    """Return the claim of ``owner`` to ``lock``, usually from the cache."""
     return Claim(lock, owner)
 
 
 def claim_of(question: Question) -> Claim | None:
-    """Return what ``question`` wants done within a session, None if it needs none."""
+    """Return the claim of ``question`` that needs a session, None if it needs none."""
     match question:
         case Acquire() | Release() | Renew():
             return claim_named(question.lock, question.owner)
@@ -99,7 +99,7 @@ def claim_of(question: Question) -> Claim | None:
 
 
 def as_said(pending: Pending, session: str, now: Instant) -> Question:
-    """Return the question of ``pending`` as a gate is to hear it in ``session``."""
+    """Return the request of ``pending`` as it is sent to an endpoint in ``session``."""
     asked = pending.asked
     match asked:
         case Inspect():
@@ -116,11 +116,11 @@ def as_said(pending: Pending, session: str, now: Instant) -> Question:
 acquire_said = copier(Acquire, "session", "request", "wait_ms")
 release_said = copier(Release, "session", "request")
 _inspect_said = copier(Inspect, "session", "request")
-"""Return what a gate is to hear: in which session, under which number."""
+"""Copies of a request with the session and the number for an endpoint."""
 
 
 def cancel_of(debt: CancelKey, withdrawal: PendingCancel, session: str) -> Cancel:
-    """Return what undoes the wait of ``withdrawal``."""
+    """Return the message that cancels the wait of ``withdrawal``."""
     claim, number = debt.claim, withdrawal.number
     return Cancel(lock=claim.lock, session=session, owner=claim.owner, request=number)
 
@@ -128,7 +128,7 @@ def cancel_of(debt: CancelKey, withdrawal: PendingCancel, session: str) -> Cance
 def settle(
     withdrawals: dict[CancelKey, PendingCancel], gates: Iterable[Address], cancelled: Cancelled
 ) -> tuple[CancelKey, PendingCancel] | None:
-    """Take note that a wait was undone; return who owed it, None if nobody did."""
+    """Note that a wait was cancelled; return the cancel, None if none was pending."""
     claim = Claim(cancelled.lock, cancelled.owner)
     for gate in (ANY_GATE, *gates):
         debt = CancelKey(gate, claim)

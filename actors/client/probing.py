@@ -1,9 +1,9 @@
-"""Whether the gate in use can serve what is unanswered there, and which other one can.
+"""Probes that show whether the endpoint in use can serve its requests, and which other can.
 
-A request may be unanswered because its lock is taken, because much is asked, or because its node
-is dead or without a majority. A probe tells: a node answers it alone and at once. A gate is left
-only for one that has replied, so a client that stood still itself, or a machine on which
-everything is slow, changes nothing.
+A request may be unanswered because its lock is held, because the load is high, or because its
+node is dead or without a majority. A probe tells: a node replies to it alone and at once. An
+endpoint is left only for one that has replied. So a client that was paused itself, or a slow
+machine, changes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fencelock.actors.message import Address, Instant
 
 
 def look_after(ledger: SessionState, now: Instant, *, late: bool) -> list[Effect]:
-    """Probe the gate in use if requests are ``late``, and the others if it does not reply."""
+    """Probe the endpoint in use if requests are ``late``, and the others if it does not reply."""
     gates, probing = ledger.gates, ledger.probing
     gate = gates.table[gates.current]
     waits = ledger.outstanding.pending or ledger.outstanding.withdrawals
@@ -40,7 +40,7 @@ def look_after(ledger: SessionState, now: Instant, *, late: bool) -> list[Effect
 def on_reply(
     ledger: SessionState, sender: Address, reply: ProbeReply, now: Instant
 ) -> list[Effect]:
-    """Note whether a gate serves; leave the one in use for it, if that is silent or does not."""
+    """Note whether an endpoint serves; use it if the current one is silent or cannot serve."""
     gates, probing, session_lease = ledger.gates, ledger.probing, ledger.session_lease
     gate = gates.table.get(sender)
     if gate is None or reply.session not in (session_lease.name, session_lease.assigned):
@@ -77,7 +77,7 @@ def _leave_for(ledger: SessionState, gate: Endpoint, now: Instant) -> list[Effec
 
 
 def _probe_all(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Probe every usable gate: the one in use may reply after all."""
+    """Probe every usable endpoint, the one in use included: it may reply after all."""
     ledger.probing.again(now)
     return [_probe(ledger, gate) for gate in ledger.gates.table.values() if gate.usable]
 

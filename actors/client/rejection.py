@@ -1,4 +1,4 @@
-"""How a session says no: the refusals it makes itself, without asking a gate."""
+"""Refusals that a session makes itself, without asking an endpoint."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from fencelock.actors.lock.session_message import (
 from fencelock.actors.message import Instant, ms_between
 
 Answer = Granted | Released | Renewed | Refused | LockStatus | NodeStatus | LockList | Evicted
-"""What ends a question."""
+"""Replies that end a request."""
 
 
 CHECKED_MAX = 4_096
-"""Locks and owners that are remembered as well-formed: most are asked for again and again."""
+"""Valid claims that are cached: most are used again and again."""
 
 
 class Rejection(NamedTuple):
-    """Why a question is not asked, or no longer."""
+    """Reason why a request is not sent, or has ended."""
 
     reason: Reason
     detail: str
 
 
 def refused(question: Question, session: str, no: Rejection) -> Refused:
-    """Return the answer ``no`` to ``question``."""
+    """Return the refusal ``no`` as the reply to ``question``."""
     match question:
         case Acquire() | Release() | Renew():
             lock, owner = question.lock, question.owner
@@ -68,11 +68,11 @@ def refused(question: Question, session: str, no: Rejection) -> Refused:
 
 
 def problem_of(question: Question) -> Rejection | None:
-    """Return what is wrong with the fields of ``question``, None if nothing is."""
+    """Return the problem of the fields of ``question``, None if there is none."""
     try:
         match question:
             case Inspect() | Evict():
-                claim_checked(question.lock, "")  # A name is checked once, too.
+                claim_checked(question.lock, "")  # So the name is checked once.
             case Acquire():
                 claim_checked(question.lock, question.owner)
                 if question.wait_ms is not None:
@@ -88,10 +88,10 @@ def problem_of(question: Question) -> Rejection | None:
 
 @lru_cache(maxsize=CHECKED_MAX)
 def claim_checked(lock: str, owner: str) -> Claim:
-    """Return the claim of ``owner`` to ``lock``; a pair is checked once.
+    """Return the claim of ``owner`` to ``lock``; each pair is checked once.
 
     Raises:
-        InvalidRequestError: a name is none, which is not remembered.
+        InvalidRequestError: a name is invalid; that is not cached.
 
     """
     check_lock_name(lock)
@@ -100,7 +100,7 @@ def claim_checked(lock: str, owner: str) -> Claim:
 
 
 def silence(pending: Pending, gates: Endpoints, now: Instant) -> Rejection:
-    """Return why ``pending`` ends unanswered, naming every gate and how it is."""
+    """Return why ``pending`` ends unanswered, with the state of every endpoint."""
     asked = f"{ms_between(pending.asked_at, now) / 1000:.1f} s"
     match pending.asked:
         case Acquire(lock=lock) if pending.said_at is None:
@@ -134,19 +134,19 @@ def silence(pending: Pending, gates: Endpoints, now: Instant) -> Rejection:
 
 
 def wrong_cluster(gates: Endpoints, now: Instant) -> Rejection:
-    """Return why nothing can be asked when every gate is the wrong one."""
+    """Return why nothing can be requested when every endpoint is the wrong one."""
     return Rejection(Reason.WRONG_CLUSTER, f"no address is the right one: {gates.describe(now)}")
 
 
 def lost(claim: Claim, fence: int, detail: str) -> Rejection:
-    """Return what whoever held ``claim`` is told when it wants to release, or to enter again."""
+    """Return the refusal of a release, or another acquire, of a hold that was lost."""
     text = f"lock {claim.lock!r}: owner {claim.owner!r} held it under fence {fence} and lost it"
     return Rejection(Reason.OWNERSHIP_LOST, f"{text}: {detail}")
 
 
 granted_as_asked = copier(Granted, "request")
 released_as_asked = copier(Released, "request")
-"""As `as_asked`, for those that are met most."""
+"""`as_asked` for the most frequent replies."""
 
 
 def as_asked(answer: Answer, request: int) -> Answer:
@@ -160,7 +160,7 @@ _AS_ASKED: dict[type[Answer], Callable[[Answer, int], Answer]] = {
 
 
 def answers(question: Question, answer: Answer) -> bool:
-    """Whether ``answer`` is one that a gate may give to ``question``."""
+    """Return whether ``answer`` is a possible reply to ``question``."""
     match question:
         case Acquire() | Release() | Renew():
             match answer:

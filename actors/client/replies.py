@@ -1,4 +1,4 @@
-"""What the gates say, and what a session makes of it."""
+"""Processes the messages that endpoints send to a session."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ UNDECIDED = frozenset(
         Reason.UNAVAILABLE,
         Reason.INVALID,
         Reason.UNSUPPORTED,
-        Reason.TIMED_OUT,  # A door of `bakery` may judge so, while another's leader grants.
+        Reason.TIMED_OUT,  # A proxy of `bakery` may send it while another's leader grants.
     }
 )
-"""What a gate may say by itself, and not the cluster: an earlier copy may still be done."""
+"""Refusals of a single node, not of the cluster: an earlier copy may still be done."""
 
 
 def on_answer(ledger: SessionState, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
-    """Pass ``answer`` to who asked, once; drop what nobody waits for."""
+    """Pass ``answer`` to the user, once; drop it if no request waits for it."""
     session_lease = ledger.session_lease
     if isinstance(answer, Refused):
         if answer.reason is Reason.SESSION_EXPIRED:
@@ -56,7 +56,7 @@ def on_answer(ledger: SessionState, sender: Address, answer: Answer, now: Instan
     if pending.said_at is None or not fits:
         return [Observe("client.unfit_answer_dropped")]
     effects = hear(ledger, sender, now)
-    if answer.request not in ledger.outstanding.pending:  # It was taken elsewhere just now.
+    if answer.request not in ledger.outstanding.pending:  # `hear` has just moved it.
         return [*effects, Observe("client.late_answer_dropped")]
     match answer:
         case Granted() if answer.hold_ms and lease.is_late(pending, answer, now):
@@ -81,7 +81,7 @@ def _on_rarer(
             granted = lease.granted_by(pending, answer)
             if granted is None:
                 return [Observe("client.unfit_answer_dropped")]
-            if lease.is_over(pending, answer, now):  # It came so late that it ended meanwhile.
+            if lease.is_over(pending, answer, now):  # It came so late that it has ended meanwhile.
                 ledger.outstanding.renew(pending, now)
                 return [Observe("client.wait_renewed")]
             return _on_granted(ledger, pending, granted, now)
@@ -100,7 +100,7 @@ def _on_rarer(
 def on_cancelled(
     ledger: SessionState, sender: Address, cancelled: Cancelled, now: Instant
 ) -> list[Effect]:
-    """Cross a withdrawal off, and let go on what had to stay behind it."""
+    """Remove a cancel, and send the requests that it blocked."""
     settled = None
     if cancelled.session == ledger.session_lease.assigned:
         settled = settle(ledger.outstanding.withdrawals, ledger.gates.table, cancelled)
@@ -115,7 +115,7 @@ def on_cancelled(
 
 
 def on_alive(ledger: SessionState, sender: Address, alive: Alive, now: Instant) -> list[Effect]:
-    """Note that a gate lives, and that the cluster keeps the session, if that is what it said."""
+    """Note that a node lives, and, if it confirms that, that the cluster keeps the session."""
     session_lease = ledger.session_lease
     if alive.session not in (session_lease.name, session_lease.assigned):
         return [Observe("client.answer_of_another_session_dropped")]
@@ -127,7 +127,7 @@ def on_alive(ledger: SessionState, sender: Address, alive: Alive, now: Instant) 
 
 
 def on_opened(ledger: SessionState, sender: Address, opened: Opened, now: Instant) -> list[Effect]:
-    """Take the session, and say all that waited for it."""
+    """Take the session, and send everything that waited for it."""
     effects = hear(ledger, sender, now)
     if not ledger.session_lease.opened(opened, now):
         return [*effects, Observe("client.late_answer_dropped")]
@@ -137,7 +137,7 @@ def on_opened(ledger: SessionState, sender: Address, opened: Opened, now: Instan
         effects.append(Observe("client.session_opened"))
     effects += ledger.tell_watcher(now)
     effects += note_node(ledger, sender, opened.node, opened.master, now)
-    effects += prefer_master(ledger, now)  # It may have been known before there was a session.
+    effects += prefer_master(ledger, now)  # It may have been known before the session.
     return effects + ledger.outstanding.start_over(now) + keep_watching(ledger, now)
 
 
@@ -146,7 +146,7 @@ def _on_expired(
 ) -> list[Effect]:
     effects = hear(ledger, sender, now)
     if not ledger.session_lease.kept or answer.session != ledger.session_lease.assigned:
-        return effects  # An answer to a greeting before there was a session, or of an old one.
+        return effects  # It answers a keep-alive from before the session, or an old session.
     detail = f"the cluster does not know the session (any more): {answer.detail}"
     return effects + lose(ledger, detail, now, ended=True)
 
@@ -154,7 +154,7 @@ def _on_expired(
 def _on_not_opened(
     ledger: SessionState, sender: Address, answer: Refused, now: Instant
 ) -> list[Effect]:
-    """Tell all who need the session that there is none to be had (rule 57)."""
+    """Refuse all requests that need the session, since none can be opened (rule 57)."""
     effects = hear(ledger, sender, now)
     ledger.session_lease.drop()
     no = Rejection(answer.reason, f"no session: {answer.detail}")
@@ -223,7 +223,7 @@ def _on_refused(
     claim = pending.claim
     match pending.asked:
         case Acquire() if answer.reason is Reason.CANCELLED or lease.lapsed(pending, answer):
-            # Not our doing: the gate took us for gone. Our user still waits.
+            # The node took us for gone. Our user still waits.
             ledger.outstanding.renew(pending, now)
             return [Observe("client.wait_renewed")]
         case Acquire() if (
@@ -263,12 +263,12 @@ def _on_surveyed(ledger: SessionState, pending: Pending, status: NodeStatus) -> 
 
 
 def _on_late(ledger: SessionState, sender: Address, answer: Answer) -> list[Effect]:
-    """Drop an answer nobody waits for; a grant among them is handed back (C2).
+    """Drop a reply that no request waits for; a grant among them is handed back (C2).
 
-    A withdrawal sees to that, unless a network that delays without bound brought
-    the wait to a gate that had forgotten its withdrawal. A cluster that keeps the
-    session does not forget it; but where holds have deadlines, a door may have said that
-    a wait is over while a leader granted it.
+    A cancel usually does that, unless a network that delays without bound brought the wait
+    to a node that had forgotten its cancel. A cluster that keeps the session does not
+    forget it. But where holds have deadlines, a proxy may have ended a wait while a leader
+    granted it.
     """
     effects: list[Effect] = [Observe("client.late_answer_dropped")]
     if not isinstance(answer, Granted) or sender not in ledger.gates.table:
@@ -279,7 +279,7 @@ def _on_late(ledger: SessionState, sender: Address, answer: Answer) -> list[Effe
     claim = Claim(answer.lock, answer.owner)
     hold = ledger.holds.get(claim)
     # A kept hold may be of this very request, which another leader granted anew. So may any
-    # other, if its gate has restarted: what the gate granted before is over.
+    # other, if its endpoint has restarted: its earlier grants are over.
     older = hold is not None and sender == hold.gate and answer.fence < hold.fence
     repeated = hold is not None and (kept or older or hold.fence == answer.fence)
     debt = CancelKey(ANY_GATE if kept else sender, claim)

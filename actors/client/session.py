@@ -1,4 +1,4 @@
-"""A user's end of the service: one role that asks, repeats, and leaves gates that are silent."""
+"""The session role of a client: sends requests, repeats them, and leaves silent endpoints."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.role import Host, Role
 
 SURVEY_MS = 2_000
-"""How long a survey waits for the last gate (ms)."""
+"""Timeout of a survey for the last endpoint (ms)."""
 
 TTL_MS = 15_000
-"""How long the holds of a client that died stay taken, unless it was told otherwise (ms)."""
+"""Default time for which the holds of a dead client stay taken (ms)."""
 
 TICK_MS = 100
-"""The grain of the session's own clock (ms): what is due may come so much later."""
+"""Resolution of the session's timers (ms): they may be late by this much."""
 
 _TICK_NS = TICK_MS * NS_PER_MS
 
@@ -86,29 +86,29 @@ Said = FromUser | FromGate | FromFace | LinkUp | LinkDown | LinkRefused
 class ClientSession(Role[Said | Tick]):
     """Serves the threads of one client process, or roles of its own node.
 
-    A user's ``session`` is ignored and its ``request`` is its own token: the answer
-    carries it back. On the wire the session counts its own requests.
+    A user's ``session`` is ignored and its ``request`` is its own token, which the reply
+    returns. On the wire the session numbers its own requests.
 
-    Where the cluster keeps sessions, one is opened when the first lock is wanted, all
-    holds and waits are in it, and any gate will do for any question. When it can no
-    longer be believed to live, its holds are lost, and its waits go on in the next one.
+    Where the cluster keeps sessions, one is opened for the first acquire. All holds and waits
+    belong to it, and any endpoint will do for any request. When it can no longer be trusted,
+    its holds are lost, and its waits continue in the next one.
 
     Invariants:
-        C1  A user hears one answer to a question, the gate's or the session's.
-        C2  A grant that no user waits for any more is withdrawn until that is confirmed.
-        C3  Without a kept session a claim waits at one gate at a time, is held through at
-            most one, never both.
-        C4  Nothing is held after ``tenure.until``, whatever the cluster says later.
+        C1  A user receives one reply to a request, from an endpoint or the session.
+        C2  A grant that no user waits for any more is cancelled until that is confirmed.
+        C3  Without a kept session a claim waits at one endpoint at a time, is held through
+            at most one, never both.
+        C4  Nothing is held after ``session_lease.until``, whatever the cluster sends later.
 
     Args:
-        session: the id of this client, which its node is named after; without ``~`` and ``.``.
-        gates: the proxies it may ask, in the order of preference after the first, 1 to
-            `GATES_MAX`, each on a node of its own.
-        random: for the first gate and for jitter.
-        labels: what the user calls the gates, in texts; by default their nodes.
-        watcher: the role of this node that hears `Trusted`, `Suspected`, `HoldsLost`.
-        ttl_ms: how long the cluster keeps the session without a word of it (ms).
-        label: what people see of this client, such as host and process.
+        session: the id of this client, from which its node is named; without ``~`` and ``.``.
+        gates: the proxies it may use, 1 to `GATES_MAX`, each on a node of its own; the first
+            one is chosen at random, the others follow in order.
+        random: chooses the first endpoint, and jitter.
+        labels: the user's names of the endpoints, for texts; by default their nodes.
+        watcher: the role of this node that receives `Trusted`, `Suspected`, `HoldsLost`.
+        ttl_ms: time for which the cluster keeps the session without a keep-alive (ms).
+        label: description of this client for people, such as host and process.
 
     """
 
@@ -141,16 +141,16 @@ class ClientSession(Role[Said | Tick]):
         self.wake_at: Instant | None = None
 
     def begin(self, now: Instant) -> Effects:
-        """Greet every gate, so that it is known which ones answer when the first is needed."""
+        """Send every endpoint a keep-alive, so that it is known which ones reply."""
         return [*greet(self.ledger, self.ledger.gates.table, now), *self._rearm(TICK_MS, now)]
 
     def handle(self, sender: Address, event: Said | Tick, now: Instant) -> Effects:
-        """Do what is asked or heard, and see to it that the next tick comes in time."""
+        """Process a request or a message, and make sure that the next tick comes in time."""
         ledger = self.ledger
         lost: list[Effect] = []
         lapses_at = ledger.lapses_at
         if now >= ledger.session_lease.until or (lapses_at is not None and now >= lapses_at):
-            lost = judge_belief(ledger, now)  # C4: before anything that was said meanwhile.
+            lost = judge_belief(ledger, now)  # C4: before any message that came meanwhile.
         way, effects = fast_path.WAYS.get(type(event)), None
         if way is not None and not self.closing.begun:
             effects = way(ledger, sender, event, now)
@@ -242,7 +242,7 @@ class ClientSession(Role[Said | Tick]):
                 limit_ms = ANSWER_MS
         gate = ledger.gates.choose()
         effects = ledger.outstanding.ask(user, event, gate.address, now, limit_ms=limit_ms)
-        return effects or open_session(ledger, now)  # What waits for a session is not said yet.
+        return effects or open_session(ledger, now)  # Without a session nothing was sent yet.
 
     def _on_release(self, user: Address, release: Release, now: Instant) -> list[Effect]:
         claim = claim_named(release.lock, release.owner)
@@ -250,7 +250,7 @@ class ClientSession(Role[Said | Tick]):
         ledger.session_lease.need(now)
         for number in outstanding.releases.get(claim, ()):
             pending = outstanding.pending[number]
-            if pending.user is None:  # On its way already: wait for that answer.
+            if pending.user is None:  # It is in flight already: wait for its reply.
                 pending.user, pending.asked, pending.asked_at = user, release, now
                 pending.ends_at, pending.owed = later(now, ANSWER_MS), False
                 outstanding.hurry(pending.gate, now)
@@ -288,7 +288,7 @@ class ClientSession(Role[Said | Tick]):
         return [*effects, *self._rearm(max(TICK_MS, -((now - due) // NS_PER_MS)), now)]
 
     def _rearm(self, after_ms: int, now: Instant) -> list[Effect]:
-        """Wake for a tick in ``after_ms``, unless one comes before that."""
+        """Set a timer for a tick in ``after_ms``, unless one comes before that."""
         at = Instant(now + after_ms * NS_PER_MS)
         if self.wake_at is not None and self.wake_at <= at:
             return []

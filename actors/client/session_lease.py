@@ -1,10 +1,10 @@
-"""The life of a client's session in the cluster, and what the client may believe of it. Pure.
+"""The life of a client's session in the cluster, and how long the client trusts it. Pure.
 
-A session lives for its TTL from when the cluster last heard of it, by log time, which
-never runs ahead of true time by more than a clock's drift. The client counts from when
-it *said* the last thing that was confirmed, which was earlier, on its own clock, and
-gives away what two clocks may drift apart. So it knows of a loss before the cluster can
-act on it, however late or lost the messages are.
+A session lives for its TTL from when the cluster last received a message of it, by log time,
+which never runs ahead of true time by more than a clock's drift. The client counts from when
+it *sent* the last message that was confirmed, which was earlier, on its own clock, and
+subtracts the drift of two clocks. So it knows of a loss before the cluster can act on it,
+however late or lost the messages are.
 
 Source: Cary Gray and David Cheriton, "Leases", SOSP 1989; Mike Burrows, "The Chubby lock
 service", OSDI 2006, section 2.8 (jeopardy and grace period).
@@ -21,7 +21,7 @@ from fencelock.actors.lock.session_message import Opened
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 
 DRIFT_PPM = 1_000
-"""How far a clock's rate may be from true (millionths); the same for every node."""
+"""Largest deviation of a clock's rate (millionths); the same for every node."""
 
 KEEPS_PER_TTL = 5
 """Keep-alives in a TTL: several may be lost before there is reason to worry."""
@@ -30,31 +30,31 @@ SUSPECT_PART = 2
 """The session is suspect when this part of its TTL (a half) has passed unconfirmed."""
 
 LINGER_MS = 30_000
-"""A session that nothing needs is kept for so long (ms); then it is let expire."""
+"""Time for which an unused session is kept (ms); then it is left to expire."""
 
 OPEN_MS_MAX = 4_000
-"""The longest pause between two attempts to open a session (ms)."""
+"""Longest pause between two attempts to open a session (ms)."""
 
 PROBE_MS = 1_000
-"""How soon a gate that owes an answer is asked for a sign of life, after the last one (ms)."""
+"""Shortest interval between keep-alives to an endpoint that owes a reply (ms)."""
 
 SENT_MAX = 256
-"""Keep-alives whose answers may still come; each tells what was so when it was sent."""
+"""Maximum keep-alives whose replies are awaited; each confirms the session as of its sending."""
 
 _PPM = 1_000_000
 
 EPOCH = Instant(0)
-"""Before anything a clock shows."""
+"""An instant before every clock reading."""
 
 
 class Stage(Enum):
-    """Where a session is in its life."""
+    """State of a session."""
 
     NONE = "none"
     OPENING = "opening"
     OPEN = "open"
     UNKEPT = "unkept"
-    """The cluster keeps no sessions: holds live at the gates that granted them."""
+    """The cluster keeps no sessions: holds live at the nodes that granted them."""
 
 
 @dataclass(slots=True)
@@ -62,11 +62,11 @@ class SessionLease:
     """One client's sessions, one after the other, each under a name of its own.
 
     Attributes:
-        name: the client's.
-        count: sessions begun so far.
-        assigned: what the cluster calls the session.
-        confirmed_at: when the last thing was said that the cluster confirmed.
-        until: when it can no longer be believed that the session lives.
+        name: the client's name.
+        count: number of sessions begun so far.
+        assigned: the cluster's id of the session.
+        confirmed_at: send time of the last message that the cluster confirmed.
+        until: time at which the session can no longer be trusted.
 
     """
 
@@ -80,30 +80,30 @@ class SessionLease:
     until: Instant = EPOCH
     used_at: Instant = EPOCH
     due_at: Instant = EPOCH
-    """When to open, or to keep alive, next."""
+    """Time of the next attempt to open, or the next keep-alive."""
     step_ms: int = RETRY_MS
     suspected: bool = False
     lived_ms: int = 0
-    """The TTL of the session in force, as the cluster says it."""
+    """The TTL of the session in force, as the cluster set it (ms)."""
     sent: dict[int, Instant] = field(default_factory=dict[int, Instant])
-    """By number: when the session was opened or kept alive, as far as unanswered."""
+    """Send times of unanswered openings or keep-alives, by number."""
     last_sent_at: Instant = EPOCH
     told_until: Instant = EPOCH
     trusted_ns: int = 0
-    """For how long the session certainly lives once it was heard."""
+    """Time for which the session certainly lives after a confirmed message was sent (ns)."""
     suspect_ns: int = 0
-    """After so long without a word of the cluster there is reason to worry."""
+    """Time without confirmation after which the session is suspect (ns)."""
     news_at: Instant = EPOCH
-    """What is confirmed that was said from then on makes the watcher's word of it too old."""
+    """A confirmed message sent from this time on makes the watcher's last notification too old."""
     thin_at: Instant = EPOCH
-    """When that word is too old by itself."""
+    """Time at which that notification is too old by itself."""
     ready: bool = False
-    """Whether a question that needs a session can be asked: as `scheduler` says, but at hand."""
+    """Whether requests that need a session can be sent: derived from `scheduler`, for speed."""
     kept: bool = False
-    """Whether the cluster keeps the session, so that holds belong to it; likewise."""
+    """Whether the cluster keeps the session, so that holds belong to it; likewise derived."""
 
     def enter(self, scheduler: Stage) -> None:
-        """Begin another part of the session's life."""
+        """Enter another state."""
         self.scheduler = scheduler
         self.kept = scheduler is Stage.OPEN
         self.ready = self.kept or scheduler is Stage.UNKEPT
@@ -115,7 +115,7 @@ class SessionLease:
 
     @property
     def spoken(self) -> str:
-        """The name to say in greetings."""
+        """The name to send in keep-alives."""
         return self.assigned if self.ready else self.name
 
     def need(self, now: Instant) -> None:
@@ -128,18 +128,18 @@ class SessionLease:
             self.sent.clear()
 
     def note_sent(self, number: int, now: Instant) -> None:
-        """Remember when the session was opened, or kept alive, under ``number``."""
+        """Store the send time of an opening or keep-alive with ``number``."""
         self.sent[number] = now
         self.last_sent_at = now
         if len(self.sent) > SENT_MAX:
             del self.sent[next(iter(self.sent))]
 
     def asked_for(self, session: str, number: int) -> bool:
-        """Whether the session of that name was to be opened under that number, and is not yet."""
+        """Return whether an opening of that name and number is unanswered."""
         return self.scheduler is Stage.OPENING and session == self.wanted and number in self.sent
 
     def opened(self, opened: Opened, now: Instant) -> bool:
-        """Take the session the cluster gave; return whether it was asked for and lives."""
+        """Take the session the cluster gave; return whether it was requested and lives."""
         if not self.asked_for(opened.session, opened.request):
             return False
         sent_at = self.sent[opened.request]
@@ -149,7 +149,7 @@ class SessionLease:
             self.sent.clear()
             return True
         if self.trusted_until(sent_at, opened.ttl_ms) <= now:
-            return False  # It may have ended again meanwhile; a later attempt tells.
+            return False  # It may have ended meanwhile; a later attempt decides.
         self.enter(Stage.OPEN)
         self.assigned, self.lived_ms = opened.assigned, opened.ttl_ms
         self.suspected = False
@@ -162,9 +162,9 @@ class SessionLease:
         return True
 
     def confirm(self, sent_at: Instant, now: Instant) -> bool:
-        """Note that the cluster heard what was said at ``sent_at``.
+        """Note that the cluster received the message sent at ``sent_at``.
 
-        Return whether there may be `news`: this happens with each answer, and mostly is none.
+        Return whether there may be `news`: this runs with each reply, and usually there is none.
         """
         assert self.kept
         confirmed_at = self.confirmed_at
@@ -179,7 +179,7 @@ class SessionLease:
         )
 
     def passed(self, now: Instant) -> bool:
-        """Whether the session may have ended by now."""
+        """Return whether the session may have ended by now."""
         return self.kept and now >= self.until
 
     def drop(self) -> str:
@@ -192,7 +192,7 @@ class SessionLease:
         return assigned
 
     def news(self, now: Instant, *, holding: bool) -> list[Trusted | Suspected]:
-        """Return what the watcher is to hear now. Small progress is not worth a word."""
+        """Return the notifications for the watcher. Small progress is not worth one."""
         if not self.kept:
             return []
         news: list[Trusted | Suspected] = []
@@ -210,7 +210,7 @@ class SessionLease:
         return news
 
     def _told(self, until: Instant) -> None:
-        """Note until when the watcher trusts the session, and when that is worth another word."""
+        """Note until when the watcher trusts the session, and when it needs more news."""
         length = self.lived_ms * NS_PER_MS
         self.told_until = until
         self.news_at = Instant(until - self.trusted_ns + length // (2 * KEEPS_PER_TTL))
@@ -218,7 +218,7 @@ class SessionLease:
 
     @property
     def suspect_at(self) -> Instant:
-        """When there is reason to worry."""
+        """Time from which the session is suspect."""
         return later(self.confirmed_at, self.lived_ms // SUSPECT_PART)
 
     @property
@@ -228,7 +228,7 @@ class SessionLease:
 
     @staticmethod
     def trusted_until(sent_at: Instant, ttl_ms: int) -> Instant:
-        """Return until when a session certainly lives that was heard after ``sent_at``."""
+        """Return until when a session certainly lives whose message was sent at ``sent_at``."""
         length = ttl_ms * NS_PER_MS * (_PPM - DRIFT_PPM) // (_PPM + DRIFT_PPM)
         return Instant(sent_at + length)
 

@@ -1,4 +1,4 @@
-"""What follows when a session is no more, or can no longer be believed in."""
+"""Consequences of the end of a session, or of the end of trust in it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fencelock.actors.lock.session_message import Renew
 from fencelock.actors.message import Instant, ms_between
 
 END_TTLS = 2
-"""For so many TTLs a session that was given up is ended, if it may live; then it does not."""
+"""Number of TTLs for which `End` is sent for a session given up; after them it is over."""
 
 ENDINGS_MAX = 16
-"""Sessions given up at a time; the oldest of more expires by itself."""
+"""Maximum sessions given up at a time; beyond it the oldest expires by itself."""
 
 GONE = frozenset({Reason.NOT_HELD, Reason.OWNERSHIP_LOST})
-"""After these there is no hold that a release could release."""
+"""Refusals after which there is no hold to release."""
 
 
 def judge_belief(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Lose the session if it may have ended: what the cluster says later does not count."""
+    """Lose the session if it may have ended: later messages of the cluster do not count."""
     session_lease = ledger.session_lease
     if not session_lease.passed(now):
         return lease.judge(ledger, now) if ledger.lapses_at is not None else []
@@ -40,13 +40,13 @@ def judge_belief(ledger: SessionState, now: Instant) -> list[Effect]:
 
 
 def lose(ledger: SessionState, detail: str, now: Instant, *, ended: bool) -> list[Effect]:
-    """Give up the session: its holds are lost, its waits go on in the next one.
+    """Give up the session: its holds are lost, its waits continue in the next one.
 
     Args:
-        ledger: the session's memory.
-        detail: why, in words.
+        ledger: the session's state.
+        detail: the reason, in words.
         now: the time.
-        ended: whether the cluster said so; else it is told, since the session may live.
+        ended: whether the cluster ended it; if not, `End` is sent, since it may live.
 
     """
     questions, holds = ledger.claims_pending(), dict(ledger.holds)
@@ -83,7 +83,7 @@ def _end_or_go_on(
     told: dict[Claim, int],
     detail: str,
 ) -> list[Effect]:
-    """Tell whoever held the lock of its loss (rules 59, 65); let others wait on (58)."""
+    """Report the loss to a claim that held the lock (rules 59, 65); let others wait on (58)."""
     claim = pending.claim
     assert claim is not None
     hold = holds.get(claim)
@@ -97,7 +97,7 @@ def _end_or_go_on(
 
 
 def let_go(ledger: SessionState, claim: Claim, pending: Pending, answer: Refused) -> list[Effect]:
-    """Forget the hold that is no more; a later one, under another fence, is not meant."""
+    """Drop a hold that has ended; a later one, under another fence, is not affected."""
     hold = ledger.holds.get(claim)
     if hold is None or answer.reason not in GONE:
         return []
@@ -110,7 +110,7 @@ def let_go(ledger: SessionState, claim: Claim, pending: Pending, answer: Refused
             told, others = False, True
         case _:
             return []
-    if others or answer.reason is Reason.OWNERSHIP_LOST:  # Somebody believes that it is held.
+    if others or answer.reason is Reason.OWNERSHIP_LOST:  # A user believes that it is held.
         return ledger.lose_hold(claim, answer.detail, told=int(told))
     del ledger.holds[claim]
     return []

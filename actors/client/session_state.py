@@ -1,4 +1,4 @@
-"""Who of a client's users asked what and holds what: a session's memory, and its own moves."""
+"""State of a client session: requests in flight, holds and unreported losses."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from fencelock.actors.message import Address, Instant
 
 @dataclass(slots=True)
 class SessionState:
-    """The session's memory. Every method returns what has to be said in consequence."""
+    """The session's state. Methods return the effects of their changes."""
 
     gates: Endpoints
     outstanding: InFlight
     session_lease: SessionLease
     home: str
-    """How the addresses of users begin: they live on the session's own node."""
+    """Prefix of the users' addresses: they live on the session's own node."""
     watcher: Address | None = None
-    """Who is told of worries and losses."""
+    """The role that is notified of suspicion and losses."""
     holds: dict[Claim, Hold] = field(default_factory=dict[Claim, Hold])
     memory: UnreportedLosses = field(default_factory=UnreportedLosses)
     surveys: dict[int, Broadcast] = field(default_factory=dict[int, Broadcast])
     endings: dict[str, Ending] = field(default_factory=dict[str, Ending])
     """Sessions that were given up and may live on at the cluster."""
     lapses_at: Instant | None = None
-    """When the first of the holds that have a deadline is lost; perhaps it is renewed by then."""
+    """Time at which the first hold with a deadline is lost, unless it is renewed by then."""
     cluster_poll: ClusterPoll = field(default_factory=ClusterPoll)
     probing: Probing = field(default_factory=Probing)
     greetings: int = 0
     greet_at: Instant | None = None
 
     def reply(self, pending: Pending, answer: Answer) -> list[Effect]:
-        """Answer who asked, under the user's own number; nobody if nobody waits."""
+        """Reply to the user, under its own number; do nothing if no user waits."""
         if pending.user is None:
             return []
         return [Send(pending.user, as_asked(answer, pending.asked.request))]
 
     def reply_no(self, pending: Pending, no: Rejection) -> list[Effect]:
-        """Answer ``no`` to who asked."""
+        """Reply to the user with the refusal ``no``."""
         return self.reply(pending, refused(pending.asked, self.session_lease.name, no))
 
     def refuse(self, pending: Pending, no: Rejection, now: Instant) -> list[Effect]:
-        """End ``pending`` with ``no``; a wait is withdrawn, a release goes on unattended."""
+        """End ``pending`` with ``no``; a wait is cancelled, a release goes on unattended."""
         effects = self.reply_no(pending, no)
         if isinstance(pending.asked, Release):
             pending.user, pending.ends_at = None, None
@@ -61,16 +61,16 @@ class SessionState:
         return [*effects, *self.outstanding.withdraw(pending, now)]
 
     def gate_for(self, hold: Hold) -> Address:
-        """Return where a release of ``hold`` goes."""
+        """Return the endpoint for a release of ``hold``."""
         return self.gates.choose().address if self.session_lease.kept else hold.gate
 
     def give_back(self, claim: Claim, level: Acquisition, now: Instant) -> list[Effect]:
-        """Release a level of what ``claim`` holds, though nobody waits for the answer."""
+        """Release one acquisition of ``claim``, though no user waits for the reply."""
         self.holds[claim].take(level)
         return self.release_owed(claim, now)
 
     def release_owed(self, claim: Claim, now: Instant) -> list[Effect]:
-        """Release what nobody owns, one after the other."""
+        """Release the holds that no user owns, one after the other."""
         hold = self.holds[claim]
         if hold.owed <= 0 or claim in self.outstanding.releases:
             return []
@@ -79,34 +79,34 @@ class SessionState:
         return self.outstanding.ask(None, release, gate, now, limit_ms=None, owed=True)
 
     def confirm(self, sent_at: Instant | None, now: Instant) -> list[Effect]:
-        """Note that the cluster heard what the session said at ``sent_at``."""
+        """Note that the cluster received the message that was sent at ``sent_at``."""
         session_lease = self.session_lease
         if sent_at is None or not session_lease.kept:
             return []
         return self.tell_watcher(now) if session_lease.confirm(sent_at, now) else []
 
     def tell_watcher(self, now: Instant) -> list[Effect]:
-        """Say what there is to say of the session's life."""
+        """Send the watcher the news of the session's life."""
         if self.watcher is None:
             return []
         news = self.session_lease.news(now, holding=bool(self.holds))
         return [Send(self.watcher, word) for word in news]
 
     def lose_hold(self, claim: Claim, detail: str, told: int = 0) -> list[Effect]:
-        """Forget a hold that was taken away; ``told`` of its levels hear it otherwise."""
+        """Drop a hold that was taken away; ``told`` of its users learn of it otherwise."""
         hold = self.holds.pop(claim)
         self.memory.add(claim, hold.fence, len(hold.levels) - told, detail)
         return self.report_losses((Loss(claim.lock, claim.owner, hold.fence),), detail)
 
     def report_losses(self, losses: tuple[Loss, ...], detail: str) -> list[Effect]:
-        """Tell the watcher what is held no more."""
+        """Notify the watcher of lost holds."""
         counted = Observe("client.holds_lost", len(losses))
         if self.watcher is None:
             return [counted]
         return [counted, Send(self.watcher, HoldsLost(losses=losses, detail=detail))]
 
     def finish_surveys(self) -> list[Effect]:
-        """Answer the surveys that no usable gate has still to contribute to."""
+        """Complete the surveys that no usable endpoint can still contribute to."""
         effects: list[Effect] = []
         for number, survey in list(self.surveys.items()):
             left = [
@@ -123,7 +123,7 @@ class SessionState:
         return effects
 
     def unconfirmed(self) -> list[Address]:
-        """Return, for each release and withdrawal without an answer, the gate that owes it.
+        """Return, for each release and cancel without a reply, the endpoint that owes it.
 
         A session that the cluster keeps ends as a whole, with all its holds.
         """
@@ -136,7 +136,7 @@ class SessionState:
         ]
 
     def session_used(self, now: Instant) -> bool:
-        """Whether the session must be kept alive: something needs it, or did until lately."""
+        """Return whether the session must be kept alive: it is needed, or was lately."""
         outstanding = self.outstanding
         return bool(
             self.holds
@@ -148,12 +148,12 @@ class SessionState:
         )
 
     def claims_pending(self) -> list[Pending]:
-        """Return the questions that need a session, in order."""
+        """Return the requests that need a session, in order."""
         questions = self.outstanding.pending.values()
         return [pending for pending in questions if pending.claim is not None]
 
     def busy(self) -> bool:
-        """Whether anything may become due."""
+        """Return whether anything may become due."""
         outstanding, scheduler = self.outstanding, self.session_lease.scheduler
         return bool(
             outstanding.pending
@@ -166,7 +166,7 @@ class SessionState:
         )
 
     def next_at(self, now: Instant) -> Instant | None:
-        """Return when something is due next; None if nothing goes on."""
+        """Return when something is due next; None if nothing is under way."""
         session_lease = self.session_lease
         due = [
             self.outstanding.next_at(),

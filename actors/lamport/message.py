@@ -1,4 +1,4 @@
-"""What the processes of `lamport` say to each other, and how it travels. Tags 0x30 to 0x3f."""
+"""Messages between the processes of `lamport`, and of the channel under them. Tags 0x30 to 0x3f."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fencelock.actors.message import Local, Message, Timer, local, message, time
 
 @message(0x30)
 class Request(Stamped):
-    """I want ``lock``. Requests are served in the order of ``(stamp, node)``."""
+    """Request ``lock``. Requests are served in the order of ``(stamp, node)``."""
 
     lock: str
     stamp: int = 0
@@ -18,7 +18,7 @@ class Request(Stamped):
 
 @message(0x31)
 class Acknowledge(Stamped):
-    """I have your request for ``lock``, and anything I send later is stamped later.
+    """I have your request for ``lock``, and all my later messages have later stamps.
 
     ``lock`` is empty in the answer to a `Probe`.
     """
@@ -38,10 +38,10 @@ class Release(Stamped):
 
 @message(0x33)
 class Greet(Stamped):
-    """I started anew and may not request yet: tell me your time and your requests.
+    """I started anew and may not request yet: send me your time and your requests.
 
-    ``boot`` is the life that asks and ``round`` numbers its asking, so that no
-    `Welcome` meant for an earlier life, or said too early, is taken for the answer.
+    ``boot`` is the sender's life and ``round`` numbers its attempts, so that a `Welcome`
+    for an earlier life, or sent too early, is not taken for the answer.
     """
 
     boot: int
@@ -69,20 +69,20 @@ class Welcome(Stamped):
 
 @message(0x35)
 class Probe(Stamped):
-    """Are you there? Asked of who is ahead and quiet, and of all before "no holder" is told."""
+    """Ask a silent process that is ahead, or every process before a read replies "no holder"."""
 
     stamp: int = 0
 
 
 Content = Request | Acknowledge | Release | Greet | Welcome | Probe
-"""What one process says to another."""
+"""Messages between processes."""
 
 
 @message(0x38)
 class Parcel(Message):
     """The ``number``-th content since these two lives met, from life ``boot`` to ``your_boot``.
 
-    ``confirmed`` says that everything numbered below it has arrived the other way.
+    All contents in the other direction with numbers below ``confirmed`` have arrived.
     """
 
     boot: int
@@ -103,7 +103,7 @@ class Confirm(Message):
 
 @message(0x3A)
 class Hello(Message):
-    """Who are you now? ``boot`` is the life that asks, ``nonce`` numbers its question."""
+    """Ask the receiver for its life. ``boot`` is the sender's, ``nonce`` numbers the request."""
 
     boot: int
     nonce: int
@@ -111,7 +111,7 @@ class Hello(Message):
 
 @message(0x3B)
 class Introduce(Message):
-    """The life ``boot`` answers the question ``nonce`` of the life ``your_boot``."""
+    """The life ``boot`` answers the request ``nonce`` of the life ``your_boot``."""
 
     boot: int
     your_boot: int
@@ -120,7 +120,7 @@ class Introduce(Message):
 
 @local
 class Neighbors(Local):
-    """From the node, to process and courier: who takes part. Nothing is sent before it.
+    """From the node to process and channel: the nodes. Nothing is sent before it.
 
     Source: the Erlang essay's extra message, "which tells a processor who the
     other processors in the lock network are".
@@ -131,7 +131,7 @@ class Neighbors(Local):
 
 @local
 class Delivered(Local):
-    """From the courier: ``message`` of the process on ``origin``, once and in order."""
+    """From the channel: ``message`` of the process on ``origin``, once and in order."""
 
     origin: str
     message: Content
@@ -139,7 +139,7 @@ class Delivered(Local):
 
 @local
 class PeerJoined(Local):
-    """From the courier: ``node`` is in its life ``boot`` now; what comes next is from it."""
+    """From the channel: ``node`` is in its life ``boot`` now; its later messages are from it."""
 
     node: str
     boot: int
@@ -147,7 +147,7 @@ class PeerJoined(Local):
 
 @local
 class Congested(Local):
-    """From the courier: too much is waiting for ``node`` to confirm it; or no longer."""
+    """From the channel: too much waits for ``node`` to confirm it; or no longer."""
 
     node: str
     congested: bool
@@ -162,14 +162,14 @@ class ResendDue(Timer):
 
 @timer
 class ConfirmDue(Timer):
-    """If nothing went to ``node`` that could carry a confirmation, send it bare."""
+    """If no message to ``node`` carried a confirmation, send it alone."""
 
     node: str
 
 
 @timer
 class AskDue(Timer):
-    """If ``node`` has not said who it is, ask again."""
+    """If ``node`` has not answered, ask for its life again."""
 
     node: str
 
@@ -183,4 +183,4 @@ class ProofDue(Timer):
 
 @timer
 class ProbeDue(Timer):
-    """Ask those who are ahead of a request of ours, and quiet, whether they are there."""
+    """Probe silent processes whose requests are ahead of ours."""

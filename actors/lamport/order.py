@@ -1,4 +1,4 @@
-"""The total order of requests, and what must be known before the first of them may enter.
+"""The total order of requests, and the evidence needed before the first of them may enter.
 
 Source: Lamport 1978, the relation ``=>``: events by clock time, ties by an order of
 the processes. Pure: nothing here sends, waits or knows the time.
@@ -16,11 +16,11 @@ RANK_BITS = 7
 """Room for the node in a fence, below the stamp: 56 + 7 is 63."""
 
 NODES_MAX = 1 << RANK_BITS
-"""As many nodes as a fence can tell apart. Every entry costs 3(n-1) messages long before."""
+"""Maximum nodes, by the fence. The 3(n-1) messages of each entry are a limit long before."""
 
 
 SLACK = 16
-"""Dead entries that a heap may always carry."""
+"""Number of dead entries that a heap may always contain."""
 
 
 class Turn(NamedTuple):
@@ -31,10 +31,10 @@ class Turn(NamedTuple):
 
 
 def pack_fence(stamp: int, rank: int) -> int:
-    """Return the fence of a request: fences are ordered as turns are, and fit 63 bits.
+    """Return the fence of a request: fences have the order of turns, and fit 63 bits.
 
     Args:
-        stamp: the request's, 1 to `STAMP_MAX`.
+        stamp: the request's stamp, 1 to `STAMP_MAX`.
         rank: the place of its node among the sorted nodes, 0 to `NODES_MAX` - 1.
 
     """
@@ -51,7 +51,7 @@ def unpack_fence(fence: int) -> tuple[int, int]:
 class Queue:
     """The requests for one lock, at most one of a node (M5), earliest first.
 
-    A removed request stays in the heap until it surfaces, so that every operation
+    A removed request stays in the heap until it reaches the top, so that every operation
     but `in_order` takes O(log n).
     """
 
@@ -69,11 +69,11 @@ class Queue:
         heapq.heappush(self.heap, turn)
 
     def remove(self, node: str) -> None:
-        """Take out the request of ``node``, which must have one."""
+        """Remove the request of ``node``, which must have one."""
         del self.stamps[node]
         while self.heap and not self._lives(self.heap[0]):
             heapq.heappop(self.heap)
-        if len(self.heap) > 2 * len(self.stamps) + SLACK:  # Paid for by as many removals.
+        if len(self.heap) > 2 * len(self.stamps) + SLACK:  # Amortized over as many removals.
             self.heap = self.in_order()
 
     def first(self) -> Turn | None:
@@ -81,7 +81,7 @@ class Queue:
         return self.heap[0] if self.heap else None
 
     def in_order(self) -> list[Turn]:
-        """Return all requests, earliest first; O(n log n), for those who look."""
+        """Return all requests, earliest first; O(n log n), for queries."""
         return sorted(turn for turn in set(self.heap) if self._lives(turn))
 
     def _lives(self, turn: Turn) -> bool:
@@ -89,12 +89,12 @@ class Queue:
 
 
 class Evidence:
-    """The last stamp heard from every other process: one a process, whatever the lock.
+    """The last stamp received from every other process: one a process, for all locks.
 
     The essay keeps acknowledgements in the queue, searches all of it for each
-    process, and its `remove` loses track of who sent them. One stamp a process is
-    enough, because messages of a process arrive in the order of their stamps: whoever
-    was heard at 7 has nothing left to say from before 7.
+    process, and its `remove` loses track of their senders. One stamp a process is
+    enough, because messages of a process arrive in the order of their stamps: after
+    stamp 7, nothing from before 7 can arrive.
     """
 
     def __init__(self, others: Iterable[str]) -> None:
@@ -109,25 +109,25 @@ class Evidence:
             heapq.heapreplace(self.heap, Turn(latest, turn.node))
 
     def forget(self, node: str) -> None:
-        """Start anew with ``node``: it did, so its earlier life vouches for nothing."""
+        """Start anew with ``node``, since it has restarted: its earlier life proves nothing."""
         self.heard[node] = 0
         self.heap = [Turn(stamp, name) for name, stamp in self.heard.items()]
         heapq.heapify(self.heap)
 
     def covers(self, turn: Turn) -> bool:
-        """Return whether every other process was heard later than ``turn`` (M4)."""
+        """Return whether every other process sent something later than ``turn`` (M4)."""
         return not self.heap or self.heap[0] > turn
 
     def missing(self, turn: Turn) -> tuple[str, ...]:
-        """Return the processes not heard later than ``turn``, sorted."""
+        """Return the processes that sent nothing later than ``turn``, sorted."""
         return tuple(node for node, stamp in self.heard.items() if Turn(stamp, node) <= turn)
 
 
 class Uncovered:
-    """The own requests that are not granted, and a heap of those that lack evidence.
+    """This node's own requests that are not granted, and a heap of those that lack evidence.
 
-    Evidence rises for all requests together, so the heap's top is the first to be
-    covered: each message costs a look at it, not a look at every request.
+    Evidence rises for all requests together, so the heap's top is the first to be covered:
+    a message costs a look at the top, and not at every request.
     """
 
     def __init__(self) -> None:
@@ -142,16 +142,16 @@ class Uncovered:
     def drop(self, lock: str) -> None:
         """Stop watching the request for ``lock``, if it is watched."""
         self.turns.pop(lock, None)
-        if len(self.heap) > 2 * len(self.turns) + SLACK:  # Paid for by as many drops.
+        if len(self.heap) > 2 * len(self.turns) + SLACK:  # Amortized over as many drops.
             self.renew()
 
     def renew(self) -> None:
-        """Judge all again: evidence was lost."""
+        """Check all requests again: evidence was lost."""
         self.heap = [(turn, lock) for lock, turn in self.turns.items()]
         heapq.heapify(self.heap)
 
     def covered(self, evidence: Evidence) -> list[str]:
-        """Return the locks whose requests lack no evidence any more; each is told once."""
+        """Return the locks whose requests now have all evidence; each is returned once."""
         locks: list[str] = []
         while self.heap and evidence.covers(self.heap[0][0]):
             turn, lock = heapq.heappop(self.heap)

@@ -1,4 +1,4 @@
-"""Who owes us a word, and since when."""
+"""Tracks which processes owe an answer, and since when."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from fencelock.actors.lock.message import Absence
 from fencelock.actors.message import Instant, ms_between
 
 SILENCE_MS = 150
-"""From when on a process that owes a word is named (ms): longer than a round trip, and
-shorter than the first resending of what the network lost."""
+"""Silence after which a process that owes an answer is named (ms): longer than a round trip, and
+shorter than the first resending of lost messages."""
 
 
 class PeerContact:
-    """Tells a process that is silent from one that merely has nothing to say.
+    """Distinguishes a silent process from one that merely has nothing to send.
 
-    A process owes a word from the first message that must be answered until it is next
-    heard, whatever it says.
+    A process owes an answer from the first message that requires one until its next
+    message of any kind.
 
     Args:
-        others: every process but this one; each owes its first word.
-        now: when this process learnt of them.
+        others: every process but this one; each owes a first message.
+        now: the time at which this process learned of them.
 
     """
 
@@ -29,7 +29,7 @@ class PeerContact:
         self.owing: dict[str, Instant] = dict(self.heard_at)
 
     def heard(self, node: str, now: Instant) -> None:
-        """Note that ``node`` said something."""
+        """Note a message of ``node``."""
         self.heard_at[node] = now
         self.owing.pop(node, None)
 
@@ -39,7 +39,7 @@ class PeerContact:
             self.owing.setdefault(node, now)
 
     def owes(self, node: str) -> bool:
-        """Return whether ``node`` has not been heard since it was asked."""
+        """Return whether ``node`` has sent nothing since it was asked."""
         return node in self.owing
 
     def absences(self, nodes: Iterable[str], now: Instant) -> tuple[Absence, ...]:

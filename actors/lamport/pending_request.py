@@ -1,4 +1,4 @@
-"""What a node wants for its own clients: tickets that wait, and those its requests are for."""
+"""Requests of a node for its own clients: waiting tickets, and tickets with a request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fencelock.actors.message import Instant
 
 
 class Ticket(NamedTuple):
-    """One acquisition through this node."""
+    """One acquire through this node."""
 
     number: int
     session: str
@@ -21,36 +21,36 @@ class Ticket(NamedTuple):
 
 @dataclass(slots=True)
 class PendingRequest:
-    """The request this node has out for a lock, and the ticket it is for."""
+    """This node's request for a lock, and the ticket that it is for."""
 
     ticket: Ticket
     turn: Turn | None = None
     """Its place, None until the clock has stamped it and it came back."""
     granted_at: Instant | None = None
     withdrawn: bool = False
-    """Given up before it was stamped: to be released as soon as the stamp is known."""
+    """Whether it was given up before it was stamped: it is released once the stamp is known."""
 
 
 class PendingRequests:
-    """Per lock, the tickets in line, first come first served, and at most one bid (M5)."""
+    """Per lock, the waiting tickets, first come first served, and at most one request (M5)."""
 
     def __init__(self) -> None:
         self.out: dict[str, PendingRequest] = {}
         self.lines: dict[str, OrderedDict[int, Ticket]] = {}
         self.tickets = 0
-        """In line or out, of all locks."""
+        """Number of tickets, waiting or with a request, of all locks."""
 
     def queue(self, lock: str, ticket: Ticket) -> None:
-        """Put ``ticket`` in line for ``lock``."""
+        """Append ``ticket`` to the line for ``lock``."""
         self.lines.setdefault(lock, OrderedDict())[ticket.number] = ticket
         self.tickets += 1
 
     def in_line(self, lock: str) -> list[Ticket]:
-        """Return the tickets that have no bid yet, in order."""
+        """Return the tickets that have no request yet, in order."""
         return list(self.lines.get(lock, OrderedDict()).values())
 
     def begin(self, lock: str) -> bool:
-        """Make a bid for the first ticket in line, if there is one and no bid is out."""
+        """Begin a request for the first ticket in line, if there is one and no request is out."""
         line = self.lines.get(lock)
         if line is None or lock in self.out:
             return False
@@ -61,7 +61,7 @@ class PendingRequests:
         return True
 
     def leave(self, lock: str, number: int) -> bool:
-        """Take a ticket out of the line; False if it is not there."""
+        """Remove a ticket from the line; return False if it is not there."""
         line = self.lines.get(lock)
         if line is None or number not in line:
             return False
@@ -72,10 +72,10 @@ class PendingRequests:
         return True
 
     def end(self, lock: str) -> None:
-        """Forget the bid for ``lock`` and its ticket."""
+        """Drop the request for ``lock`` and its ticket."""
         del self.out[lock]
         self.tickets -= 1
 
     def hoping(self) -> list[str]:
-        """Return the locks with a bid that is not granted, in the order of the bids."""
+        """Return the locks with a request that is not granted, in the order of the requests."""
         return [lock for lock, bid in self.out.items() if bid.granted_at is None]

@@ -35,7 +35,7 @@ from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 
 PROBE_MS = 500
-"""How often those are asked for a sign of life whose requests are ahead of ours (ms)."""
+"""Interval of probes to processes whose requests are ahead of ours (ms)."""
 
 Heard = (
     Neighbors
@@ -54,23 +54,23 @@ Heard = (
 class LockProcess(Role[Heard]):
     """Serves every lock of one node. Source: Lamport 1978, the five rules; the Erlang essay.
 
-    It computes no time: what it says goes through the clock, which stamps and sends in
-    one order, and its own request comes back to it stamped. Were it stamped here and
-    sent later, an acknowledgement stamped after a request could overtake it.
+    It computes no time: its messages go through the clock, which stamps and sends them in
+    one order, and its own request comes back to it stamped. Were a request stamped here and
+    sent later, an acknowledgement stamped after it could overtake it.
 
-    Acknowledging is safe before this process is ready: it tells "whatever I send later
-    is later", and a process that has not requested has said nothing earlier.
+    Acknowledging is safe before this process is ready: it promises that later messages have
+    later stamps, and a process that has sent no request has sent nothing earlier.
 
     Invariants:
         M1  One process at a time is granted a lock: M4, of which only one can be first.
         M3  Turns are unique, and locks are granted in their order.
-        M4  Granted only if first, and heard later from every other process.
-        M5  At most one request of a process for a lock, removed by its own release only.
+        M4  A lock is granted only to the first, with a later message from every other process.
+        M5  A process has at most one request for a lock, removed by its own release only.
 
     Args:
-        node: the node this process is on; ``boot`` tells its lives apart.
+        node: the node this process is on; ``boot`` is the id of its life.
         clock: stamps and passes on what is posted.
-        proxy: who wants locks and gets them.
+        proxy: requests locks and receives grants.
 
     """
 
@@ -96,7 +96,7 @@ class LockProcess(Role[Heard]):
         self.told = ""  # Of being ready, to the proxy.
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Take in one event; all are from this node, and ``sender`` matters for a query only."""
+        """Process one event; all are from roles of this node, and only queries use ``sender``."""
         match event:
             case Delivered():
                 return self._on_delivered(event, now)
@@ -139,7 +139,7 @@ class LockProcess(Role[Heard]):
             locks=len(self.requests.queues),
         )
 
-    # What the node wants for its clients.
+    # Requests of the node for its clients.
 
     def _on_want(self, want: Want, now: Instant) -> Effects:
         limit = self._limit()
@@ -181,7 +181,7 @@ class LockProcess(Role[Heard]):
         return self._release(give.lock, bid.turn, now)
 
     def _release(self, lock: str, turn: Turn, now: Instant) -> list[Effect]:
-        """To release the lock, or give up waiting, tell every other process."""
+        """To release the lock, or give up waiting, notify every other process."""
         self.bids.end(lock)
         release = Release(lock=lock, request=turn.stamp)
         return [*self._post(self.others, release), *self._request_next(lock, now)]
@@ -246,7 +246,7 @@ class LockProcess(Role[Heard]):
             seen = replace(seen, unknown=why)
         return (Send(self.proxy, seen), Observe("lamport.look_unproven"))
 
-    # What other processes say, once each and in order.
+    # Messages of other processes, once each and in order.
 
     def _on_delivered(self, delivered: Delivered, now: Instant) -> Effects:
         origin, message = delivered.origin, delivered.message
@@ -289,17 +289,17 @@ class LockProcess(Role[Heard]):
             case Probe():
                 return self._post((origin,), Acknowledge(lock=""))
             case Acknowledge():
-                return []  # It is evidence, as everything is that a process says.
+                return []  # It is evidence, like every message.
 
     def _hear(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
-        """Note evidence, and grant what lacked only this."""
+        """Store evidence, and grant requests that lacked only this."""
         self.evidence.hear(origin, stamp)
         locks = self.uncovered.covered(self.evidence)
         effects = [effect for lock in locks for effect in self._settle(lock, now)]
         return [*effects, *self._answer_looks(now)] if self.proofs.waiting else effects
 
     def _on_request(self, origin: str, request: Request, now: Instant) -> list[Effect]:
-        """Queue it, and acknowledge it."""
+        """Queue a request, and acknowledge it."""
         problem = self.requests.learn(request.lock, Turn(request.stamp, origin), now)
         if problem:
             return [Observe(problem)]
@@ -313,12 +313,12 @@ class LockProcess(Role[Heard]):
         return self._settle(release.lock, now)
 
     def _on_greet(self, origin: str, greet: Greet) -> list[Effect]:
-        """Tell a process that started anew which of our requests it must know."""
+        """Send a restarted process those of our requests that it must know."""
         welcomes = self.requests.welcomes(self.node, greet)
         return [effect for part in welcomes for effect in self._post((origin,), part)]
 
     def _on_welcome(self, origin: str, welcome: Welcome, now: Instant) -> list[Effect]:
-        """Queue what is told; one acknowledgement is later than all of it."""
+        """Queue the requests in it; one acknowledgement is later than all of them."""
         problems = self.requests.learn_all(origin, welcome, now)
         effects: list[Effect] = [*map(Observe, problems)]
         if welcome.requests:
@@ -328,7 +328,7 @@ class LockProcess(Role[Heard]):
             effects += self._tell_ready(now)
         return effects
 
-    # Who takes part.
+    # The nodes.
 
     def _on_neighbors(self, neighbors: Neighbors, now: Instant) -> Effects:
         self.nodes = tuple(sorted({*neighbors.nodes, self.node}))
@@ -351,7 +351,7 @@ class LockProcess(Role[Heard]):
         return [Send(self.proxy, Ready(ready=ready, detail=detail)), *requests, *probes]
 
     def _on_peer_joined(self, joined: PeerJoined, now: Instant) -> Effects:
-        """Drop what a former life of the node asked and vouched for; greet it if we are new."""
+        """Drop requests and evidence of a former life of the node; greet it if we are new."""
         self.requests.remove_all(joined.node)
         self.evidence.forget(joined.node)
         self.uncovered.renew()
@@ -369,7 +369,7 @@ class LockProcess(Role[Heard]):
         return ()
 
     def _on_probe_due(self, now: Instant) -> Effects:
-        """Ask whoever is ahead of us for a sign of life, so that its death can be told."""
+        """Probe the processes that are ahead of us, so that a dead one can be named."""
         hoping = self.bids.hoping()
         self.probing = bool(hoping)
         if not hoping:

@@ -8,7 +8,7 @@ from fencelock.actors.lamport.order import Evidence, Turn
 from fencelock.actors.lock.backend import Look
 
 PROOF_MS = 2_000
-"""How long a look waits for the other processes (ms): several resendings of a lost message."""
+"""Time limit for a read to hear every other process (ms): several resendings of a lost message."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What a process must hear, after it started, before it may stamp a request."""
+"""Rules for a started process: the answers it needs before it may stamp a request."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 
 class Rejoin:
-    """Counts the lives met and the welcomes heard, until every other process was heard.
+    """Counts the lives met and the welcomes received, until all other processes have answered.
 
     A process that starts has lost its clock. Every request that was ever granted was
-    answered by every process of its time, so a process that did not restart since has
-    a clock beyond it. But a welcome heard early may come from before such an answer,
-    and the process that was granted may have restarted since and forgotten. So the
-    asking begins again, as a new round, with every life met: the round that counts is
-    begun after the last of the others met is in its present life, and whatever an
-    earlier life of it was granted, the others knew before they answered.
+    answered by every process of its time, so a process that has not restarted since has
+    a clock beyond it. But an early welcome may come from before such an answer, and the
+    process that was granted may have restarted since and forgotten. So the requests begin
+    again, as a new round, with every life met. The round that counts begins after the last of
+    the others met is in its present life, and whatever an earlier life of it was granted,
+    the others knew before they answered.
 
-    So stamps, and with them fences, go on rising as long as at any time one process is
-    ready. If all lose their clocks at once, nobody is left to ask; see the README.
+    So stamps, and with them fences, keep rising as long as at any time one process is
+    ready. If all lose their clocks at once, no process is left to ask; see the README.
 
     Args:
         others: every process but this one, None if they are not known yet.
@@ -33,7 +33,7 @@ class Rejoin:
         self.ready = others is not None and not self.others
 
     def meet(self, node: str, boot: int) -> tuple[str, ...]:
-        """Note that ``node`` is in its life ``boot``; return whom to greet, in a new round."""
+        """Note that ``node`` is in its life ``boot``; return the nodes to greet, in a new round."""
         self.lives[node] = boot
         if self.ready:
             return ()
@@ -46,7 +46,7 @@ class Rejoin:
         self.ready = self.ready or not self.missing()
 
     def missing(self) -> tuple[str, ...]:
-        """Return those who must still be met or answer, sorted."""
+        """Return the processes that must still be met or answer, sorted."""
         unmet = tuple(node for node in self.others if node not in self.lives)
         late = tuple(node for node in self.others if self.welcomed.get(node) != self.round)
         return () if self.ready else unmet or late

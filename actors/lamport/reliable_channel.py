@@ -1,4 +1,4 @@
-"""Makes true what Lamport assumes: messages arrive, once, and in the order they were sent."""
+"""Provides what Lamport assumes: messages arrive, once, and in the order they were sent."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.role import Host, Role, Summary
 
 CONFIRM_MS = 20
-"""How long a confirmation waits for something to ride on (ms), far below `RESEND_MS`."""
+"""Delay of a confirmation until another message can carry it (ms), far below `RESEND_MS`."""
 
 CONFIRM_AT = WINDOW // 4
-"""Parcels after which a confirmation does not wait, so that the window stays open."""
+"""Parcels after which a confirmation is sent at once, so that the window stays open."""
 
 BACKLOG_MAX = 4_096
-"""Contents that may wait for one peer, some 1 MiB of requests; then nothing new is begun."""
+"""Contents that may wait for one peer, some 1 MiB of requests; beyond it nothing new is begun."""
 
 ARRIVED: dict[Arrival, str] = {
     Arrival.EARLY: "lamport.early_held",
@@ -46,25 +46,25 @@ ARRIVED: dict[Arrival, str] = {
 
 
 Mail = Parcel | Confirm | Hello | Introduce
-"""What one courier says to another."""
+"""Messages between channels."""
 
 
 class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | AskDue]):
     """Carries the contents of a node's `LockProcess` to the others, and theirs to it.
 
     Boot ids tell the lives of a node apart but do not order them, and a frame of a
-    former life may arrive at any time. So a life is believed in only if it answers a
-    question (``nonce``) asked after the life known before: whoever answers lived after
-    the question, and lives of a node follow each other, hence never back to an older.
+    former life may arrive at any time. So a life is accepted only if it answers a request
+    (``nonce``) sent after the life known before. The life that answers ran after the request,
+    and lives of a node follow each other, so it is never an older one.
 
     Invariants:
-        M6  Between two lives, what is delivered is at all times a prefix of what was
+        M6  Between two lives, the delivered contents are at all times a prefix of those
             carried; each pair of lives has streams of its own, begun once.
 
     Args:
-        node: the node this courier is on.
-        boot: tells this life of the node from its others.
-        process: to whom contents are delivered.
+        node: the node this channel is on.
+        boot: the id of this life of the node.
+        process: the receiver of contents.
 
     """
 
@@ -84,7 +84,7 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         event: Neighbors | Carry | Mail | ResendDue | ConfirmDue | AskDue,
         now: Instant,
     ) -> Effects:
-        """Take in one event. Time passes for a courier only through its timers."""
+        """Process one event. Time passes for a channel only through its timers."""
         del now
         match event:
             case Neighbors():
@@ -145,7 +145,7 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
             effects.append(Send(self.process, Congested(node=peer.node, congested=True)))
         return effects
 
-    # What a known life sends.
+    # Messages of a known life.
 
     def _on_parcel(self, peer: Peer, parcel: Parcel) -> Effects:
         if not self._meets(peer, parcel):
@@ -171,7 +171,7 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         return self._on_confirmed(peer, confirm.confirmed)
 
     def _meets(self, peer: Peer, event: Parcel | Confirm) -> bool:
-        """Return whether ``event`` is between the life of ``peer`` we know and this one of ours."""
+        """Return whether ``event`` is between the known life of ``peer`` and this one of ours."""
         return event.boot == peer.boot and event.your_boot == self.boot
 
     def _on_confirmed(self, peer: Peer, number: int) -> list[Effect]:
@@ -237,12 +237,12 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         if not unconfirmed:
             return ()
         if peer.outgoing.first != peer.resend_first:
-            return (self._arm_resend(peer),)  # It gets on; what is left went later.
+            return (self._arm_resend(peer),)  # There is progress; the rest was sent later.
         peer.resend_ms = min(2 * peer.resend_ms, RESEND_MS_MAX)
         again = self._send(peer, unconfirmed)
         return [*again, Observe("lamport.resent", len(again)), self._arm_resend(peer)]
 
-    # Who lives.
+    # Lives.
 
     def _ask(self, peer: Peer) -> list[Effect]:
         if peer.nonce is not None:

@@ -1,4 +1,4 @@
-"""Everybody's requests that are not released yet: by lock, in order, and by node."""
+"""All processes' requests that are not released yet: by lock, in order, and by node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REQUESTS_MAX = 100_000
 """Requests of one node, and tickets that wait or hold through it; some 50 MB."""
 
 WELCOME_MAX = 100
-"""Requests told in one part of a welcome: 28 KiB with the longest names."""
+"""Requests in one part of a welcome: 28 KiB with the longest names."""
 
 
 class Requests:
@@ -21,7 +21,7 @@ class Requests:
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
         self.known: dict[str, dict[str, Instant]] = {}
-        """Of each node the locks it has a request for, and since when we know."""
+        """The locks that each node has a request for, with the times at which they became known."""
 
     def add(self, lock: str, turn: Turn, now: Instant) -> None:
         """Queue the request of ``turn.node`` for ``lock``; it must not have one (M5)."""
@@ -29,10 +29,10 @@ class Requests:
         self.known.setdefault(turn.node, {})[lock] = now
 
     def learn(self, lock: str, turn: Turn, now: Instant) -> str:
-        """Queue what another process requests; return what is wrong with it, as a counter.
+        """Queue a request of another process; return what is wrong with it, as a counter.
 
         A second request beside the first breaks M5. The first is kept and the second is
-        not: this may let its process wait, but lets nobody in beside another.
+        not: this may make its process wait, but lets no process in beside another.
         """
         try:
             check_lock_name(lock)
@@ -47,7 +47,7 @@ class Requests:
         return ""
 
     def remove(self, lock: str, node: str) -> None:
-        """Take out the request of ``node`` for ``lock``; it must have one."""
+        """Remove the request of ``node`` for ``lock``; it must have one."""
         queue = self.queues[lock]
         queue.remove(node)
         if not queue:
@@ -55,7 +55,7 @@ class Requests:
         del self.known[node][lock]
 
     def remove_all(self, node: str) -> None:
-        """Take out every request of ``node``."""
+        """Remove every request of ``node``."""
         for lock in list(self.known.get(node, ())):
             self.remove(lock, node)
 
@@ -75,7 +75,7 @@ class Requests:
         return queue.in_order() if queue is not None else []
 
     def learn_all(self, origin: str, welcome: Welcome, now: Instant) -> list[str]:
-        """Queue all that ``origin`` tells in its welcome; return what is wrong, as counters."""
+        """Queue the requests in a welcome of ``origin``; return what is wrong, as counters."""
         problems: list[str] = []
         for pending in welcome.requests:
             if 0 < pending.stamp < welcome.stamp:

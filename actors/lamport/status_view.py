@@ -1,4 +1,4 @@
-"""What a process can tell of a lock: who holds it, who waits, and whom the wait waits for."""
+"""A process's view of a lock: its holder, its waiters, and the nodes that must answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import Instant, ms_between
 
 UNSTAMPED = Turn(STAMP_MAX, "")
-"""Stands for the turn of a request that is not stamped yet: later than all that was heard."""
+"""Stands for the turn of a request that is not stamped yet: later than all received stamps."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusView:
-    """One look at what the process of ``node`` knows. ``nodes`` are all, sorted."""
+    """The state known to the process of ``node`` at one instant. ``nodes`` are all, sorted."""
 
     nodes: tuple[str, ...]
     node: str
@@ -43,8 +43,8 @@ class StatusView:
     def contenders(self, lock: str) -> tuple[Contender | None, tuple[Contender, ...]]:
         """Return the holder of ``lock``, if any, and the waiters in the order of their turns.
 
-        Of this node's own request it is known whether it holds. The earliest request
-        of another node holds, or is about to; for which client is not known here.
+        For this node's own request it is known whether it holds. The earliest request
+        of another node holds, or is about to; its client is not known here.
         """
         holder: Contender | None = None
         waiters: list[Contender] = []
@@ -64,11 +64,11 @@ class StatusView:
     def missing(
         self, lock: str, joining: Rejoin, evidence: Evidence, silence: PeerContact
     ) -> tuple[str, ...]:
-        """Return the nodes without whose word no ticket of ours is granted ``lock``.
+        """Return the nodes that must answer before a ticket of ours is granted ``lock``.
 
-        Before this process is ready, whoever has not welcomed it; then those whose
-        evidence is missing; and when none is, whoever is first instead of us, if it
-        owes us a word: one that holds the lock and answers is not to blame.
+        Before this process is ready, those are the nodes that have not welcomed it. Then they
+        are the nodes whose evidence is missing. If none is, it is the node with the first request,
+        if it owes us an answer: one that holds the lock and answers is not at fault.
         """
         bid = self.bids.out.get(lock)
         if bid is None:
@@ -82,7 +82,7 @@ class StatusView:
         return missing
 
     def _contender(self, lock: str, turn: Turn, *, first: bool) -> tuple[Contender, bool]:
-        """Return who made the request, and whether it holds the lock."""
+        """Return the owner of the request, and whether it holds the lock."""
         if turn.node != self.node:
             since_ms = ms_between(self.requests.known[turn.node][lock], self.now)
             return Contender(turn.node, "", "", None, since_ms), first

@@ -2,7 +2,7 @@
 
 Source: the Erlang essay: "we can ensure that messages are received by using timeouts
 and message acknowledgment, and we can ensure that message order is maintained by
-adding a 'message number'". Pure: the courier owns the timers and the network.
+adding a 'message number'". Pure: the channel owns the timers and the network.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 WINDOW = 256
-"""Parcels on their way to one peer, and early ones held back from it: some 64 KiB of requests."""
+"""Parcels in flight to one peer, and early ones held back from it: some 64 KiB of requests."""
 
 
 class Outgoing(Generic[T]):
-    """What a peer has not confirmed yet: sent within the window, or waiting for room in it.
+    """Contents that a peer has not confirmed: sent within the window, or waiting for room in it.
 
     Invariants:
         S1  ``first <= sent <= first + WINDOW``, and ``sent`` exceeds nothing ever pushed.
@@ -28,7 +28,7 @@ class Outgoing(Generic[T]):
         self.first = 0
         """The number of ``contents[0]``: everything below is confirmed."""
         self.sent = 0
-        """Everything below was sent at least once."""
+        """All numbers below it were sent at least once."""
         self.contents: deque[T] = deque()
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class Outgoing(Generic[T]):
         self.contents.append(content)
 
     def fresh(self) -> list[tuple[int, T]]:
-        """Return what can be sent for the first time now, and count it as sent."""
+        """Return the contents that can be sent for the first time now, and count them as sent."""
         end = min(self.first + WINDOW, self.first + len(self.contents))
         fresh = [(number, self.contents[number - self.first]) for number in range(self.sent, end)]
         self.sent = max(self.sent, end)
@@ -47,12 +47,12 @@ class Outgoing(Generic[T]):
         return fresh
 
     def unconfirmed(self) -> list[tuple[int, T]]:
-        """Return what was sent and is not confirmed, oldest first."""
+        """Return the contents that were sent and are not confirmed, oldest first."""
         numbers = range(self.first, self.sent)
         return [(number, self.contents[number - self.first]) for number in numbers]
 
     def confirm(self, number: int) -> bool:
-        """Forget everything below ``number``; False if that was never sent, and changes nothing."""
+        """Drop all below ``number``; if that was never sent, return False and change nothing."""
         if not 0 <= number <= self.sent:
             return False
         while self.first < number:
@@ -62,7 +62,7 @@ class Outgoing(Generic[T]):
 
 
 class Arrival(Enum):
-    """What became of a content that arrived."""
+    """Result of the arrival of a content."""
 
     IN_ORDER = "in order"
     """It is delivered, and with it the early ones that waited for it."""
@@ -75,15 +75,15 @@ class Arrival(Enum):
 
 
 class Incoming(Generic[T]):
-    """What has arrived from a peer, up to the first gap, and early ones held back behind it."""
+    """Contents from a peer: delivered up to the first gap, and early ones held back behind it."""
 
     def __init__(self) -> None:
         self.expected = 0
-        """Everything below was delivered."""
+        """All numbers below it were delivered."""
         self.early: dict[int, T] = {}
 
     def accept(self, number: int, content: T) -> tuple[Arrival, list[T]]:
-        """Take in ``content``; return what became of it, and what to deliver now, in order."""
+        """Take ``content``; return the result, and the contents to deliver now, in order."""
         if number < self.expected or number in self.early:
             return Arrival.REPEATED, []
         if number >= self.expected + WINDOW:

@@ -1,1 +1,1 @@
-"""What every protocol shares: how a lock is asked for, answered, named, and the clients' door."""
+"""The parts that all protocols share: requests, replies, lock names, and the proxy for clients."""

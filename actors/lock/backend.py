@@ -1,9 +1,9 @@
-"""The words between a node's proxy and the protocol behind it. They never leave the node.
+"""Messages between a node's proxy and the protocol behind it. They never leave the node.
 
 A *ticket* numbers one acquisition through this node, from the proxy's counter.
-A protocol that speaks these words is a backend of `fencelock.actors.lock.proxy.Proxy`.
+A protocol that handles these messages is a backend of `fencelock.actors.lock.proxy.Proxy`.
 
-A backend that keeps holds by session, so that they outlive the node they came through, also
+A backend that keeps holds by session, so that they outlive the node they were made through, also
 receives `Surrender` and `EndHolds` and confirms every release with `Given`.
 """
 
@@ -29,7 +29,7 @@ class Want(Local):
 
 @local
 class Give(Local):
-    """``ticket`` no longer wants ``lock``: withdraw its wait, or release what it holds."""
+    """``ticket`` no longer wants ``lock``: cancel its wait, or release its hold."""
 
     lock: str
     ticket: int
@@ -37,7 +37,7 @@ class Give(Local):
 
 @local
 class Got(Local):
-    """``ticket`` holds ``lock`` under ``fence``. Said once for a ticket."""
+    """``ticket`` holds ``lock`` under ``fence``. Sent once for a ticket."""
 
     lock: str
     ticket: int
@@ -46,7 +46,7 @@ class Got(Local):
 
 @local
 class Full(Local):
-    """``ticket`` cannot be queued for ``lock``; ``detail`` says which limit is reached."""
+    """``ticket`` cannot be queued for ``lock``; ``detail`` names the limit that is reached."""
 
     lock: str
     ticket: int
@@ -66,7 +66,7 @@ class Freeing(IntEnum):
     """The outcome of a release. Numbers are on the wire and never reused."""
 
     FREED = 1
-    """The hold has ended as its session wanted, now or before."""
+    """The hold has ended at its session's request, now or before."""
     NOT_HELD = 2
     """There is no such hold."""
     TAKEN = 3
@@ -75,10 +75,10 @@ class Freeing(IntEnum):
 
 @local
 class Surrender(Local):
-    """End the hold of ``lock`` under ``fence``, which no ticket of this node stands for.
+    """End the hold of ``lock`` under ``fence``, which belongs to no ticket of this node.
 
     Args:
-        session: the session that gives it back; empty for an operator, who takes it from any.
+        session: the session that releases it; empty for an operator, who may end any.
 
     """
 
@@ -91,7 +91,7 @@ class Surrender(Local):
 class Given(Local):
     """A `Give` of a hold of ``session``, or a `Surrender`, is confirmed.
 
-    ``holder`` is from whom an operator took the lock.
+    An operator took the lock from ``holder``.
     """
 
     lock: str
@@ -103,7 +103,7 @@ class Given(Local):
 
 @local
 class EndHolds(Local):
-    """End everything that ``session`` holds, through whichever node. Answered by `HoldsEnded`."""
+    """End all holds of ``session``, through any node. Answered by `HoldsEnded`."""
 
     session: str
 
@@ -126,7 +126,7 @@ class Doubt(Local):
 
 @local
 class Look(Local):
-    """Tell me what you know of ``lock`` beyond this node; answered by `Seen`."""
+    """Report what is known of ``lock`` beyond this node. Answered by `Seen`."""
 
     lock: str
     query: int
@@ -136,7 +136,7 @@ class Look(Local):
 
 @local
 class Seen(Local):
-    """The answer to the `Look` numbered ``query``; holder and waiters in order, all nodes'.
+    """The answer to the `Look` numbered ``query``: holder and waiters on all nodes, in order.
 
     A contender of this node carries its ticket's session and owner, as given in `Want`.
     """
@@ -147,24 +147,24 @@ class Seen(Local):
     waiters: tuple[Contender, ...]
     waits_for: tuple[Absence, ...]
     unknown: str = ""
-    """Why it is not known who holds the lock; empty if it is known."""
+    """Reason why the holder is not known; empty if it is known."""
 
 
 @local
 class Ready(Local):
-    """Whether the backend can serve now, and in words what is missing if not."""
+    """Whether the backend can serve now, and a text that says what is missing if not."""
 
     ready: bool
     detail: str
 
 
 Backend = Want | Give | Look
-"""What every backend receives from its proxy."""
+"""Messages that every backend receives from its proxy."""
 
 
 @local
 class Report(Local):
-    """To the host, at ``node/node``: report how long you run, what you counted, and your roles."""
+    """To the host, at ``node/node``: report the uptime, the counters and the roles."""
 
 
 @local

@@ -1,4 +1,4 @@
-"""The checks of a client's request at the proxy of a protocol that keeps no log."""
+"""Checks on a client's request at the proxy of a protocol without a log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Checked = Acquire | Release | Cancel | Inspect | DisownHold | Open | End | ListL
 
 
 def no_bounded_reads(protocol: str) -> str:
-    """Return why a read of a proven age is refused."""
+    """Return the reason why a read with a bound on its age is refused."""
     return (
         f"{protocol} cannot prove how old the knowledge of a node is, so it has no local reads "
         "with a bound (max_age); paxos has them"
@@ -28,7 +28,7 @@ def no_bounded_reads(protocol: str) -> str:
 
 
 def problem_of(node: str, protocol: str, asker: Address, request: Checked) -> tuple[Reason, str]:
-    """Return what is wrong with ``request``; the empty string if nothing is."""
+    """Return the reason and text of a refusal of ``request``; the text is empty if it is valid."""
     client = node_of(asker)
     later = isinstance(request, Open) and request.session.startswith(f"{client}~")
     if client not in (node, request.session) and not later:

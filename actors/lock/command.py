@@ -1,10 +1,10 @@
-"""What the log can say to the table of locks. Tags 0x80 to 0x8f.
+"""Commands that the log applies to the table of locks. Tags 0x80 to 0x8f.
 
-A command carries no time: the log stamps the batch it travels in. ``request`` rises with
-each new command of a session, whichever of its owners speaks, and stays the same when a
-command is sent again. An owner does one thing at a time with a lock: it has heard the
-answer of a command, or of the `CancelWait` that withdraws it, before it begins the next
-about the same lock. What it does with other locks goes on beside it.
+A command carries no time: the log stamps its batch. ``request`` rises with each new command of
+a session, for any of its owners, and stays the same when a command is sent again. An owner
+does one thing at a time with a lock: it begins the next command about the same lock after it
+has received the outcome of the last, or of the `CancelWait` that cancels it. Commands about
+other locks are independent.
 """
 
 from __future__ import annotations
@@ -28,41 +28,42 @@ SESSION_BYTES_MAX = 256
 """Room for host, process and boot id, and for the number the table adds."""
 
 LABEL_BYTES_MAX = 256
-"""A word for people who look at a lock or a session; it is stored with either."""
+"""A text for people who look at a lock or a session; it is stored with either."""
 
 TTL_MS_MIN = 100
 """Below this (ms) an ordinary pause of an interpreter would end the session."""
 
 TTL_MS_MAX = 24 * 3_600_000
-"""A day (ms): a dead client's locks stay taken for so long."""
+"""A day (ms): a dead client's locks stay taken for as long."""
 
 FENCE_FLOOR_MAX = 1 << 62
-"""Half of all fences: a floor, however wrong, does not use them up."""
+"""Half of all fences: even a wrong floor does not use them up."""
 
 INT_MAX = (1 << 63) - 1
 """The largest request, fence or limit; they cross the wire as signed 64 bits."""
 
 
 class CloseReason(IntEnum):
-    """Why a session is closed. Numbers are on the wire and never reused."""
+    """Reason why a session is closed. Numbers are on the wire and never reused."""
 
     GRACEFUL = 1
-    """The client goes."""
+    """The client closes it."""
     EXPIRED = 2
-    """The master heard nothing for too long; holds only if the version it saw still stands."""
+    """The master received nothing for too long; valid only if the version it saw is still
+    current."""
     FORCED = 3
     """An operator ends the client's session."""
     IDLE = 4
-    """Nothing is held or waited for; holds only if that and the version it saw still stand."""
+    """There are no holds or waits; valid only if so, and if the version it saw is still current."""
 
 
 @message(0x80)
 class OpenSession(Message):
-    """Open a session. Answered by `SessionOpened`, which tells the id to use from then on.
+    """Open a session. Answered by `SessionOpened` with the id to use from then on.
 
-    ``session`` is the name the client gives itself, unique to this life of it. While
-    the session lives, opening it again finds it; after its end the same name gets another
-    session, under another id, so that nothing said under the old id can take effect.
+    ``session`` is the client's own name for it, unique to this life of the client. While
+    the session lives, opening it again finds it. After its end the same name gets another
+    session, under another id, so that commands under the old id have no effect.
     """
 
     session: str
@@ -73,7 +74,7 @@ class OpenSession(Message):
 
 @message(0x81)
 class KeepSession(Message):
-    """The client is there. Answered by `SessionKept`."""
+    """Keep a session alive. Answered by `SessionKept`."""
 
     session: str
     request: int = 0
@@ -86,7 +87,7 @@ class CloseSession(Message):
     session: str
     reason: CloseReason
     version: int = 0
-    """The session's version that whoever asks has seen; counts for EXPIRED and IDLE."""
+    """The session's version that the sender has seen; checked for EXPIRED and IDLE."""
     request: int = 0
 
 
@@ -94,11 +95,11 @@ class CloseSession(Message):
 class ExtendSessions(Message):
     """A new master: no session ends before one of its TTLs from now on. Not answered.
 
-    The master cannot know who was heard lately. It must be the first command of the
-    first batch of a reign: it takes effect before what falls due by that batch's time.
+    The master cannot know which sessions were kept alive lately. It must be the first command of
+    the first batch of a leadership: it takes effect before what falls due by that batch's time.
 
-    Every later fence is above ``fence_floor``, 0 to `FENCE_FLOOR_MAX`: a group that keeps
-    nothing on disk, and lost all, goes on above its old fences if the floor is a date.
+    Every later fence is above ``fence_floor``, 0 to `FENCE_FLOOR_MAX`. With a date as the
+    floor, a group that keeps nothing on disk, and lost everything, continues above its old fences.
     """
 
     master: str
@@ -109,9 +110,9 @@ class ExtendSessions(Message):
 class AcquireLock(Message):
     """Let ``owner`` hold ``lock``. Answered by `Held` or `Denied`, or by `Queued` and later one.
 
-    ``wait_ms`` is how long to wait, 0 for not at all, None for without limit. ``limit``
-    is how often the owner may hold it at once, 0 without limit, 1 for not reentrant.
-    ``label`` is shown after what the session says of itself.
+    ``wait_ms`` is the timeout (ms), 0 for no wait, None for no limit. ``limit`` is the number
+    of times that the owner may hold it at once, 0 for no limit, 1 for not reentrant.
+    ``label`` is shown after the session's label.
     """
 
     session: str
@@ -125,7 +126,7 @@ class AcquireLock(Message):
 
 @message(0x85)
 class ReleaseLock(Message):
-    """``owner`` is done with one hold of ``lock``. Answered by `Freed` or `Denied`."""
+    """Release one hold of ``lock`` by ``owner``. Answered by `Freed` or `Denied`."""
 
     session: str
     owner: str
@@ -136,10 +137,10 @@ class ReleaseLock(Message):
 
 @message(0x86)
 class CancelWait(Message):
-    """Undo the `AcquireLock` numbered ``request``, come or still to come: `WaitCancelled`.
+    """Undo the `AcquireLock` numbered ``request``, past or future. Answered by `WaitCancelled`.
 
-    If it waits it waits no more; if it was granted that hold is taken back; if the log
-    has not seen it yet it will be denied.
+    If it waits, the wait ends; if it was granted, that hold ends; if the log has not received it
+    yet, it will be denied.
     """
 
     session: str
@@ -150,7 +151,7 @@ class CancelWait(Message):
 
 @message(0x87)
 class ForceRelease(Message):
-    """An operator takes ``lock`` from whoever holds it under ``fence``: `Forced` or `Denied`.
+    """An operator ends the hold of ``lock`` under ``fence``. Answered by `Forced` or `Denied`.
 
     The fence makes a repetition harmless: it cannot hit the next holder.
     """
@@ -173,15 +174,15 @@ Command = (
     | CancelWait
     | ForceRelease
 )
-"""Everything the log can say to the table."""
+"""All commands that the log applies to the table."""
 
 
 _PLAIN_BYTES_MAX = min(LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, LABEL_BYTES_MAX)
-"""What is no longer than this together is within the limit of each."""
+"""If all texts together are no longer than this, each is within its limit."""
 
 
 def check_command(command: Command) -> None:
-    """Refuse what is out of its limits, at the door and again in the table.
+    """Refuse a command that exceeds its limits, at the proxy and again in the table.
 
     The table answers INVALID, so these limits are part of the replicated state machine:
     members that run together must agree on them.
@@ -211,11 +212,11 @@ def check_command(command: Command) -> None:
         case ExtendSessions():
             _check_number("fence_floor", command.fence_floor, 0, FENCE_FLOOR_MAX)
         case KeepSession() | CloseSession():
-            pass  # They find something or they do not; nothing of them is stored.
+            pass  # They find a session or not; nothing of them is stored.
 
 
 def check_again(command: AcquireLock | ReleaseLock) -> None:
-    """Do what `check_command` does, for an owner and a lock that it found within limits before.
+    """Like `check_command`, for an owner and a lock that were found valid before.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
@@ -227,9 +228,9 @@ def check_again(command: AcquireLock | ReleaseLock) -> None:
 
 
 def _is_plain(command: Command) -> bool:
-    """Return whether this is a short ASCII claim as nearly all are: all limits in one go.
+    """Return whether this is a short ASCII claim, as nearly all are: checks all limits at once.
 
-    What it cannot say for sure is judged field by field, by name.
+    A command for which it returns False is checked field by field.
     """
     if isinstance(command, AcquireLock):
         texts = command.lock + command.owner + command.label
@@ -249,7 +250,7 @@ def _is_plain(command: Command) -> bool:
 
 
 def _has_plain_terms(acquire: AcquireLock) -> bool:
-    """Return whether how long and how often a lock is wanted is within limits."""
+    """Return whether the timeout and the limit of ``acquire`` are valid."""
     wait_ms = acquire.wait_ms
     return 0 <= acquire.limit <= INT_MAX and (wait_ms is None or 0 <= wait_ms <= WAIT_MS_MAX)
 

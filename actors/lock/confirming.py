@@ -1,4 +1,4 @@
-"""Requests of clients that the backend must confirm before the proxy answers them."""
+"""Requests that the backend must confirm before the proxy answers the client."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fencelock.actors.lock.wording import refuse, released
 from fencelock.actors.message import Address
 
 PENDING_MAX = 100_000
-"""Requests of one kind that wait for the backend. The oldest is forgotten first: whoever still
-waits for its answer repeats it."""
+"""Maximum requests of one kind that wait for the backend. The oldest is dropped first: a client
+that still waits for its reply repeats it."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class HoldKey(NamedTuple):
-    """One hold, and whose it is said to be."""
+    """One hold, and the session that a request names as its holder."""
 
     lock: str
     fence: int
@@ -28,10 +28,10 @@ class HoldKey(NamedTuple):
 
 
 class Confirming:
-    """Releases, evictions and session ends on their way to a backend that keeps holds by session.
+    """Releases, evictions and session ends sent to a backend that keeps holds by session.
 
-    A client that is told that its release is done may ask through another node at once, and
-    may go away. So the answer waits until the backend knows of it.
+    A client that was told that its release is done may at once send a request through another
+    node, or exit. So the reply waits until the backend has confirmed.
 
     Args:
         backend: receives `Surrender` and `EndHolds`, and answers `Given` and `HoldsEnded`.
@@ -45,26 +45,26 @@ class Confirming:
         self.ends: dict[str, tuple[Address, End]] = {}
 
     def release(self, key: HoldKey, asker: Address, release: Release) -> None:
-        """Answer ``asker`` once the release of ``key`` is confirmed."""
+        """Reply to ``asker`` once the release of ``key`` is confirmed."""
         _remember(self.releases, key, (asker, release))
 
     def surrender(self, key: HoldKey, asker: Address, release: Release) -> Effects:
-        """Have a hold ended that no claim of this node stands for."""
+        """End a hold that belongs to no claim of this node."""
         self.release(key, asker, release)
         return [Send(self.backend, Surrender(lock=key.lock, fence=key.fence, session=key.session))]
 
     def evict(self, asker: Address, evict: Evict) -> Effects:
-        """Have a hold taken from whoever has it."""
+        """End any session's hold for an operator."""
         _remember(self.evictions, HoldKey(evict.lock, evict.fence, ""), (asker, evict))
         return [Send(self.backend, Surrender(lock=evict.lock, fence=evict.fence, session=""))]
 
     def end(self, asker: Address, end: End) -> Effects:
-        """Have everything ended that a session holds."""
+        """End everything that a session holds."""
         _remember(self.ends, end.session, (asker, end))
         return [Send(self.backend, EndHolds(session=end.session))]
 
     def ended(self, word: HoldsEnded) -> Effects:
-        """Tell whoever ended a session that it is over."""
+        """Reply to the client that ended a session."""
         asked = self.ends.pop(word.session, None)
         if asked is None:
             return []
@@ -73,7 +73,7 @@ class Confirming:
         return [Send(asker, Ended(session=end.session, detail=text, request=end.request))]
 
     def evicted(self, given: Given) -> Effects:
-        """Tell an operator what became of a forced release."""
+        """Reply to an operator with the outcome of an eviction."""
         asked = self.evictions.pop(HoldKey(given.lock, given.fence, ""), None)
         if asked is None:
             return []
@@ -90,7 +90,7 @@ class Confirming:
         return [Send(asker, evicted), Observe("proxy.evicted")]
 
     def confirmed(self, given: Given) -> tuple[Release, Released | None, Effects] | None:
-        """Return the release that ``given`` confirms, its good answer, and what to send."""
+        """Return the release that ``given`` confirms, its reply on success, and the effects."""
         asked = self.releases.pop(HoldKey(given.lock, given.fence, given.session), None)
         if asked is None:
             return None

@@ -1,4 +1,4 @@
-"""A node's description of itself, gathered from its host, its desk and the protocol behind it."""
+"""A node's description of itself, gathered from its host, its lock manager and the backend."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from fencelock.actors.message import Address, address_of, node_of
 from fencelock.actors.role_message import RoleDescription
 
 DESCRIBES_MAX = 16
-"""Clients' requests that one description answers: a status takes two milliseconds to send."""
+"""Clients' requests that one description answers: it takes two milliseconds to send each."""
 
 DESCRIBES_OF_CLIENT_MAX = 2
-"""Those of one client."""
+"""The same limit for one client."""
 
 DESCRIBES_WITHIN_MAX = 10_000
-"""Requests of all kinds, with those of callers inside the process."""
+"""Requests from anywhere, including callers inside the process."""
 
 LOOKS_MAX = 100
-"""Of so many locks that are waited for the backend is asked who holds them elsewhere."""
+"""Maximum number of awaited locks whose holder elsewhere is requested from the backend."""
 
 
 class Description:
-    """What is being gathered, and for whom; questions that come meanwhile share the answer."""
+    """The description being gathered, and its receivers; requests that come meanwhile share it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Address, Describe]] = []
         self.looking: dict[int, str] = {}
-        """Looks at the backend under way, with the lock each is for."""
+        """Locks of the `Look` requests in flight, by number."""
         self.seen: dict[str, Seen] = {}
         self.reported: Reported | None = None
 
     def begin(self, lock_manager: LockManager) -> Effects:
-        """Ask the host, and the backend about what is waited for through this node."""
+        """Ask the host, and ask the backend about locks that are awaited through this node."""
         self.seen, self.reported = {}, None
         looks: list[Look] = []
         for lock in waited_for(lock_manager.claims)[:LOOKS_MAX]:
@@ -48,7 +48,7 @@ class Description:
         return [report, *(Send(lock_manager.backend, look) for look in looks)]
 
     def see(self, seen: Seen) -> bool:
-        """Take in what the backend said; return False if the look was not for this."""
+        """Take a reply of the backend; return False if it answers another request."""
         if self.looking.pop(seen.query, None) is None:
             return False
         self.seen[seen.lock] = seen
@@ -56,7 +56,7 @@ class Description:
 
 
 def has_room(node: str, asked: Sequence[tuple[Address, object]], asker: Address) -> bool:
-    """Return whether ``asker`` may be answered with those in ``asked``, who wait on ``node``."""
+    """Return whether ``asker`` may join those in ``asked``, who wait for ``node``'s description."""
     client = node_of(asker)
     if client == node:
         return len(asked) < DESCRIBES_WITHIN_MAX
@@ -74,6 +74,6 @@ def addressed(
 
 
 def waited_for(claims: LockRequests) -> list[str]:
-    """Return the locks that somebody waits for through this node, longest first."""
+    """Return the locks that are awaited through this node, the longest wait first."""
     waiting = (c.key.lock for c in claims.by_key.values() if c.phase is Phase.WAITING)
     return list(dict.fromkeys(waiting))

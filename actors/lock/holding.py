@@ -1,4 +1,4 @@
-"""Who holds a lock, how often, under which fence, and who comes next."""
+"""The hold of a lock: its owner, count, fence and queue."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _held = maker(Held)
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """One ownership of a lock, and who waits for its end.
+    """One ownership of a lock, and the queue of those who wait for its end.
 
-    There is none of a free lock. The queue is made with the first wait, since most locks never
-    see one, and goes from each ownership to the next. It is an `OrderedDict` and not a dict,
-    since a dict that loses its first key again and again walks over all the lost ones each time.
+    A free lock has none. The queue is made with the first wait, since most locks never see one,
+    and moves from each ownership to the next. It is an `OrderedDict`, since a dict that keeps
+    losing its first key walks over all the lost ones each time.
 
     Attributes:
-        fence: the token of this ownership, the same however often it is re-entered.
-        count: how often the owner holds the lock at once, at least 1.
-        request: the last acquire that added to ``count``, 0 if that was taken back.
-        level: what ``count`` was then, so that a repetition hears the same.
+        fence: the token of this ownership; it does not change when the owner acquires again.
+        count: number of times the owner holds the lock at once, at least 1.
+        request: the last acquire that added to ``count``, 0 if that was undone.
+        level: ``count`` after that acquire, so that a repetition gets the same reply.
         since_ms: log time of the grant.
-        queue: by ticket, which is the order of the log; see `waits`.
+        queue: waits by ticket, which is the order of the log; see `waits`.
 
     """
 
@@ -59,7 +59,7 @@ class Hold:
         )
 
     def wording(self) -> str:
-        """Return who holds, in words."""
+        """Describe the holder."""
         owner, session = self.owner_state.owner, self.owner_state.session.id
         label = self.owner_state.labelled(self.label)
         who = f"{quoted(owner)} of {quoted(session)}"
@@ -67,22 +67,22 @@ class Hold:
         return f"held by {who} under fence {self.fence}"
 
     def enqueue(self, wait: Wait) -> None:
-        """Put ``wait`` at the tail."""
+        """Append ``wait`` to the queue."""
         if self.queue is None:
             self.queue = OrderedDict()
         self.queue[wait.ticket] = wait
 
     def withdraw(self, wait: Wait) -> None:
-        """Take ``wait`` out, wherever it stands."""
+        """Remove ``wait`` from anywhere in the queue."""
         assert self.queue is not None
         del self.queue[wait.ticket]
 
     @property
     def waits(self) -> Iterable[Wait]:
-        """Who waits, in order."""
+        """The waits, in order."""
         return self.queue.values() if self.queue else ()
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waits."""
         return len(self.queue) if self.queue else 0

@@ -1,4 +1,4 @@
-"""The desk behind a node's door: who asked, who waits, who holds, and what each is told."""
+"""The lock manager behind a node's proxy: requests, waits, holds, and their replies."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from fencelock.actors.lock.wording import (
 from fencelock.actors.message import Address, Instant, ms_between
 
 CLAIMS_MAX = 100_000
-"""Waits and holds through one node; beyond it a request is refused, memory does not grow."""
+"""Maximum waits and holds through one node; further requests are refused, to bound memory."""
 
 TRY_MS = 1_000
-"""How long a request that will not wait (``wait_ms`` 0) may take to learn that it must."""
+"""Time for a request that does not wait (``wait_ms`` 0) to learn that the lock is taken (ms)."""
 
 TRY_LOOK_MS = 20
-"""How often such a request looks whether somebody else is ahead."""
+"""Interval at which such a request checks whether another owner is ahead (ms)."""
 
 
 class LockManager:
-    """Keeps the claims of one node. Requests are checked before they come here.
+    """Keeps the claims of one node. Requests are checked before.
 
     Invariants:
         D1  At most one claim of this node holds a lock, and the backend granted it; a
-            second grant is given back.
+            second grant is released.
         D2  Every ticket gets one `Want` and at most one `Give`.
-        D3  A request that is sent again hears the answer of the first time.
+        D3  A request that is sent again gets the first reply.
 
     Args:
         node: this node.
-        protocol: the name of what runs behind, for texts.
-        backend: who gets locks; it speaks `fencelock.actors.lock.backend`.
-        confirming: what waits for a backend that keeps holds by session; None if the
+        protocol: the name of the protocol behind, for texts.
+        backend: the role that grants locks, see `fencelock.actors.lock.backend`.
+        confirming: requests to be confirmed by a backend that keeps holds by session; None if the
             backend does not, so that a hold lives and dies with this node.
 
     """
@@ -70,7 +70,7 @@ class LockManager:
         self.endings: dict[int, LockRequest] = {}
 
     def acquire(self, asker: Address, acquire: Acquire, now: Instant) -> Effects:
-        """Let somebody wait, or answer what was answered before."""
+        """Let an owner wait, or repeat an earlier reply."""
         key = Key(acquire.session or asker, acquire.owner, acquire.lock)
         effects: list[Effect] = []
         claim = self.claims.by_key.get(key)
@@ -86,7 +86,7 @@ class LockManager:
             if claim.phase is Phase.HELD:
                 text = f"lock {acquire.lock!r}: this owner holds it, under fence {claim.fence}"
                 return [refuse(asker, acquire, Reason.ALREADY_HELD, text)]
-            effects += self.withdraw(claim)  # An owner is sequential: it gave the old wait up.
+            effects += self.withdraw(claim)  # An owner is sequential: it gave up the old wait.
         if len(self.claims.by_key) >= CLAIMS_MAX:
             text = f"node {self.node} serves {CLAIMS_MAX} waits and holds, its limit"
             return [*effects, refuse(asker, acquire, Reason.OVERLOADED, text)]
@@ -128,7 +128,7 @@ class LockManager:
         return ()
 
     def got(self, got: Got, now: Instant) -> Effects:
-        """Tell the asker that its lock was granted."""
+        """Reply to the client that its lock was granted."""
         claim = self.claims.by_ticket.get(got.ticket)
         if claim is None or claim.phase is not Phase.WAITING:
             return ()  # It crossed with our `Give`, which releases what was granted.
@@ -144,7 +144,7 @@ class LockManager:
         return [Send(claim.asker, granted(claim)), Observe("proxy.granted")]
 
     def taken(self, taken: Taken) -> Effects:
-        """Forget a hold that the protocol took away, and tell its client."""
+        """Drop a hold that the protocol took away, and notify its client."""
         claim = self.claims.by_ticket.get(taken.ticket)
         if claim is None or claim.phase is not Phase.HELD:
             return ()
@@ -153,7 +153,7 @@ class LockManager:
         return [*told, Observe("proxy.hold_taken")]
 
     def full(self, full: Full) -> Effects:
-        """Tell the asker that the backend cannot queue it."""
+        """Reply to the client that the backend cannot queue it."""
         claim = self.claims.by_ticket.get(full.ticket)
         if claim is None or claim.phase is Phase.HELD:
             return ()
@@ -161,7 +161,7 @@ class LockManager:
         return self._end(claim, Reason.OVERLOADED, full.detail)
 
     def release(self, asker: Address, release: Release) -> Effects:
-        """Give a held lock back, once."""
+        """Release a held lock, once."""
         claim = self.claims.holder.get(release.lock)
         if release.session:
             key = Key(release.session, release.owner, release.lock)
@@ -189,7 +189,7 @@ class LockManager:
         return [*self._give(claim), Send(asker, done), Observe("proxy.released")]
 
     def given(self, given: Given) -> Effects:
-        """Answer a release that the backend has confirmed."""
+        """Reply to a release that the backend has confirmed."""
         assert self.confirming is not None
         if not given.session:
             return self.confirming.evicted(given)
@@ -203,7 +203,7 @@ class LockManager:
         return effects
 
     def cancel(self, asker: Address, cancel: Cancel) -> Effects:
-        """End a wait or a hold, whatever became of it; repeatable."""
+        """End a wait or a hold, in any state; repeatable."""
         key = Key(cancel.session, cancel.owner, cancel.lock)
         effects: list[Effect] = []
         claim = self.claims.by_key.get(key)
@@ -215,7 +215,7 @@ class LockManager:
         return [*effects, Send(asker, done)]
 
     def end(self, session: str) -> Effects:
-        """Undo what ``session`` waits for and what it holds; its asker hears nothing of each."""
+        """End the waits and holds of ``session``, without a reply for each."""
         effects: list[Effect] = []
         for claim in [c for c in self.claims.by_key.values() if c.named == session]:
             effects += self._give(claim)
@@ -223,14 +223,14 @@ class LockManager:
         return effects
 
     def abandon(self, asker: Address) -> Effects:
-        """End what a caller inside the node no longer waits for."""
+        """End a wait or hold of a caller inside the node that no longer waits for it."""
         claim = self.claims.by_asker.get(asker)
         if claim is None:
             return ()
         return [*self._give(claim), Observe("proxy.abandoned")]
 
     def wait_over(self, over: WaitOver, now: Instant) -> Effects:
-        """End a wait whose time is up, after a look at whom it waited for."""
+        """End a wait that timed out, once the backend has named the holder."""
         claim = self.claims.by_ticket.get(over.ticket)
         if claim is None or claim.phase is not Phase.WAITING:
             return ()
@@ -238,24 +238,24 @@ class LockManager:
         if left_ms > 0:
             return [nap(claim.ticket, left_ms)]
         self._forget_query(claim)
-        look = self._look_for(claim)  # Look first: the backend must still know the wait.
+        look = self._look_for(claim)  # Ask first: the backend must still know the wait.
         claim.phase = Phase.ENDING
         return [*look, Send(self.backend, Give(lock=claim.key.lock, ticket=claim.ticket))]
 
     def try_look(self, look: TryLook) -> Effects:
-        """Look again for somebody who will not wait."""
+        """Check again for a request that does not wait."""
         claim = self.claims.by_ticket.get(look.ticket)
         if claim is None or claim.phase is not Phase.WAITING or claim.query is not None:
             return ()
         return self._look_for(claim)
 
     def seen(self, seen: Seen, now: Instant) -> Effects | None:
-        """Word the refusal that was waiting for this look; None if it was for another."""
+        """Send the refusal that waited for this answer; None if it was for another request."""
         claim = self.endings.pop(seen.query, None)
         if claim is None:
             return None
         claim.query = None
-        if claim.phase is Phase.WAITING:  # It would not wait; is somebody ahead?
+        if claim.phase is Phase.WAITING:  # It does not wait; is another owner ahead?
             ours = (self.node, claim.key.session, claim.key.owner)
             if seen.holder is None or seen.holder[:3] == ours:
                 return [Wake(TRY_LOOK_MS, TryLook(ticket=claim.ticket))]
@@ -265,7 +265,7 @@ class LockManager:
         return self._end(claim, *why_it_ended(self.protocol, claim, seen, now))
 
     def withdraw(self, claim: LockRequest) -> list[Effect]:
-        """End a wait and say so to its asker."""
+        """End a wait and notify its client."""
         text = f"lock {claim.key.lock!r}: the wait was given up"
         return [*self._give(claim), self._answer_refusal(claim, Reason.CANCELLED, text)]
 
@@ -281,7 +281,7 @@ class LockManager:
             claim.query = None
 
     def _give(self, claim: LockRequest) -> list[Effect]:
-        """Drop ``claim`` and tell the backend, unless it was told before (D2)."""
+        """Drop ``claim`` and notify the backend, unless that was done before (D2)."""
         self._forget_query(claim)
         self.claims.drop(claim)
         if claim.phase is Phase.ENDING:

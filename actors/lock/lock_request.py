@@ -1,4 +1,4 @@
-"""Who wants and who holds what through one node: the proxy's table, without any protocol."""
+"""Waits and holds through one node: the table of its proxy, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fencelock.actors.lock.message import Answer
 from fencelock.actors.message import Address, Instant
 
 ANSWERS_MAX = 100_000
-"""How many last answers are kept for repeated requests; the oldest go first."""
+"""Maximum number of last replies kept for repeated requests; the oldest is dropped first."""
 
 
 class Key(NamedTuple):
@@ -22,27 +22,27 @@ class Key(NamedTuple):
 
 
 class Phase(Enum):
-    """Where a claim stands."""
+    """State of a claim."""
 
     WAITING = "waiting"
     HELD = "held"
     ENDING = "ending"
-    """The wait is over, the refusal is being worded; never granted any more."""
+    """The wait is over and its refusal is being prepared; it is never granted any more."""
 
 
 @dataclass(slots=True)
 class LockRequest:
-    """One acquisition on its way, or held.
+    """One acquire that waits or holds.
 
     Attributes:
         ticket: its number at the backend.
         request: the owner's request number, 0 for a caller inside the node.
-        asker: where answers go; it moves when the request is sent again.
-        named: the session as the asker wrote it, empty for a caller inside the node.
-        since: when it began to wait, then when it was granted.
-        wait_ms: how long it may wait, None for without limit.
-        fence: of the hold; 0 while waiting.
-        query: the look at the backend that is to word this claim's refusal.
+        asker: receiver of replies; it changes when the request is sent again.
+        named: the session as the asker sent it, empty for a caller inside the node.
+        since: the time at which it began to wait, or was granted.
+        wait_ms: its timeout (ms), None for no limit.
+        fence: the fence of the hold; 0 while waiting.
+        query: the request to the backend whose answer its refusal waits for.
 
     """
 
@@ -67,12 +67,12 @@ class LockRequests:
     holder: dict[str, LockRequest] = field(default_factory=dict[str, LockRequest])
     """The claim that holds a lock through this node, by lock."""
     by_asker: dict[Address, LockRequest] = field(default_factory=dict[Address, LockRequest])
-    """Claims of callers inside the node, who may give up asking."""
+    """Claims of callers inside the node, which may give up."""
     answers: dict[Key, tuple[int, Answer]] = field(default_factory=dict[Key, tuple[int, Answer]])
-    """The last answer to each owner about each lock, for a request that is sent again."""
+    """The last reply to each owner about each lock, for a request that is sent again."""
 
     def add(self, claim: LockRequest) -> None:
-        """Enter a new claim; its key must be free."""
+        """Add a new claim; its key must be free."""
         assert claim.key not in self.by_key
         self.by_key[claim.key] = claim
         self.by_ticket[claim.ticket] = claim
@@ -89,7 +89,7 @@ class LockRequests:
         self.holder[claim.key.lock] = claim
 
     def drop(self, claim: LockRequest) -> None:
-        """Forget a claim, held or not."""
+        """Drop a claim, held or not."""
         del self.by_key[claim.key]
         del self.by_ticket[claim.ticket]
         if self.holder.get(claim.key.lock) is claim:
@@ -98,7 +98,7 @@ class LockRequests:
             self.by_asker.pop(claim.asker, None)
 
     def record(self, key: Key, request: int, answer: Answer) -> None:
-        """Remember what was answered to ``request``, so that a repetition hears the same."""
+        """Remember the reply to ``request``, so that a repetition gets the same."""
         self.answers.pop(key, None)
         self.answers[key] = (request, answer)
         if len(self.answers) > ANSWERS_MAX:

@@ -1,8 +1,8 @@
-"""The words between a client and the proxy of a node. Tags 0x10 to 0x1f.
+"""Messages between a client and the proxy of a node. Tags 0x10 to 0x1f.
 
-Every request carries ``session`` (one client), ``owner`` (who in that client) and ``request``, a
+Every request carries ``session`` (a client), ``owner`` (an owner within it) and ``request``, a
 number that rises with each new request of that owner and stays the same when it is sent again.
-A caller inside the node's process may leave all three out: its `ask` is then an owner of its
+A caller inside the node's process may leave out all three: its `ask` is then an owner of its
 own, and the fence is its proof.
 """
 
@@ -33,34 +33,34 @@ from fencelock.actors.role_message import RoleDescription
 
 
 class Reason(IntEnum):
-    """Why a request was refused. Numbers are on the wire and never reused."""
+    """Reason of a refusal. Numbers are on the wire and never reused."""
 
     TIMED_OUT = 1
-    """The wait ended while somebody else held the lock."""
+    """The wait timed out while another owner held the lock."""
     NOT_HELD = 2
     """Release of a lock that is not held under the fence shown."""
     ALREADY_HELD = 3
-    """The owner holds the lock, or waits for it, already."""
+    """The owner already holds the lock, or waits for it."""
     CANCELLED = 4
-    """The wait was withdrawn."""
+    """The wait was cancelled."""
     INVALID = 5
-    """A field is out of its limits."""
+    """A field exceeds its limits."""
     UNSUPPORTED = 6
-    """The protocol does not promise this."""
+    """The protocol does not support this."""
     OVERLOADED = 7
     """A queue is at its limit."""
     UNAVAILABLE = 8
-    """The wait ended while a node that is needed was silent."""
+    """The wait timed out while a node that is needed was silent."""
     WRONG_CLUSTER = 9
-    """Whoever answers belongs to another cluster or version; the session says so, no proxy."""
+    """The endpoint belongs to another cluster or version; only the client's session sends this."""
     LIMIT_REACHED = 10
     """The owner holds the lock as often as it may."""
     OWNERSHIP_LOST = 11
     """The owner did hold the lock, until its session ended or an operator took it."""
     SESSION_EXPIRED = 12
-    """There is no such session (any more): open one. A client's session hears it, no user."""
+    """The session does not exist (any more): open one. Only sessions receive this, not users."""
     STALE = 13
-    """The node has not heard for too long how things stand, see `Inspect`."""
+    """The node's state is too old, see `Inspect`."""
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
@@ -78,17 +78,17 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.SESSION_EXPIRED: SessionExpiredError,
     Reason.STALE: StaleError,
 }
-"""What each reason becomes at the border to a user's program."""
+"""The error that a user's program gets for each reason."""
 
 
 @message(0x10)
 class Acquire(Message):
     """Let me hold ``lock``. Answered by `Granted` or `Refused`, possibly much later.
 
-    ``wait_ms`` is how long to wait, 0 for not at all, None for without limit. ``limit``
-    is how often the owner may hold the lock at once: 1 for not reentrant, 0 for without
-    limit. ``label`` is for people. Where holds have deadlines: for how long, and how much
-    longer until it is taken away; 0 for the cluster's default.
+    ``wait_ms`` is the timeout (ms), 0 for no wait, None for no limit. ``limit`` is the number
+    of times the owner may hold the lock at once: 1 for not reentrant, 0 for no limit.
+    ``label`` is for people. Where holds have deadlines, ``hold_ms`` and ``grace_ms`` are their
+    duration and grace (ms); 0 for the cluster's default.
     """
 
     lock: str
@@ -104,7 +104,7 @@ class Acquire(Message):
 
 @message(0x11)
 class Release(Message):
-    """I am done with ``lock``, which I hold under ``fence``. `Released` or `Refused`."""
+    """Release one hold of ``lock`` under ``fence``. Answered by `Released` or `Refused`."""
 
     lock: str
     fence: int
@@ -115,9 +115,9 @@ class Release(Message):
 
 @message(0x12)
 class Cancel(Message):
-    """Forget my `Acquire` numbered ``request``; if it was granted, take the lock back.
+    """Cancel my `Acquire` numbered ``request``; if it was granted, end the hold.
 
-    Answered by `Cancelled`, always, so that it can be repeated until heard.
+    Always answered by `Cancelled`, so it can be repeated until that arrives.
     """
 
     lock: str
@@ -128,10 +128,10 @@ class Cancel(Message):
 
 @message(0x13)
 class Inspect(Message):
-    """Tell me about ``lock``: answered by `LockStatus`.
+    """Report the state of ``lock``. Answered by `LockStatus`.
 
-    With ``age_ms`` None it is a linearizable read, if there are such; else the node answers
-    from what it knows, if that is no older.
+    With ``age_ms`` None it is a linearizable read, if the protocol has them. Otherwise the node
+    answers from its own state, if that is no older.
     """
 
     lock: str
@@ -151,7 +151,7 @@ class Describe(Message):
 
 @message(0x15)
 class KeepAlive(Message):
-    """The client ``session`` is there. Answered by `Alive`."""
+    """The client ``session`` is alive. Answered by `Alive`."""
 
     session: str
     request: int = 0
@@ -159,10 +159,10 @@ class KeepAlive(Message):
 
 @message(0x16)
 class Alive(Message):
-    """The node is there and serves ``session``.
+    """The node is alive and serves ``session``.
 
     Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
-    ``master`` is the node that answers soonest, if known.
+    ``master`` is the node that replies soonest, if known.
     """
 
     session: str
@@ -175,7 +175,7 @@ class Alive(Message):
 class Granted(Message):
     """``owner`` holds ``lock`` under ``fence``, which is above every earlier one of the lock.
 
-    It does so for the ``count``-th time at once; to enter again does not change the fence.
+    It holds it ``count`` times at once; acquiring again does not change the fence.
     """
 
     lock: str
@@ -190,7 +190,7 @@ class Granted(Message):
 
 @message(0x19)
 class Released(Message):
-    """``owner`` gave back one hold of ``lock``, and has ``count`` left."""
+    """``owner`` released one hold of ``lock``, and has ``count`` left."""
 
     lock: str
     session: str = ""
@@ -211,7 +211,7 @@ class Cancelled(Message):
 
 @message(0x1B)
 class Refused(Refusal):
-    """No, for ``reason``; ``detail`` says it in words a user can act on."""
+    """The request is refused for ``reason``; ``detail`` is a text that a user can act on."""
 
     lock: str
     reason: Reason
@@ -226,7 +226,7 @@ class Refused(Refusal):
 
 
 class Contender(NamedTuple):
-    """Somebody who holds a lock or waits for it, as far as the answering node knows."""
+    """An owner that holds a lock or waits for it, as far as the answering node knows."""
 
     node: str
     session: str
@@ -234,15 +234,15 @@ class Contender(NamedTuple):
     fence: int | None
     """The fence of a holder, if known; None while waiting."""
     since_ms: int
-    """How long it has held or waited, as seen by the answering node (ms)."""
+    """Duration of the hold or wait so far, as seen by the answering node (ms)."""
     label: str = ""
-    """What its client says of itself: host, process, and a word of the application's."""
+    """The client's label: host, process, and a text of the application's."""
     times: int = 1
-    """How often a holder holds it at once."""
+    """Number of times that a holder holds it at once."""
 
 
 class Absence(NamedTuple):
-    """A node whose word is needed before the next grant, and how long it has been silent."""
+    """A node whose message is needed before the next grant, and the duration of its silence."""
 
     node: str
     silent_ms: int
@@ -250,24 +250,24 @@ class Absence(NamedTuple):
 
 @message(0x1C)
 class LockStatus(Message):
-    """What the answering node knows of ``lock``: true when it was said, stale on arrival."""
+    """State of ``lock`` as the answering node knew it when it replied; it may be old on arrival."""
 
     lock: str
     holder: Contender | None
     waiters: tuple[Contender, ...]
-    """In the order in which they will be served, if there is one."""
+    """The waiters in the order in which they will be served, if there is one."""
     waits_for: tuple[Absence, ...]
-    """Nodes that must be heard before anybody else can be granted the lock here."""
+    """Nodes that must reply before another owner can be granted the lock here."""
     session: str = ""
     request: int = 0
     slot: int = 0  # Where there is a log: the state after all slots before this one.
     age_ms: int | None = None
-    """How old it may have been when said (ms): 0 if linearizable, None if nothing is known."""
+    """Largest possible age of the state at the reply (ms): 0 if linearizable, None if unknown."""
 
 
 @message(0x1D)
 class NodeStatus(Message):
-    """What a node says of itself, and of every lock that is held or waited for through it."""
+    """Description of a node, and of every lock that is held or awaited through it."""
 
     node: str
     protocol: str
@@ -281,21 +281,21 @@ class NodeStatus(Message):
     session: str = ""
     request: int = 0
     master: str = ""
-    """The node that leads, where one does and it is known."""
+    """The node that leads, where there is one and it is known."""
     elected: Elected | None = None
-    """Where several lead, elected for an epoch."""
+    """The elected leaders, where there are several."""
     roles: tuple[RoleDescription, ...] = ()
-    """If they were asked for, those that started first; at most
+    """The roles that started first, if they were requested; at most
     `fencelock.actors.role_message.ROLES_MAX`."""
 
 
 Request = Acquire | Release | Cancel | Inspect | Describe | KeepAlive
-"""What a client may say to a proxy."""
+"""Requests of clients to a proxy."""
 
 Answer = Granted | Released | Cancelled | Refused | LockStatus | NodeStatus | Alive
-"""What a proxy may say to a client."""
+"""Replies of a proxy to a client."""
 
 
 @local
 class Abandon(Local):
-    """From the host: the `ask` behind the sender's address gave up waiting for its answer."""
+    """From the host: the `ask` behind the sender's address has stopped waiting for its reply."""

@@ -1,9 +1,9 @@
-"""The limits of what a request may say: names, owners, waits.
+"""Limits on the fields of requests: names, owners, waits.
 
 The replicated table applies these limits to every command, so they are part of the state machine:
-members that run together must agree on them, whichever Python each of them runs. Which characters
-``str.isprintable`` accepts changes with Python's Unicode tables. The characters that are refused
-here are therefore written out by number and never change.
+members that run together must agree on them, whatever Python each of them runs. The characters
+that ``str.isprintable`` accepts change with Python's Unicode tables. The characters that are
+refused here are therefore written out by number and never change.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from itertools import chain
 from fencelock.actors.error import InvalidRequestError
 
 LOCK_NAME_BYTES_MAX = 256
-"""As long as a file name: a lock is named after a thing, it does not carry one."""
+"""Maximum length (bytes), as for a file name: a lock's name identifies a thing."""
 
 OWNER_BYTES_MAX = 256
-"""Room for host, process, thread and a word of the application's own."""
+"""Maximum length (bytes): room for host, process, thread and a text of the application's own."""
 
 WAIT_MS_MAX = 7 * 24 * 3_600_000
-"""A week (ms). Whoever means longer means no limit, which is None."""
+"""A week (ms). A longer wait should have no limit, which is None."""
 
 REQUEST_MAX = (1 << 62) - 1
 """The highest number of an Acquire, and of the Cancel of one. Numbers cross the wire as signed 64
-bits; what is left is for the requests that give back what was acquired."""
+bits; the rest is for requests that release what was acquired."""
 
 _SHOWN_CHARS = 40
-"""Characters of a refused text in an error."""
+"""Characters of a refused text that an error shows."""
 
 
 def _chars(*ranges: tuple[int, int]) -> frozenset[str]:
@@ -58,7 +58,7 @@ INVISIBLE = _chars(
     (0x2800, 0x2800),
     (0x3164, 0x3164),
     (0xFFA0, 0xFFA0),
-    (0x00AD, 0x00AD),  # What Unicode declares as ignorable by default: it is not drawn.
+    (0x00AD, 0x00AD),  # Ignorable by default, by Unicode: not drawn.
     (0x034F, 0x034F),
     (0x17B4, 0x17B5),
     (0x180B, 0x180F),
@@ -72,13 +72,13 @@ INVISIBLE = _chars(
     (0x1D173, 0x1D17A),
     (0xE0000, 0xE0FFF),
 )
-"""Characters that leave no mark by themselves. A name may have them, beside others."""
+"""Characters that are invisible by themselves. A name may contain them beside others."""
 
 _FORBIDDEN_ASCII = bytes(ord(one) for one in sorted(FORBIDDEN) if one.isascii())
 
 
 def utf8_size(text: str) -> int:
-    """Return how many bytes ``text`` has in UTF-8; quick for the ASCII that names mostly are."""
+    """Return the size of ``text`` in UTF-8 (bytes); quick for ASCII, which most names are."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
@@ -90,7 +90,7 @@ def is_allowed(text: str) -> bool:
 
 
 def is_invisible(text: str) -> bool:
-    """Return whether nothing of ``text`` can be seen."""
+    """Return whether no character of ``text`` is visible."""
     return text[:1] in INVISIBLE and INVISIBLE.issuperset(text)
 
 
@@ -185,7 +185,7 @@ def check_wait(wait_ms: int | None) -> None:
 def check_request(request: int) -> None:
     """Refuse the number of an Acquire that leaves no higher one for the Release.
 
-    The door refuses it; the table takes what an earlier version may have written.
+    The proxy refuses it; the table accepts what an earlier version may have written.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.

@@ -1,4 +1,4 @@
-"""What each command about a lock does to the table."""
+"""The effects of commands about locks on the table."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from fencelock.actors.lock.table_state import TableState
 from fencelock.actors.lock.waiting import Wait
 
 CLAIMS_MAX = 1_000_000
-"""Holds and waits of the whole table, which must fit a member's memory several times."""
+"""Maximum holds and waits of the whole table, which must fit a member's memory several times."""
 
 AUDIT_MAX = 1_000
-"""How many forced releases are kept to be looked at, and to answer repetitions."""
+"""Maximum number of forced releases kept for inspection, and to answer repetitions."""
 
 
 def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None:
-    """Grant, re-enter, queue or deny (rules 1-19, 32-37, 44-47).
+    """Grant, acquire again, queue or deny (rules 1-19, 32-37, 44-47).
 
     Raises:
         InvalidRequestError: see `check_command`; nothing was done.
@@ -60,7 +60,7 @@ def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None
 
 
 def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None:
-    """Give one hold back (rules 20-25, 48, 50). Owner and fence must both be right.
+    """Release one hold (rules 20-25, 48, 50). Owner and fence must both be right.
 
     Raises:
         InvalidRequestError: see `check_command`; nothing was done.
@@ -82,12 +82,12 @@ def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None
 
 
 def cancel(table: TableState, command: CancelWait, out: list[Outcome]) -> None:
-    """Undo an acquire, whether it waits, was granted, or is still to come."""
+    """Undo an acquire that waits, was granted, or is still to come."""
     session = table.sessions.by_id.get(command.session)
     if session is None:
         out.append(denied(command, Denial.SESSION_EXPIRED))
         return
-    table.sessions.keep(session, table.time_ms)  # A sign of life (rule 85).
+    table.sessions.keep(session, table.time_ms)  # It counts as a keep-alive (rule 85).
     answer = WaitCancelled(
         session=command.session,
         owner=command.owner,
@@ -99,7 +99,7 @@ def cancel(table: TableState, command: CancelWait, out: list[Outcome]) -> None:
     owner_state = session.owner_states.get(key)
     if owner_state is None:
         if command.request <= session.floor:
-            return  # Who is forgotten neither waits nor holds.
+            return  # A forgotten owner neither waits nor holds.
         owner_state = session.enter(key)
         session.lay(owner_state)
     wait, hold = owner_state.wait, owner_state.hold
@@ -109,7 +109,7 @@ def cancel(table: TableState, command: CancelWait, out: list[Outcome]) -> None:
         owner_state.request, owner_state.releasing = command.request, False
         owner_state.outcome = owner_state.denied(Denial.CANCELLED)
         if hold is None:
-            session.rouse(owner_state)  # And quiet again, as the last of all.
+            session.rouse(owner_state)  # It is retired again below, as the last.
             session.rest(owner_state, table.time_ms)
     elif wait is not None and owner_state.request == command.request:
         table.end_wait(wait, Denial.CANCELLED, out)
@@ -123,10 +123,10 @@ def cancel(table: TableState, command: CancelWait, out: list[Outcome]) -> None:
 
 
 def force(table: TableState, command: ForceRelease, out: list[Outcome]) -> None:
-    """Take a lock from whoever holds it under the fence that the operator saw.
+    """End the hold of a lock under the fence that the operator saw.
 
-    If the acquire that made the hold is asked again, the answer is not `Held` any more:
-    safety goes before the letter of L5, or an owner would believe what is not so.
+    If the acquire of that hold is repeated, the outcome is not `Held` any more. Safety goes
+    before the letter of L5: otherwise the owner would believe that it still holds.
     """
     before = table.audit.get((command.operator, command.request))
     hold = table.locks.get(command.lock)
@@ -142,9 +142,9 @@ def force(table: TableState, command: ForceRelease, out: list[Outcome]) -> None:
 def _begin(
     table: TableState, command: AcquireLock | ReleaseLock, out: list[Outcome]
 ) -> OwnerState | None:
-    """Make a new request its claimant's last one; answer one that is not new: None.
+    """Make a new request the last one of its owner; for a repeated one, send its outcome: None.
 
-    Any but an invalid one counts as a sign of life (rule 85).
+    Any request but an invalid one counts as a keep-alive (rule 85).
     """
     sessions = table.sessions
     session = sessions.by_id.get(command.session)
@@ -173,7 +173,7 @@ def _begin(
         out.append(_repeat(owner_state, command))
         return None
     elif owner_state.hold is None:
-        if owner_state.wait is not None:  # It is sequential: it gave that up (rules 47, 48).
+        if owner_state.wait is not None:  # It is sequential: it gave that wait up (rules 47, 48).
             table.end_wait(owner_state.wait, Denial.CANCELLED, out)
         session.rouse(owner_state)
     owner_state.request = request
@@ -181,7 +181,7 @@ def _begin(
 
 
 def _repeat(owner_state: OwnerState, command: AcquireLock | ReleaseLock) -> Outcome:
-    """Return what came of a request that is not new (rules 44-46, 49-52)."""
+    """Return the outcome of a request that is not new (rules 44-46, 49-52)."""
     releasing, hold = isinstance(command, ReleaseLock), owner_state.hold
     last = command.request == owner_state.request and releasing == owner_state.releasing
     if last and owner_state.outcome is not None:
@@ -196,7 +196,7 @@ def _repeat(owner_state: OwnerState, command: AcquireLock | ReleaseLock) -> Outc
 def _enter_again(
     owner_state: OwnerState, hold: Hold, command: AcquireLock, out: list[Outcome]
 ) -> None:
-    """Count one more hold, or deny it at once: to wait for oneself would never end."""
+    """Count one more hold, or deny it at once: an owner that waits for itself waits for ever."""
     if command.limit and hold.count >= command.limit:
         text = f"held {hold.count} times under fence {hold.fence}, {command.limit} are allowed"
         answer = owner_state.denied(Denial.LIMIT_REACHED, text)
@@ -212,7 +212,7 @@ def _enter_again(
 def _wait(
     table: TableState, owner_state: OwnerState, command: AcquireLock, out: list[Outcome]
 ) -> None:
-    """Enter a claim, which is counted, at the tail of its lock's queue."""
+    """Append a claim, which is already counted, to its lock's queue."""
     table.tickets += 1
     due_ms = None if command.wait_ms is None else table.time_ms + command.wait_ms
     table.enqueue(Wait(owner_state, table.tickets, command.label, table.time_ms, due_ms))
@@ -250,7 +250,7 @@ def _take(table: TableState, hold: Hold, command: ForceRelease, out: list[Outcom
         operator=command.operator,
     )
     out += [forced, lost]
-    if owner_state.outcome is None:  # Or a repetition would hear that it holds.
+    if owner_state.outcome is None:  # Else a repetition would be told that it holds.
         text = f"taken by {quoted(command.operator)}"
         owner_state.settle(owner_state.denied(Denial.OWNERSHIP_LOST, text))
     owner_state.lost = hold.fence
@@ -272,7 +272,7 @@ def _deny_release(
 def _deny(
     table: TableState, owner_state: OwnerState, reason: Denial, text: str, out: list[Outcome]
 ) -> None:
-    """Deny the last request of ``claimant``, which may be quiet then."""
+    """Deny the last request of ``owner_state``, which is retired if it does not hold."""
     answer = owner_state.denied(reason, text)
     owner_state.settle(answer)
     if owner_state.hold is None:

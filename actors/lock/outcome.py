@@ -1,7 +1,7 @@
-"""What comes of commands, and whom to tell. Tags 0x90 to 0x99.
+"""Outcomes of commands, and their receivers. Tags 0x90 to 0x99.
 
-An outcome is addressed by (session, owner, request, lock), the words of the command it
-answers; one command may have outcomes for others too, as a release has for who is next.
+An outcome is addressed by (session, owner, request, lock), as in the command that it
+answers. One command may have outcomes for others too: a release has one for the next holder.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from fencelock.actors.message import Message, message
 
 
 class Denial(IntEnum):
-    """Why a command had no effect. Numbers are on the wire and never reused."""
+    """Reason why a command had no effect. Numbers are on the wire and never reused."""
 
     TIMED_OUT = 1
-    """The wait ended, or was not wanted, while somebody else held the lock."""
+    """The wait timed out, or was not wanted, while another owner held the lock."""
     NOT_HELD = 2
     """The owner does not hold the lock under the fence shown."""
     OWNERSHIP_LOST = 3
     """The owner did hold it, until an operator took it."""
     LIMIT_REACHED = 4
-    """The owner holds it as often as it may."""
+    """The owner holds it as many times as it may."""
     CANCELLED = 5
-    """The wait was withdrawn, or a later request of its owner took its place."""
+    """The wait was cancelled, or a later request of its owner replaced it."""
     SESSION_EXPIRED = 6
-    """No such session any more: everything it held is lost, nothing it asks is done."""
+    """The session has ended: its holds are lost, and its requests are not done."""
     SUPERSEDED = 7
-    """The owner has since asked something else of the lock; this request does nothing now."""
+    """The owner has sent a later request about the lock; this one has no effect now."""
     FORGOTTEN = 8
     """The owner neither holds the lock nor waits for it, and this request will not change that.
 
-    The number is not above those of a claimant that has been forgotten. An acquire, done
-    or not, holds nothing: it may be asked anew, under a new number. A release has nothing
-    left to release; only whether it was this one that did it is unknown.
+    Its number is not above those of an owner that was forgotten. An acquire, done or not,
+    holds nothing: it may be sent anew, under a new number. A release has nothing left to
+    release; it is only unknown whether this one did that.
     """
     OVERLOADED = 9
     """A table is at its limit."""
     INVALID = 10
-    """A field is out of its limits."""
+    """A field exceeds its limits."""
 
 
 @message(0x90)
 class SessionOpened(Message):
-    """The client that calls itself ``session`` is to call itself ``assigned`` from now on."""
+    """The session opened under the name ``session`` has the id ``assigned`` from now on."""
 
     session: str
     assigned: str
@@ -66,7 +66,7 @@ class SessionOpened(Message):
 
 @message(0x91)
 class SessionKept(Message):
-    """The session lives for at least another TTL; also the answer to a close that came late."""
+    """The session lives for at least another TTL; also the answer to a close that came too late."""
 
     session: str
     version: int
@@ -75,7 +75,7 @@ class SessionKept(Message):
 
 @message(0x92)
 class SessionClosed(Message):
-    """The session is no more, its waits have ended and its holds are free."""
+    """The session has ended, its waits have ended and its holds are free."""
 
     session: str
     reason: CloseReason
@@ -84,7 +84,7 @@ class SessionClosed(Message):
 
 @message(0x93)
 class Held(Message):
-    """``owner`` holds ``lock`` under ``fence``, for the ``count``-th time at once."""
+    """``owner`` holds ``lock`` under ``fence``, ``count`` times at once."""
 
     session: str
     owner: str
@@ -96,7 +96,7 @@ class Held(Message):
 
 @message(0x94)
 class Freed(Message):
-    """``owner`` has given back one hold of ``lock``; it has ``count`` left."""
+    """``owner`` has released one hold of ``lock``; it has ``count`` left."""
 
     session: str
     owner: str
@@ -107,7 +107,7 @@ class Freed(Message):
 
 @message(0x95)
 class Queued(Message):
-    """``owner`` waits for ``lock``; the log knows, there is no need to ask again."""
+    """``owner`` waits for ``lock``; the log has the request, so it need not be repeated."""
 
     session: str
     owner: str
@@ -117,7 +117,7 @@ class Queued(Message):
 
 @message(0x96)
 class Denied(Message):
-    """No, for ``reason``. For an operator ``session`` is empty and ``owner`` is the operator."""
+    """Denied for ``reason``. For an operator ``session`` is empty and ``owner`` is the operator."""
 
     session: str
     owner: str
@@ -125,7 +125,7 @@ class Denied(Message):
     lock: str
     reason: Denial
     detail: str = ""
-    """In words, what ``reason`` does not say."""
+    """Text that adds to ``reason``."""
 
 
 @message(0x97)
@@ -149,14 +149,14 @@ class Forced(Message):
     session: str
     owner: str
     label: str
-    """Of its session and of its hold."""
+    """Labels of its session and of its hold."""
     time_ms: int
-    """Log time of the deed, for the audit."""
+    """Log time of the eviction, for the audit."""
 
 
 @message(0x99)
 class Lost(Message):
-    """To a former owner: what it held under ``fence`` was taken from it by ``operator``."""
+    """To a former owner: ``operator`` ended its hold under ``fence``."""
 
     session: str
     owner: str
@@ -177,11 +177,11 @@ Outcome = (
     | Forced
     | Lost
 )
-"""All that can come of a command, or of time."""
+"""All outcomes of commands, or of time."""
 
 
 def denied(command: Command, reason: Denial, detail: str = "") -> Denied:
-    """Return the denial of ``command``, addressed to whoever gave it."""
+    """Return the denial of ``command``, addressed to its sender."""
     session, owner, request, lock = "", "", 0, ""
     match command:
         case OpenSession() | KeepSession() | CloseSession():

@@ -1,4 +1,4 @@
-"""The door of a node: clients ask here for locks, whichever protocol runs behind it."""
+"""The proxy of a node: clients request locks here, from any protocol behind it."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ QUESTIONS_MAX = 10_000
 """Unanswered `Inspect` requests of one node."""
 
 CLIENT_SILENCE_MS = 15_000
-"""A waiting client that says nothing for so long is gone; its waits end, its holds stay."""
+"""A waiting client that was silent for this long is gone (ms): its waits end, its holds stay."""
 
 SWEEP_MS = 1_000
-"""How often silent clients are looked for, while any client is known."""
+"""Interval of checks for silent clients (ms), while any client is known."""
 
 ASKERS_MAX = 10_000
-"""Clients whose addresses are remembered, to ask them about a hold; the oldest goes first."""
+"""Clients whose addresses are kept, to ask them about a hold; the oldest is dropped first."""
 
 AboutLocks = Acquire | Release | Cancel | Inspect | DisownHold
 AboutTable = Open | End | ListLocks | Evict
@@ -69,17 +69,17 @@ Heard = FromClient | FromNode
 
 
 class Proxy(Role[Heard]):
-    """Serves clients: checks what they ask and passes it to the desk, which remembers.
+    """Serves clients: checks requests and passes them to the lock manager, which remembers them.
 
     It keeps no sessions in the cluster: a hold lasts however silent its client may be. Either it
-    lives here, where it was granted, and there is nothing that an operator could take. Or the
-    backend keeps it by the client's session (``holds_by_session``): then it outlives this node.
+    lives here, where it was granted, and an operator cannot evict it. Or the backend keeps it by
+    the client's session (``holds_by_session``): then it outlives this node.
 
     Args:
         node: this node.
         nodes: all members, for status.
-        protocol: the name of what runs behind, for texts.
-        backend: who gets locks; it speaks `fencelock.actors.lock.backend`.
+        protocol: the name of the protocol behind, for texts.
+        backend: the role that grants locks, see `fencelock.actors.lock.backend`.
         holds_by_session: whether the backend keeps holds by session.
 
     """
@@ -108,13 +108,13 @@ class Proxy(Role[Heard]):
         self.description = Description()
         self.heard_at: dict[str, Instant] = {}
         self.askers: dict[str, Address] = {}
-        """By session: where its client is reached, where the backend may doubt a hold."""
+        """Address of each session's client, for a backend that may doubt a hold."""
         self.sweeping = False
         self.ready = False
         self.detail = "starting"
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Answer clients, and pass what they want to the backend."""
+        """Serve clients, and process the backend's messages."""
         if isinstance(event, FromClient):
             return self._on_client(sender, event, now)
         return self._on_node(sender, event, now)
@@ -164,7 +164,7 @@ class Proxy(Role[Heard]):
                 return [refuse(asker, event, Reason.UNSUPPORTED, f"{text}; paxos does")]
 
     def _on_disown(self, disown: DisownHold) -> Effects:
-        """Pass on that a session does not hold what the backend thinks it holds."""
+        """Tell the backend that a session does not hold what it was thought to hold."""
         if self.confirming is None:
             return [Observe("proxy.disowned_unasked")]
         given = Surrender(lock=disown.lock, fence=disown.fence, session=disown.session)
@@ -249,7 +249,7 @@ class Proxy(Role[Heard]):
         return self._describe(now)
 
     def _describe(self, now: Instant) -> Effects:
-        """Answer everybody who asked for a description, once nothing is missing."""
+        """Answer all requests for a description, once nothing is missing."""
         gathered = self.description
         if gathered.reported is None or gathered.looking:
             return ()
@@ -285,7 +285,7 @@ class Proxy(Role[Heard]):
         return [*effects, Wake(SWEEP_MS, Sweep())] if self.sweeping else effects
 
     def _hear(self, asker: Address, session: str, now: Instant) -> Effects:
-        """Note that a client of another process lives."""
+        """Note that a client of another process is alive."""
         if node_of(asker) == self.node or session != node_of(asker):
             return ()
         self.heard_at[session] = now

@@ -1,4 +1,4 @@
-"""What may be asked of the table of locks without changing it, and its answers."""
+"""Queries about the table of locks, which do not change it, and their answers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from fencelock.actors.message import Local, local
 
 @local
 class LookUp(Local):
-    """Who holds ``lock``, and who waits for it? Answered by `Looked`."""
+    """Query for the holder and the waiters of ``lock``. Answered by `Looked`."""
 
     lock: str
 
 
 @local
 class Looked(Local):
-    """What is known of a lock, held or free."""
+    """The report of a lock, held or free."""
 
     report: LockReport
 
 
 @local
 class Browse(Local):
-    """Which locks are held? As `LockTable.listing`; answered by `Browsed`."""
+    """Query for held locks, as `LockTable.listing`. Answered by `Browsed`."""
 
     prefix: str
     after: str

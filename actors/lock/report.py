@@ -14,23 +14,23 @@ WAITERS_SHOWN_MAX = 1_000
 
 
 class HolderSeen(NamedTuple):
-    """Who holds a lock."""
+    """The holder of a lock."""
 
     session: str
     owner: str
     label: str
-    """What the session says of itself, and the word of this claim."""
+    """The labels of the session and of this hold."""
     fence: int
     times: int
-    """How often at once."""
+    """Number of times it holds the lock at once."""
     since_ms: int
     """Log time of the grant."""
     held_ms: int
-    """How long it has held."""
+    """Duration of the hold so far (ms)."""
 
 
 class WaiterSeen(NamedTuple):
-    """Who waits for a lock."""
+    """A waiter in a lock's queue."""
 
     session: str
     owner: str
@@ -38,11 +38,11 @@ class WaiterSeen(NamedTuple):
     request: int
     waited_ms: int
     left_ms: int | None
-    """After how long it gives up, None for never."""
+    """Time until it gives up (ms), None for never."""
 
 
 class LockReport(NamedTuple):
-    """A lock, held or free: who holds it, and who comes next, in order."""
+    """A lock, held or free, with its holder and its waiters, in order."""
 
     lock: str
     holder: HolderSeen | None

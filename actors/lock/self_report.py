@@ -1,4 +1,4 @@
-"""What a node says of itself: what it counted, and who leads it."""
+"""Parts of a node's description of itself: its counters and its leaders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Counted(NamedTuple):
-    """One counter of a node: an `Observe` name and how often it happened since boot."""
+    """One counter of a node: an `Observe` name and its count since the start."""
 
     name: str
     times: int
@@ -18,15 +18,15 @@ class MemberSeen(NamedTuple):
     node: str
     connected: bool
     priority: int
-    """As a leader, 1 to 14, the smaller the likelier; 15 for off, 0 where it is not known."""
+    """As a leader, 1 to 14, the smaller the likelier; 15 for never, 0 where it is not known."""
 
 
 class Elected(NamedTuple):
-    """Who was elected, and who may be."""
+    """The elected leaders, and the members that can be elected."""
 
     epoch: int
-    """The highest known; 0 before the first."""
+    """The highest epoch known; 0 before the first."""
     leaders: tuple[str, ...]
-    """Of that epoch, in order of rank."""
+    """The leaders of that epoch, in order of rank."""
     members: tuple[MemberSeen, ...]
-    """All that are configured, by name."""
+    """All configured members, by name."""

@@ -1,4 +1,4 @@
-"""Sessions by log time, and what is remembered of the owners within one."""
+"""Sessions in log time, and the state of their owners."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SESSION_CLAIMS_MAX = 100_000
 """Holds and waits of one session, so that one client cannot fill the table."""
 
 QUIET_MAX = 4_096
-"""Claimants of a session that hold and wait for nothing but whose last outcome is kept.
+"""Maximum owner states of a session without a hold or wait whose last outcome is kept.
 
-More than a client has requests under way; beyond it the one quiet for longest goes.
+More than a client has requests in flight; beyond it the oldest is forgotten.
 """
 
 LOSSES_MAX = 100
-"""Forced releases that owners of a session have not heard of; beyond it the oldest goes."""
+"""Unreported losses of a session's owners; beyond it the oldest is dropped."""
 
 _freed = maker(Freed)
 
@@ -35,17 +35,18 @@ Key = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class OwnerState:
-    """One owner in regard to one lock: a sequential program, so its last request says it all.
+    """One owner's relation to one lock: an owner is sequential, so its last request is enough.
 
-    What the same owner does about another lock goes on beside it. A claimant holds, or
+    The owner's requests about other locks are independent. An owner holds, or waits, or
+    neither; never both.
     waits, or neither; never both.
 
     Attributes:
-        key: owner and lock, which are at hand by themselves, too.
+        key: owner and lock, which are also attributes of their own.
         request: its last request, 0 before the first.
         releasing: whether that was a release.
-        outcome: what came of it; None while it waits, or while `Hold.answer` says it.
-        lost: fence of a hold that an operator took and the owner has not heard of, or 0.
+        outcome: its outcome; None while it waits, or while `Hold.answer` gives it.
+        lost: fence of an evicted hold whose loss was not reported yet, or 0.
         quiet_ms: log time since which it neither holds nor waits.
         mark: a checksum of session, owner and lock, 0 until it first holds or waits.
 
@@ -65,17 +66,17 @@ class OwnerState:
     mark: int = 0
 
     def marked(self) -> int:
-        """Return `mark`, worked out now; it is not 0."""
+        """Compute and return `mark`, which is not 0."""
         self.mark = 1 + crc32(f"{self.session.id}\n{self.owner}\n{self.lock}".encode())
         return self.mark
 
     def settle(self, outcome: Freed | Denied) -> None:
-        """Remember what came of a request, if it is still the last."""
+        """Store the outcome of a request, if it is still the last."""
         if outcome.request == self.request:
             self.outcome = outcome
 
     def freed(self, count: int) -> Freed:
-        """Return that the last request gave back one hold, and ``count`` are left."""
+        """Return the outcome of a last request that released one hold, with ``count`` left."""
         return _freed(
             session=self.session.id,
             owner=self.owner,
@@ -85,7 +86,7 @@ class OwnerState:
         )
 
     def denied(self, reason: Denial, detail: str = "") -> Denied:
-        """Return that the last request came to nothing, and why."""
+        """Return the denial of the last request."""
         return Denied(
             session=self.session.id,
             owner=self.owner,
@@ -96,32 +97,31 @@ class OwnerState:
         )
 
     def labelled(self, label: str) -> str:
-        """Return what the session says of itself, and the word ``label`` of the claim."""
+        """Return the session's label, followed by ``label`` of the claim."""
         return ", ".join(filter(None, (self.session.label, label)))
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One client's liveness, and what its owners hold, wait for and asked last.
+    """One client's liveness, and its owners' holds, waits and last requests.
 
-    A claimant that neither holds nor waits is remembered for one TTL: a request whose
-    answer was lost is asked again far more often than that, or the session ends. With it
-    goes the knowledge which of its requests were done. What is certain is that it holds
-    and waits for nothing, and a request up to ``floor`` of a claimant that is not known
-    is told just that (`Denial.FORGOTTEN`), although the log may never have seen it.
+    An owner state without a hold or wait is kept for one TTL: a request whose reply was lost is
+    repeated far more often, or the session ends. After that it is unknown which of its requests
+    were done. It is certain that it neither holds nor waits. So a request up to ``floor`` of an
+    unknown owner is answered so (`Denial.FORGOTTEN`), although the log may never have seen it.
 
     Attributes:
         number: its place among all sessions there ever were (rule 92).
-        id: its name with the number: unique for ever, at no memory.
-        name: what the client calls itself.
-        version: rises with every sign of life.
+        id: its name with the number: unique for ever, at no cost in memory.
+        name: the client's name for it.
+        version: rises with every keep-alive.
         deadline_ms: log time at which it expires, unless a new master extends it.
-        floor: the highest request of a claimant that was forgotten.
-        claims: its holds and waits.
-        kept_ms: log time of the last sign of life that was heard here. Another one within the
-            same millisecond changes nothing but the version.
-        quiet: claimants without claims, the one quiet for longest first.
-        bereft: those of them that have not heard of a loss, the oldest loss first.
+        floor: the highest request of a forgotten owner state.
+        claims: number of its holds and waits.
+        kept_ms: log time of the last keep-alive. Another one within the same millisecond
+            changes only the version.
+        quiet: owner states without holds or waits, the oldest first.
+        bereft: those of them with an unreported loss, the oldest loss first.
 
     """
 
@@ -140,22 +140,22 @@ class Session:
     bereft: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
 
     def mark(self) -> int:
-        """Return a checksum of what does not change of it."""
+        """Return a checksum of its constant fields."""
         return crc32(f"{self.id}\n{self.label}\n{self.ttl_ms}".encode()) * self.number
 
     def enter(self, key: Key) -> OwnerState:
-        """Begin to remember a claimant."""
+        """Add an owner state."""
         assert key not in self.owner_states
         owner_state = self.owner_states[key] = OwnerState(self, key, *key)
         return owner_state
 
     def rouse(self, owner_state: OwnerState) -> None:
-        """Let a claimant that neither holds nor waits be quiet no longer: it asks for more."""
+        """Activate an owner state without hold or wait, since it has a new request."""
         among = self.bereft if owner_state.lost else self.quiet
         del among[owner_state.key]
 
     def rest(self, owner_state: OwnerState, now_ms: int) -> None:
-        """Let a claimant that neither holds nor waits any more be quiet."""
+        """Retire an owner state that neither holds nor waits any more."""
         owner_state.quiet_ms = now_ms
         if not owner_state.lost:
             self.quiet[owner_state.key] = owner_state
@@ -169,12 +169,12 @@ class Session:
             self.rest(oldest, now_ms)
 
     def lay(self, owner_state: OwnerState) -> None:
-        """Enter ``claimant`` last among the quiet or the bereft."""
+        """Append ``owner_state`` to the quiet ones, or to those with an unreported loss."""
         among = self.bereft if owner_state.lost else self.quiet
         among[owner_state.key] = owner_state
 
     def forget(self, now_ms: int) -> None:
-        """Forget the claimants that have been quiet for a TTL."""
+        """Forget the owner states that have been quiet for a TTL."""
         while self.quiet:
             first = next(iter(self.quiet.values()))
             if first.quiet_ms + self.ttl_ms > now_ms:
@@ -188,17 +188,17 @@ class Session:
 
 
 class Sessions:
-    """All live sessions, and which of them expires first; ties by number.
+    """All live sessions, ordered by their expiry; ties by number.
 
-    A sign of life does not touch the heap: the entry is moved on when it surfaces.
-    Nor does a new master's extension touch any session: it is one number for all.
+    A keep-alive does not touch the heap: the entry is moved when it reaches the top. Nor does a
+    new master's extension touch any session: it is one number for all.
 
     Attributes:
-        opened: sessions there ever were; the last number given.
-        signs: signs of life there ever were; versions are drawn from it.
+        opened: number of sessions there ever were; the last number given.
+        signs: number of keep-alives there ever were; versions are drawn from it.
         marks: the sum of the marks of all live sessions.
         extended_ms: log time of the last extension.
-        extended_version: the lowest version a session has since.
+        extended_version: the lowest version of any session since.
 
     """
 
@@ -230,25 +230,25 @@ class Sessions:
         return session
 
     def add(self, session: Session) -> None:
-        """Enter ``session`` as it is."""
+        """Add ``session`` as it is."""
         self.by_id[session.id] = session
         self.by_name[session.name] = session
         self.marks += session.mark()
         heapq.heappush(self.heap, (session.deadline_ms, session.number, session.id))
 
     def keep(self, session: Session, now_ms: int) -> bool:
-        """Note a sign of life, and let the session forget what nobody asks for again.
+        """Note a keep-alive, and forget owner states that no request can need any more.
 
-        Under a new master it forgets nothing for a TTL: clients ask again for what they
-        asked while there was none.
+        Under a new master nothing is forgotten for a TTL: clients repeat the requests that they
+        sent while there was none.
 
         Returns:
-            Whether claimants may have been forgotten.
+            Whether owner states may have been forgotten.
 
         """
         self.signs = session.version = self.signs + 1
         if now_ms == session.kept_ms:
-            return False  # Whoever became quiet within this millisecond cannot be forgotten yet.
+            return False  # What became quiet within this millisecond cannot be forgotten yet.
         session.kept_ms = now_ms
         session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
         if now_ms >= self.extended_ms + session.ttl_ms:
@@ -269,7 +269,7 @@ class Sessions:
         session.owner_states.clear()  # They point back, and must not wait for the collector.
         session.quiet.clear()
         session.bereft.clear()
-        if len(self.heap) > 2 * len(self.by_id) + SLACK:  # Paid for by as many drops.
+        if len(self.heap) > 2 * len(self.by_id) + SLACK:  # Amortized over as many drops.
             self.heap = [(self.deadline(s), s.number, s.id) for s in self.by_id.values()]
             heapq.heapify(self.heap)
 

@@ -1,11 +1,10 @@
-"""The words of sessions and of operators between a client and a proxy.
+"""Messages about sessions, and of operators, between a client and a proxy.
 
 Tags 0x60 to 0x6f, and 0xd0 and 0xd1.
 
-A client names itself after its node: ``me``, or ``me~2`` after its first session was lost
-or given up. Where the cluster keeps sessions, the name it is to use in every further
-request is another one, which is never given again (``me~2.17``): nothing said under an ended
-session takes effect.
+A client is named after its node: ``me``, or ``me~2`` after its first session was lost
+or given up. Where the cluster keeps sessions, it assigns an id for all further requests,
+which is never given again (``me~2.17``): messages under an ended session have no effect.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from fencelock.actors.message import Message, message
 
 @message(0x60)
 class Open(Message):
-    """Keep a session for me. Answered by `Opened`; to say it again finds the same session.
+    """Keep a session for me. Answered by `Opened`; a repetition finds the same session.
 
-    ``session`` is what the client calls itself, ``ttl_ms`` how long the session outlives
-    the last word of it, ``label`` for people (host and process).
+    ``session`` is the client's name for it, ``ttl_ms`` the time by which the session outlives
+    its last message (ms), ``label`` a text for people (host and process).
     """
 
     session: str
@@ -33,7 +32,7 @@ class Open(Message):
 
 @message(0x61)
 class Opened(Message):
-    """Say ``assigned`` as session from now on.
+    """Use ``assigned`` as session from now on.
 
     With ``ttl_ms`` 0 the cluster keeps no sessions: ``assigned`` is the client's id, and a
     hold lives at the node that granted it. ``master`` is as in `Alive`.
@@ -57,7 +56,7 @@ class End(Message):
 
 @message(0x63)
 class Ended(Message):
-    """The session is no more, and holds nothing. Also said unasked, when it expires."""
+    """The session has ended, and holds nothing. Also sent without a request, when it expires."""
 
     session: str
     detail: str
@@ -66,7 +65,7 @@ class Ended(Message):
 
 @message(0x64)
 class HoldLost(Message):
-    """Unasked: what ``owner`` held under ``fence`` was taken from it; ``detail`` says by whom."""
+    """Notification: the hold of ``owner`` under ``fence`` is lost; ``detail`` says why."""
 
     lock: str
     fence: int
@@ -77,9 +76,9 @@ class HoldLost(Message):
 
 @message(0x65)
 class ListLocks(Message):
-    """Tell me the held locks by name, a page of them. Answered by `LockList`.
+    """List the held locks by name, one page. Answered by `LockList`.
 
-    Those that begin with ``prefix`` and come after ``after``, at most ``most`` (1 to 1,000).
+    They begin with ``prefix`` and come after ``after``; at most ``most`` (1 to 1,000).
     """
 
     prefix: str = ""
@@ -97,7 +96,7 @@ class ListedLock(NamedTuple):
     lock: str
     holder: Contender
     waiting: int
-    """How many wait for it."""
+    """Number of waiters."""
 
 
 @message(0x66)
@@ -114,10 +113,10 @@ class LockList(Message):
 
 @message(0x67)
 class Evict(Message):
-    """An operator takes ``lock`` from whoever holds it under ``fence``. Answered by `Evicted`.
+    """An operator ends the hold of ``lock`` under ``fence``. Answered by `Evicted`.
 
-    The fence makes a repetition harmless: it cannot hit the next holder. The deed is in the
-    log with the name of the operator, and who was next holds under a new fence.
+    The fence makes a repetition harmless: it cannot hit the next holder. The eviction is in
+    the log with the name of the operator, and the next waiter holds under a new fence.
     """
 
     lock: str
@@ -129,7 +128,7 @@ class Evict(Message):
 
 @message(0x68)
 class Evicted(Message):
-    """``holder`` no longer holds ``lock``, and is told so."""
+    """``holder`` no longer holds ``lock``, and is notified."""
 
     lock: str
     fence: int
@@ -140,9 +139,9 @@ class Evicted(Message):
 
 @message(0x69)
 class Renew(Message):
-    """Let the duration of my hold begin anew, when this is handled. Answered by `Renewed`.
+    """Begin the duration of my hold anew, when this is handled. Answered by `Renewed`.
 
-    Only where holds have deadlines. ``hold_ms`` is the new duration, 0 for what it was.
+    Only where holds have deadlines. ``hold_ms`` is the new duration (ms), 0 for the same as before.
     """
 
     lock: str
@@ -155,7 +154,7 @@ class Renew(Message):
 
 @message(0x6A)
 class Renewed(Message):
-    """The hold lasts ``hold_ms + grace_ms`` from some instant after the `Renew` was said."""
+    """The hold lasts ``hold_ms + grace_ms`` from some instant after the `Renew` was sent."""
 
     lock: str
     fence: int
@@ -168,9 +167,9 @@ class Renewed(Message):
 
 @message(0x6B)
 class Unlocking(Message):
-    """Unasked: the duration of the hold is over; after ``grace_ms`` it is taken away.
+    """Notification: the duration of the hold is over; after ``grace_ms`` it is taken away.
 
-    The owner decides: it releases, or renews.
+    The owner must release or renew it.
     """
 
     lock: str
@@ -182,10 +181,10 @@ class Unlocking(Message):
 
 @message(0xD0)
 class ConfirmHold(Message):
-    """Unasked: tell me if ``session`` does not hold ``lock`` under ``fence``.
+    """Notification: reply if ``session`` does not hold ``lock`` under ``fence``.
 
-    The node it was granted through has restarted and does not know. Who holds it does not
-    answer; who does not hold it answers `DisownHold`.
+    The node through which it was granted has restarted and does not know. A client that holds it
+    does not reply; one that does not sends `DisownHold`.
     """
 
     lock: str
@@ -195,7 +194,7 @@ class ConfirmHold(Message):
 
 @message(0xD1)
 class DisownHold(Message):
-    """I do not hold ``lock`` under ``fence``, and take no grant of it from now on."""
+    """I do not hold ``lock`` under ``fence``, and accept no grant of it from now on."""
 
     lock: str
     fence: int
@@ -204,12 +203,12 @@ class DisownHold(Message):
 
 
 SessionRequest = Open | End | Renew | Watch
-"""What a client may say of its session, its holds and its cluster, besides `KeepAlive`."""
+"""Requests of a client about its session, its holds and its cluster, besides `KeepAlive`."""
 
 OperatorRequest = ListLocks | Evict
-"""What an operator may say to a proxy of a protocol that keeps a table of locks."""
+"""Requests of an operator to the proxy of a protocol that keeps a table of locks."""
 
 SessionAnswer = Opened | Ended | HoldLost
-"""What a proxy may say of a session, asked or not."""
+"""Messages of a proxy about a session, requested or not."""
 
 OperatorAnswer = LockList | Evicted

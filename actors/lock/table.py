@@ -1,11 +1,11 @@
 """The replicated table of fenced locks: a pure function of the log.
 
-Every member applies the same commands with the same log times and so has the same table
-and says the same outcomes. It reads no clock and draws nothing; whatever it iterates is
-ordered. No command costs more for there being more names, sessions or waiters (heaps
-aside: O(log n)); closing a session costs what that session has.
+Every member applies the same commands with the same log times, and so has the same table
+and the same outcomes. It reads no clock and no random numbers, and iterates in order. The cost
+of a command does not depend on the number of names, sessions or waiters (heaps aside:
+O(log n)); closing a session costs in proportion to what it has.
 
-Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` says where ours differ.
+Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` lists the differences.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ from fencelock.actors.lock.table_state import TableState
 from fencelock.actors.lock.waiting import Wait
 
 TIME_MS_MAX = 1 << 53
-"""Log time ends here, after 285,000 years: a deadline beyond must still cross the wire."""
+"""Log time ends here, after 285,000 years: a later deadline must still fit the wire format."""
 
 PATIENT_MS = 100
-"""Who waits for less wants to be queued at once (ms)."""
+"""Acquires with a shorter timeout than this (ms) are never delayed for batching."""
 
 
 class LockTable(TableState):
     """The table as the log and its readers use it; see `TableState` for its invariants."""
 
     def apply(self, batch_time_ms: int, command: Command) -> list[Outcome]:
-        """Apply one command, after all that falls due by the time of its batch.
+        """Apply one command, after everything that falls due by the time of its batch.
 
-        It is total: no command, however wrong, raises; one that did would stop every
-        member, and again after each restart.
+        It is total: no command, however wrong, raises. One that did would stop every member, and
+        again after each restart.
 
         Args:
-            batch_time_ms: log time (ms); one that is below the last counts as the last.
-            command: what the log says.
+            batch_time_ms: log time (ms); one below the last counts as the last.
+            command: the command.
 
         Returns:
-            What happened, in order, to be told to those it is addressed to.
+            The outcomes, in order.
 
         """
         out: list[Outcome] = []
@@ -85,14 +85,14 @@ class LockTable(TableState):
         return out
 
     def advance(self, time_ms: int) -> list[Outcome]:
-        """Do all that falls due up to log time ``time_ms``, in the order in which it does.
+        """Perform everything that falls due up to log time ``time_ms``, in that order.
 
-        What is due at the same time goes waits first, by ticket, then sessions, by number:
+        Of what is due at the same time, waits come first, by ticket, then sessions, by number:
         a wait is never granted at the very time at which it ends.
         """
         out: list[Outcome] = []
         if time_ms <= self.time_ms:
-            return out  # All that was due by then is done, and no command makes more of it.
+            return out  # All that was due by then is done, and no command adds to it.
         self.time_ms = self._later(time_ms)
         if not self.may_be_due():
             return out
@@ -106,12 +106,12 @@ class LockTable(TableState):
         return out
 
     def due_ms(self) -> int | None:
-        """Return the next log time at which `advance` would do something."""
+        """Return the next log time at which `advance` has something to do."""
         due = self.first_due()
         return None if due is None else due[0]
 
     def is_patient(self, command: Command | None) -> bool:
-        """Return whether ``command`` would, as of now, go into a queue and stay there a while."""
+        """Return whether ``command``, applied now, would go into a queue and stay there a while."""
         if not isinstance(command, AcquireLock):
             return False
         hold = self.locks.get(command.lock)
@@ -125,16 +125,16 @@ class LockTable(TableState):
         self.sessions.extend(self._later(time_ms))
 
     def status(self, lock: str) -> LockReport:
-        """Return who holds ``lock`` and who waits for it, in order, as of `time_ms`."""
+        """Return the holder of ``lock`` and its waiters, in order, as of `time_ms`."""
         return report_lock(lock, self.locks.get(lock), self.time_ms)
 
     def listing(self, prefix: str = "", after: str = "", most: int = 1_000) -> tuple[LockLine, ...]:
-        """Return the held locks whose names begin with ``prefix``, sorted, a page of them.
+        """Return a page of the held locks whose names begin with ``prefix``, sorted.
 
-        It looks at every name: it is for people, not for the log.
+        It reads every name: it is for people, not for the log.
 
         Args:
-            prefix: what the names begin with.
+            prefix: the beginning of the names.
             after: only names above this one, the last of the page before.
             most: the length of a page, at least 0.
 
@@ -142,24 +142,24 @@ class LockTable(TableState):
         return list_locks(self.locks, prefix, after, most, self.time_ms)
 
     def forced(self) -> tuple[Forced, ...]:
-        """Return the last forced releases, the oldest first: who, when, from whom."""
+        """Return the last forced releases, the oldest first."""
         return tuple(self.audit.values())
 
     def snapshot(self) -> TableSnapshot:
-        """Return all of the table as immutable messages below 256 KiB, for `restore`."""
+        """Return the whole table as immutable messages below 256 KiB, for `restore`."""
         return table_snapshot.take(self)
 
     def freeze(self) -> Iterator[TablePart | None]:
-        """Return what `snapshot` would return now, part by part; see `table_snapshot.freeze`."""
+        """Return the parts that `snapshot` would return now; see `table_snapshot.freeze`."""
         return table_snapshot.freeze(self)
 
     @classmethod
     def restore(cls, parts: TableSnapshot) -> LockTable:
-        """Return the table that `snapshot` was taken of.
+        """Return the table of which `snapshot` returned ``parts``.
 
         Raises:
-            ValueError: a part is missing, comes twice or is of another snapshot, or what
-                the parts say does not fit together.
+            ValueError: a part is missing, comes twice or is of another snapshot, or the
+                parts contradict each other.
 
         """
         table = cls()
@@ -167,15 +167,15 @@ class LockTable(TableState):
         return table
 
     def digest(self) -> bytes:
-        """Return 32 bytes that are equal for equal tables, and only then; it reads all."""
+        """Return 32 bytes that are equal for equal tables, and only then; it reads everything."""
         return table_snapshot.digest_of(self)
 
     def numbers(self) -> tuple[int, ...]:
         """Return numbers that are equal for equal tables, and hardly ever for others.
 
         They are kept up to date with every change, so this costs the same for every table. They
-        contain counters, and checksums of who holds and waits for what and of the sessions. What
-        else a table remembers shows in the outcomes of later commands.
+        contain counters, and checksums of holds, waits and sessions. Differences in the rest of the
+        table show in the outcomes of later commands.
         """
         sessions = self.sessions
         return (
@@ -205,7 +205,7 @@ class LockTable(TableState):
         command: CancelWait | ForceRelease | SessionCommand,
         out: list[Outcome],
     ) -> None:
-        """Apply one of those commands that few are of."""
+        """Apply one of the rare commands."""
         match command:
             case CancelWait():
                 operation.cancel(self, command, out)
@@ -219,7 +219,7 @@ class LockTable(TableState):
                 self._on_close(command, out)
 
     def _on_extend(self, time_ms: int, command: ExtendSessions, out: list[Outcome]) -> None:
-        self.shift(time_ms)  # Before `advance` ends what is to be extended.
+        self.shift(time_ms)  # Before `advance`, which would end the sessions to be extended.
         out += self.advance(time_ms)
         check_command(command)
         self.fence = max(self.fence, command.fence_floor)
@@ -255,7 +255,7 @@ class LockTable(TableState):
     def _on_close(self, command: CloseSession, out: list[Outcome]) -> None:
         session = self.sessions.by_id.get(command.session)
         reason, request = command.reason, command.request
-        if session is None:  # A repetition, or it expired: either way what was asked is so.
+        if session is None:  # A repetition, or it has expired: either way it is closed.
             out.append(SessionClosed(session=command.session, reason=reason, request=request))
             return
         judged = reason in (CloseReason.EXPIRED, CloseReason.IDLE)

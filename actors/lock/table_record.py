@@ -1,4 +1,4 @@
-"""What a snapshot of the table of locks is written in. Tag 0x9a."""
+"""Records of a snapshot of the table of locks. Tag 0x9a."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TableHead(NamedTuple):
 
 
 class SessionRecord(NamedTuple):
-    """A `Session`, less its claimants."""
+    """A `Session`, without its owner states."""
 
     number: int
     name: str
@@ -44,7 +44,7 @@ class HoldRecord(NamedTuple):
 
 
 class WaitRecord(NamedTuple):
-    """A `Wait`. Its deadline is log time: how long is left does not depend on any clock."""
+    """A `Wait`. Its deadline is log time, so it does not depend on any clock."""
 
     ticket: int
     label: str
@@ -53,7 +53,7 @@ class WaitRecord(NamedTuple):
 
 
 class ClaimantRecord(NamedTuple):
-    """A `OwnerState`; ``session`` is the number of its session.
+    """An `OwnerState`; ``session`` is the number of its session.
 
     Its outcome is in ``freed``, the count left, or in ``denial`` and ``detail``.
     """
@@ -74,7 +74,7 @@ class ClaimantRecord(NamedTuple):
 
 @message(0x9A)
 class TablePart(Message):
-    """Part ``index`` of the ``count`` of a snapshot."""
+    """Part ``index`` of the ``count`` parts of a snapshot."""
 
     index: int
     count: int
@@ -88,4 +88,4 @@ TableSnapshot = tuple[TablePart, ...]
 """All parts, in order."""
 
 Record = SessionRecord | ClaimantRecord | Forced
-"""All that a part may hold, less the head."""
+"""All records of a part, without the head."""

@@ -1,9 +1,9 @@
 """The table of locks as immutable messages, and back.
 
-A snapshot is a run of parts, each small enough for a frame and a journal record. Order
-is canonical (sessions by number, then those of their claimants that hold or wait by name,
-then the quiet ones from the quietest on), so that equal tables have equal snapshots, however
-they came about.
+A snapshot is a sequence of parts, each small enough for a frame and a journal record. Their
+order is canonical (sessions by number, then their owner states that hold or wait by name,
+then the quiet ones from the quietest on), so that equal tables have equal snapshots, whatever
+their histories.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from fencelock.actors.lock.table_state import TableState
 
 PART_BYTES_MAX = 200 * 1024
-"""Where a part is cut; with the last record and the frame around it, still below 256 KiB."""
+"""Size at which a part ends (bytes); with the last record and its frame it is below 256 KiB."""
 
 STEP_RECORDS = 2_000
-"""Records that `freeze` measures at a time: some milliseconds."""
+"""Records that `freeze` measures per step: some milliseconds."""
 
 HoldNote = tuple[Hold, int, int, int]
-"""A hold, and what can change of it: its last request, its count, its level."""
+"""A hold and its mutable fields: its last request, its count, its level."""
 
 Note = tuple[OwnerState, int, bool, Freed | Denied | None, int, int, Wait | None, HoldNote | None]
-"""A claimant, and what can change of it: the other fields in order, but the hold last."""
+"""An owner state and its mutable fields: the others in order, the hold last."""
 
 Notes = tuple[SessionRecord, list[Note], list[Note]]
-"""A session, its claimants that hold or wait, and the quiet ones from the quietest on."""
+"""A session, its owner states that hold or wait, and the quiet ones from the quietest on."""
 
 
 def take(table: TableState) -> TableSnapshot:
-    """Return the snapshot of ``table``; it shares nothing that can change."""
+    """Return the snapshot of ``table``; it shares no mutable object with it."""
     return tuple(part for part in freeze(table) if part is not None)
 
 
 def freeze(table: TableState) -> Iterator[TablePart | None]:
-    """Note all of ``table`` now, and return its snapshot part by part.
+    """Copy the mutable fields of ``table`` now, and return its snapshot part by part.
 
-    Each part is made when it is taken, whatever has become of the table; before the first
-    comes None as often as it takes to find out where to cut, a bounded step each time.
+    Each part is made when it is taken, however the table has changed since. Before the first one
+    comes None for each bounded step of the work of dividing the records into parts.
     """
     return _develop(_head(table), _records(_note(table), tuple(table.audit.values())))
 
@@ -78,7 +78,7 @@ def _develop(head: TableHead, records: Iterator[Record]) -> Iterator[TablePart |
 
 
 def digest_of(table: TableState) -> bytes:
-    """Return the hash of what `take` would return, wherever it is cut."""
+    """Return the hash of the records that `take` would return, however they are divided."""
     digest = hashlib.blake2b(spell(_head(table)), digest_size=32)
     for record in _records(_note(table), tuple(table.audit.values())):
         digest.update(spell(record))
@@ -120,11 +120,11 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
 def _fill_claimant(
     table: TableState, session: Session, known: ClaimantRecord, waits: list[Wait]
 ) -> None:
-    """Enter a claimant and what it holds; what it waits for is added to ``waits``."""
+    """Add an owner state and its hold; its wait is added to ``waits``."""
     key = known.owner, known.lock
     if key in session.owner_states:
         raise ValueError(f"the snapshot has claimant {known.owner!a} of {known.lock!a} twice")
-    # The table checks a claimant's names when it enters. What an earlier version accepted stays,
+    # The table checks an owner's names when it enters. Names that an earlier version accepted stay,
     # or a member could not start any more, but never beyond the limits of size.
     check_size("owner", known.owner, OWNER_BYTES_MAX)
     check_lock_size(known.lock)
@@ -214,7 +214,7 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
 
 
 def _note(table: TableState) -> list[Notes]:
-    """Note what can change, of all sessions and claimants, and nothing else: time counts here."""
+    """Copy the mutable fields of all sessions and owner states, and no more, to be fast."""
     return [
         (
             _session_record(session),
@@ -240,7 +240,7 @@ def _noted(owner_state: OwnerState) -> Note:
 
 
 def _records(notes: list[Notes], audit: tuple[Forced, ...]) -> Iterator[Record]:
-    """Yield what was noted, in canonical order."""
+    """Yield the records of what was noted, in canonical order."""
     for session, busy, quiet in notes:
         yield session
         for note in sorted(busy, key=lambda note: (note[0].owner, note[0].lock)):

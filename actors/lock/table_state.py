@@ -1,4 +1,4 @@
-"""What the table of locks is made of, and the moves that keep it whole."""
+"""The state of the table of locks, and the operations that keep its invariants."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _hold = maker(Hold)
 
 
 class TableState:
-    """Locks, sessions, queues, and what is remembered to apply every command once.
+    """Locks, sessions, queues, and the state by which every command is applied once.
 
     Invariants:
         L1  A lock has one holder at most.
         L2  Fences strictly increase, over all locks.
         L3  Waits are granted in the order of the log.
-        L4  Nothing is granted to a closed session; closing ends its waits in one step.
-        L5  A request has one outcome, however often it is asked (but for `operation.force`).
+        L4  A closed session is granted nothing; closing ends its waits in one step.
+        L5  A request has one outcome, however often it is sent (except `operation.force`).
         L7  A free lock leaves no state: a lock in the table is held.
 
     Attributes:
@@ -34,9 +34,9 @@ class TableState:
         fence: the last fence given.
         tickets: the last place in a queue given.
         locks: the hold of each lock that is held, by name.
-        claims: holds and waits of all sessions.
-        held: a checksum of who holds what under which fence, see `fingerprint`.
-        queued: a checksum of who waits for what under which ticket.
+        claims: number of holds and waits of all sessions.
+        held: a checksum of all holds with their fences, see `fingerprint`.
+        queued: a checksum of all waits with their tickets.
         granted: the sum of what every grant ever added to ``held`` in this process.
         audit: the last forced releases, by operator and request, the oldest first.
 
@@ -54,7 +54,7 @@ class TableState:
         self.audit: OrderedDict[tuple[str, int], Forced] = OrderedDict()
 
     def grant(self, owner_state: OwnerState, label: str, out: list[Outcome]) -> Hold:
-        """Let ``claimant``, which no queue holds any more, have the lock, which is free now."""
+        """Grant the lock, which is free, to ``owner_state``, which is in no queue any more."""
         assert owner_state.hold is None  # L1
         assert self.fence < FENCE_MAX
         self.fence += 1  # L2
@@ -73,7 +73,7 @@ class TableState:
         return hold
 
     def enqueue(self, wait: Wait) -> None:
-        """Put ``wait`` at the tail of its lock's queue."""
+        """Append ``wait`` to its lock's queue."""
         owner_state = wait.owner_state
         self.locks[owner_state.lock].enqueue(wait)
         owner_state.wait = wait
@@ -81,7 +81,7 @@ class TableState:
         self.timeouts.add(wait)
 
     def end_wait(self, wait: Wait, reason: Denial, out: list[Outcome], detail: str = "") -> None:
-        """Take ``wait`` out of its queue, and tell its owner why."""
+        """Remove ``wait`` from its queue, and send its owner the reason."""
         owner_state = wait.owner_state
         self._withdraw(wait)
         answer = owner_state.denied(reason, detail)
@@ -90,7 +90,7 @@ class TableState:
         out.append(answer)
 
     def end_hold(self, hold: Hold, out: list[Outcome]) -> None:
-        """End ``hold`` of an owner whose session goes on, and let the next one hold."""
+        """End ``hold`` of an owner whose session goes on, and grant the lock to the next one."""
         owner_state = hold.owner_state
         owner_state.hold = None
         self._uncount(owner_state)
@@ -114,16 +114,16 @@ class TableState:
             self._pass_on(hold, out)
 
     def may_be_due(self) -> bool:
-        """Return whether it takes `first_due` to find out that nothing is due yet.
+        """Return whether `first_due` must be called to know that nothing is due yet.
 
-        An entry may lie earlier in a heap than what it is of is due, and never later.
+        An entry of a heap may be earlier than its item's deadline, and never later.
         """
         waits, sessions = self.timeouts.heap, self.sessions.heap
         now = self.time_ms
         return bool((waits and waits[0][0] <= now) or (sessions and sessions[0][0] <= now))
 
     def first_due(self) -> tuple[int, Wait | Session] | None:
-        """Return what falls due next, and when; of two at the same time the wait."""
+        """Return the next item that falls due, and its time; of two at the same time the wait."""
         wait, session = self.timeouts.first(), self.sessions.first()
         expires_ms = None if session is None else self.sessions.deadline(session)
         ends_ms = None if wait is None else wait.due_ms
@@ -156,7 +156,7 @@ class TableState:
         self.timeouts.drop(wait)
 
     def _uncount(self, owner_state: OwnerState) -> None:
-        """Count one claim less; whoever made it may be quiet now."""
+        """Count one claim less; its owner state may be retired now."""
         session = owner_state.session
         session.claims -= 1
         self.claims -= 1

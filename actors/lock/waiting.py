@@ -1,4 +1,4 @@
-"""Who waits for a lock, and whose wait ends first. Pure: log time is the only time."""
+"""Waits in a lock's queue, ordered by their ends. Pure: log time is the only time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from fencelock.actors.lock.session import OwnerState
 
 SLACK = 16
-"""Dead entries that a heap may always carry."""
+"""Number of dead entries that a heap may always contain."""
 
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """A claimant's last request, an acquire, in the queue of its lock.
+    """An owner's last request, an acquire, in the queue of its lock.
 
     Attributes:
-        ticket: its place among all waits there ever were; queues are in this order.
+        ticket: its place among all waits there ever were; queues have this order.
         since_ms: log time at which it was queued.
-        due_ms: log time at which it ends without a grant, None for never.
+        due_ms: log time at which it times out, None for never.
 
     """
 
@@ -32,9 +32,9 @@ class Wait:
 
 
 class Timeouts:
-    """The waits that end by themselves, soonest first; ties by ticket.
+    """The waits with a timeout, soonest first; ties by ticket.
 
-    A wait that ended otherwise stays in the heap until it surfaces or the dead are
+    A wait that ended otherwise stays in the heap until it reaches the top or the dead are
     the majority, so that each change costs O(log n), amortized.
     """
 
@@ -43,7 +43,7 @@ class Timeouts:
         self.heap: list[tuple[int, int]] = []
 
     def add(self, wait: Wait) -> None:
-        """Watch ``wait``, if it ends by itself."""
+        """Watch ``wait``, if it has a timeout."""
         if wait.due_ms is not None:
             self.waits[wait.ticket] = wait
             heapq.heappush(self.heap, (wait.due_ms, wait.ticket))
@@ -53,7 +53,7 @@ class Timeouts:
         if wait.due_ms is None:
             return
         del self.waits[wait.ticket]
-        if len(self.heap) > 2 * len(self.waits) + SLACK:  # Paid for by as many drops.
+        if len(self.heap) > 2 * len(self.waits) + SLACK:  # Amortized over as many drops.
             self.heap = [(w.due_ms or 0, ticket) for ticket, w in self.waits.items()]
             heapq.heapify(self.heap)
 

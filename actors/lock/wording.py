@@ -1,4 +1,4 @@
-"""What a proxy tells people: refusals in words, and status from claims."""
+"""Texts of a proxy for people: refusals in words, and status from claims."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from fencelock.actors.lock.session_message import (
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 
 LOCKS_SHOWN_MAX = 1_000
-"""How many locks one `NodeStatus` tells of."""
+"""Maximum locks in one `NodeStatus`."""
 
 WAITERS_SHOWN_MAX = 100
-"""How many waiters are told of one lock: 64 KiB with the longest names."""
+"""Maximum waiters shown of one lock: 64 KiB with the longest names."""
 
 LOCKS_BYTES_MAX = 1 << 19
-"""Text of the locks of one `NodeStatus`, half of what its frame may have: a node that many
-wait at would otherwise have no status at all."""
+"""Maximum text of the locks in one `NodeStatus` (bytes), half of its frame. Without it, the
+status of a node with many waits would not fit any frame."""
 
 
 Asked = Acquire | Release | Cancel | Inspect | DisownHold | Open | End | ListLocks | Evict
-"""What may be refused."""
+"""Requests that may be refused."""
 
 
 def granted(claim: LockRequest) -> Granted:
-    """Return what the holder of ``claim`` is told."""
+    """Return the grant for the holder of ``claim``."""
     return Granted(
         lock=claim.key.lock,
         fence=claim.fence,
@@ -58,7 +58,7 @@ def granted(claim: LockRequest) -> Granted:
 
 
 def released(release: Release) -> Released:
-    """Return the answer to a release that is done."""
+    """Return the reply to a release that is done."""
     return Released(
         lock=release.lock,
         session=release.session,
@@ -68,7 +68,7 @@ def released(release: Release) -> Released:
 
 
 def cancelled(key: Key, request: int) -> Cancelled:
-    """Return the answer to a request to forget the acquire numbered ``request``."""
+    """Return the reply to a cancel of the acquire numbered ``request``."""
     return Cancelled(lock=key.lock, session=key.session, owner=key.owner, request=request)
 
 
@@ -85,7 +85,7 @@ def refused(claim: LockRequest, reason: Reason, detail: str) -> Refused:
 
 
 def lost(claim: LockRequest, detail: str) -> HoldLost:
-    """Return what the holder of ``claim`` is told when it is taken away."""
+    """Return the notification for the holder of ``claim`` when it is taken away."""
     return HoldLost(
         lock=claim.key.lock,
         fence=claim.fence,
@@ -109,9 +109,9 @@ def refuse(asker: Address, asked: Asked, reason: Reason, detail: str) -> Send:
 
 
 def opened(node: str, asker: Address, opening: Open) -> Opened:
-    """Let a client of another process speak as itself, under whichever later name it came.
+    """Give a client of another process its own id as session, whatever later name it requested.
 
-    A client counts the sessions it began, those among them that nobody opened.
+    A client counts the sessions that it began, including those that were never opened.
     """
     client = node_of(asker)
     return Opened(
@@ -124,7 +124,7 @@ def opened(node: str, asker: Address, opening: Open) -> Opened:
 
 
 def status_of(asker: Address, inspect: Inspect, seen: Seen, *, linearizable: bool) -> Send:
-    """Return the answer to ``inspect``; a refusal if it is not known who holds the lock."""
+    """Return the reply to ``inspect``; a refusal if the holder is not known."""
     if seen.unknown:
         text = f"lock {seen.lock!r}: it is not known who holds it: {seen.unknown}"
         return refuse(asker, inspect, Reason.UNAVAILABLE, text)
@@ -141,14 +141,14 @@ def status_of(asker: Address, inspect: Inspect, seen: Seen, *, linearizable: boo
 
 
 def name_contender(contender: Contender) -> str:
-    """Return ``contender`` as a user would want to read it."""
+    """Return ``contender`` as a text for users."""
     who = contender.owner or contender.session or "somebody"
     fence = "" if contender.fence is None else f" under fence {contender.fence}"
     return f"{who} on {contender.node}{fence}"
 
 
 def why_it_ended(protocol: str, claim: LockRequest, seen: Seen, now: Instant) -> tuple[Reason, str]:
-    """Return why a wait ended without a grant, with the nodes that are missing by name."""
+    """Return why a wait ended without a grant, naming the nodes that are missing."""
     waited = f"lock {claim.key.lock!r}: waited {ms_between(claim.since, now)} ms"
     if seen.waits_for:
         absent = ", ".join(f"{a.node} (silent for {a.silent_ms} ms)" for a in seen.waits_for)
@@ -164,7 +164,7 @@ def why_it_ended(protocol: str, claim: LockRequest, seen: Seen, now: Instant) ->
 
 
 def contender_of(node: str, claim: LockRequest, now: Instant) -> Contender:
-    """Return ``claim`` as others may see it."""
+    """Return ``claim`` as other clients see it."""
     return Contender(
         node=node,
         session=claim.key.session,
@@ -177,13 +177,13 @@ def contender_of(node: str, claim: LockRequest, now: Instant) -> Contender:
 def locks_of(
     node: str, claims: LockRequests, seen: Mapping[str, Seen], now: Instant
 ) -> tuple[LockStatus, ...]:
-    """Return every lock that is held or waited for through this node, sorted by name.
+    """Return every lock that is held or awaited through this node, sorted by name.
 
     Args:
         node: this node.
-        claims: its claims; waiters are in the order of asking here.
-        seen: what the backend knows of locks that are waited for: who holds one through
-            another node, and which nodes must be heard before anybody gets it here.
+        claims: its claims; waiters are in the order of their requests here.
+        seen: the backend's knowledge of awaited locks: their holders on other nodes, and
+            the nodes that must reply before this node can be granted them.
         now: the time on this node's clock.
 
     """
@@ -210,7 +210,7 @@ def locks_of(
 
 
 def _bytes_of(status: LockStatus) -> int:
-    """Return about how much of a frame ``status`` takes."""
+    """Return the approximate size of ``status`` in a frame (bytes)."""
     contenders = (status.holder, *status.waiters)
     texts = ["".join(c[:3]) for c in contenders if c] + [a.node for a in status.waits_for]
     return sum(len(text.encode()) + 32 for text in (status.lock, *texts))

@@ -1,4 +1,4 @@
-"""The memory of Paxos: what was promised and what was accepted, kept across crashes."""
+"""The acceptor of Paxos: it promises ballots and votes on slots, and remembers both durably."""
 
 from __future__ import annotations
 
@@ -46,38 +46,38 @@ from fencelock.actors.paxos.votes import Votes
 from fencelock.actors.role import Host, Role, Summary
 
 STREAM_BYTES = 32 << 20
-"""When the acceptor's stream is so long, its replica is asked to let it be cut (bytes, 32 MiB).
-It does so by itself much sooner, as long as slots are decided; votes may come without that."""
+"""An acceptor whose stream is this long asks its replica for a snapshot (bytes, 32 MiB). While
+slots are decided the replica makes one much sooner; but votes may arrive without decisions."""
 
 
 class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
     """One acceptor. Source: PMMC, section 2.2.
 
-    Both its promise and its votes are persisted before they are spoken of: an acceptor
-    that answered and then forgot could help to choose two batches for one slot.
+    Promises and votes are persisted before they are sent: an acceptor that answered and then
+    forgot could help to choose two batches for one slot.
 
     Invariants:
         P5  ``promised`` never decreases, not over a restart either.
-        P6  Whatever is accepted was proposed under a ballot not below ``promised``.
-        P16 A vote is forgotten by the journal only when the replica's stream, which is
-            durable by then, stands for its slot.
+        P6  Every accepted batch was proposed under a ballot not below ``promised``.
+        P16 A vote is removed from the journal only when the replica's stream, which is
+            durable by then, covers its slot.
 
     It also gives the master its lease: for ``lease_ms`` after a heartbeat it adopts no
-    ballot of another leader by `Prepare`. A restarted acceptor has forgotten when that was,
-    so it waits a whole lease. `Accept` and `Heartbeat` are never refused for a lease: a
-    leader that says them was promised a majority, one of which waited for the lease. The
-    master may give its lease back (`Release`), when it trusts it no more.
+    ballot of another leader by `Prepare`. A restarted acceptor does not know when it last gave
+    a lease, so it waits for a whole one. `Accept` and `Heartbeat` are never refused for a lease:
+    their leader has a majority's promises, and one of that majority waited for the lease to end.
+    The master may give its lease back (`Release`) when it no longer relies on it.
 
-    On a node that does not vote it learns which votes win, and sends nothing to other nodes. It
-    promises nothing: a promise of which no leader hears would keep it from learning.
+    On a non-voting node it learns which votes win, and sends nothing to other nodes. It
+    promises nothing: a promise that no leader receives would keep it from learning.
 
     Args:
-        node: where it is.
-        config: who is a member.
-        recovered: what its journal holds.
+        node: the id of its node.
+        config: the membership.
+        recovered: the contents of its journal.
         voter: the id that its votes name.
-        votes: whether its journal is the registered one, and no old copy.
-        lease_ms: what a heartbeat is promised (ms).
+        votes: whether its journal is the registered one, and not an old copy.
+        lease_ms: duration of the lease that a heartbeat renews (ms).
 
     """
 
@@ -109,19 +109,20 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         that began earlier would hide them."""
         self.lease = LeasePromise()
         self.led: tuple[Address, Ballot] | None = None
-        """The last who spoke and might, and for which ballot."""
+        """Sender and ballot of the last message that a leader was entitled to send."""
         self.told = (NO_BALLOT, 0)
-        """Under which ballot, up to which slot, the replica was told what is decided."""
+        """The ballot, and the slot before which all is decided, of the last `Learned` to the
+        replica."""
         self.everywhere = 0
         self.released = NO_BALLOT
-        """The last ballot whose leader wants no lease any more."""
+        """The last ballot whose leader gave its lease back."""
         members = config.view.members
         self.proofs = StalenessBound(members.index(node), len(members))
         self.written = 0
-        """What was written since the stream was cut (bytes), some of it in earlier lives."""
+        """Bytes written since the stream was last cut, some of them in earlier lives."""
 
     def begin(self, now: Instant) -> Effects:
-        """Keep whatever lease an earlier life may have given."""
+        """Honour the lease that an earlier life may have given."""
         if self.promised > NO_BALLOT:
             self.lease.give(self.promised.leader, now, self.lease_ms)
         return ()
@@ -129,7 +130,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
     def handle(
         self, sender: Address, event: Spoken | Applied | Trimmed | StopVoting, now: Instant
     ) -> Effects:
-        """Judge one ballot."""
+        """Handle a message of a leader, or news from the replica."""
         if not self.is_voter:
             return self._without_votes(self._judge(sender, event, now))
         return self._judge(sender, event, now)
@@ -199,10 +200,10 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         )
 
     def _adopt(self, ballot: Ballot) -> list[Effect]:
-        """Heed nothing below ``ballot`` from now on, and note what had won before it.
+        """Promise ``ballot``, and record which slots were decided under the one before.
 
-        That is what the leader of the ballot before said. More is applied here, perhaps, but
-        under which ballot that was decided is not known, and votes under others did not win.
+        The record holds what the previous leader reported. This node may have applied more, but the
+        ballot that decided it is not known, and votes under other ballots did not win.
         """
         assert ballot > self.promised  # P5
         before, self.promised = self.promised, ballot
@@ -248,7 +249,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         return [*effects, *late, *self._learn(accept.ballot, accept.committed), *self._count(size)]
 
     def _count(self, size: int) -> list[Effect]:
-        """Count what was written, and say once that it is too much."""
+        """Count written bytes; notify the replica once when the stream is too long."""
         before, self.written = self.written, self.written + size
         if before < STREAM_BYTES <= self.written:
             return [Send(self.replica, LogFull())]
@@ -260,7 +261,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         return (*answer, *self._learn(accept.ballot, accept.committed))
 
     def _learn(self, ballot: Ballot, committed: int) -> Effects:
-        """Tell the replica which votes have won, now that their leader says so."""
+        """Tell the replica which votes have won, as their leader reports."""
         told = self.told[1] if self.told[0] == ballot else 0
         if ballot < self.told[0] or not told < committed < NUMBER_MAX:
             return ()
@@ -272,7 +273,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         return (Send(self.replica, Learned(slots=won, committed=committed)),)
 
     def _learn_late(self, accept: Accept) -> Effects:
-        """Tell the replica of a vote whose winning was heard of before it was asked for."""
+        """Tell the replica of a vote that arrives after its slot was reported as decided."""
         ballot, told = self.told
         if accept.ballot != ballot or not self.applied <= accept.slot < told:
             return ()
@@ -304,7 +305,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         return effects
 
     def _on_release(self, release: Release, now: Instant) -> Effects:
-        """Keep to the master no longer: it does not count on it any more."""
+        """End the lease early: the master no longer relies on it."""
         self.released = max(self.released, release.ballot)
         if self.lease.leader != release.ballot.leader or release.ballot < self.promised:
             return (Observe("paxos.release_ignored"),)
@@ -318,10 +319,10 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         return ()
 
     def _on_trimmed(self, trimmed: Trimmed) -> Effects:
-        """Write down anew what still counts: the promise, and votes from that slot on (P16).
+        """Write down again what still counts: the promise, and votes from that slot on (P16).
 
-        The replica told how far it is before, and its next word on that comes later. So
-        this is where it is, and no vote from there on was ever dropped.
+        The replica sent `Applied` for the same slot before this, and sends the next one later. So
+        no vote from this slot on was ever dropped.
         """
         assert trimmed.slot == self.applied
         votes = [self.votes.by_slot[slot] for slot in self.votes.slots(0)]

@@ -1,4 +1,4 @@
-"""Decided slots, or a snapshot, for whoever lacks them: asked for here, and given here."""
+"""Fetches decided slots or a snapshot that this node lacks, and gives them to other nodes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from fencelock.actors.paxos.timer import ExpireSnapshot, FetchRetry
 from fencelock.actors.role import Host, Role, Summary
 
 FETCH_MS = 100
-"""How long a member may take to answer before another is asked (ms), the first time."""
+"""First timeout of a fetch (ms); then another member is asked."""
 
 FETCH_DOUBLINGS_MAX = 3
-"""How often that is doubled until all is here: over a slow link a part needs its time, and
-whoever is asked for a snapshot may have to make it first."""
+"""Number of times that the timeout doubles. A part takes time over a slow link, and a member may
+have to make its snapshot first."""
 
 FADE_MS = 60_000
-"""A photograph of which no part was asked for so long is dropped (ms)."""
+"""A snapshot is dropped when no part of it was requested for this long (ms)."""
 
 Heeded = (
     Lacking
@@ -50,15 +50,15 @@ Heeded = (
 
 
 class CatchUp(Role[Heeded]):
-    """Fetches in small parts, one at a time: the one who asks sets the pace.
+    """Fetches in small parts, one at a time: the receiver sets the pace.
 
-    What is fetched is decided, so it does not matter who gave it, nor how old it is. Slots
-    are written to the journal: there, votes of older ballots may be in their place. They are
-    forgotten when the replica's stream stands for them (P16).
+    Everything fetched is decided, so its source and age do not matter. Fetched slots are written
+    to the journal, since that may hold votes of older ballots for them. These records are
+    removed when the replica's stream covers them (P16).
 
     Args:
-        node: where it is.
-        config: who is a member.
+        node: the id of its node.
+        config: the membership.
 
     """
 
@@ -67,29 +67,29 @@ class CatchUp(Role[Heeded]):
         self.node = node
         self.config = config
         self.next = 1
-        """The first slot that is still to be had."""
+        """The first slot that is still missing."""
         self.target = 0
-        """The slots before it are wanted; 0 if none are."""
+        """Slots before it are wanted; 0 if none are."""
         self.source = ""
-        """Who is asked."""
+        """The member that is asked."""
         self.question: Fetch | None = None
         self.attempt = 0
         self.unanswered = 0
-        """How many questions had no answer in time, since something was lacking last."""
+        """Requests that timed out since slots were last missing."""
         self.begun: SnapshotChunk | None = None
-        """The first part of the snapshot that is being fetched."""
+        """The first part of the snapshot being fetched."""
         self.parts: list[bytes] = []
         self.photograph: SnapshotTaken | None = None
-        """The last snapshot that was made here, whose parts are asked for one by one."""
+        """The last snapshot made here; its parts are requested one by one."""
         self.used = 0
-        """How often a part of it was given."""
+        """Number of parts of it that were sent."""
         self.fading = False
-        """Whether `ExpireSnapshot` runs."""
+        """Whether the `ExpireSnapshot` timer runs."""
         self.written = 0
-        """All slots that were written since the stream was cut are before it."""
+        """All slots written since the stream was cut are before this one."""
 
     def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
-        """Ask, or answer."""
+        """Send a fetch, or answer one."""
         del now
         match event:
             case Lacking():
@@ -135,7 +135,7 @@ class CatchUp(Role[Heeded]):
         return self._ask_anew()
 
     def _ask_anew(self) -> list[Effect]:
-        """Ask for what comes next, slots if there are any."""
+        """Request what comes next: slots, if the other member still has them."""
         self.begun, self.parts = None, []
         if self.next >= self.target:
             self.target, self.question, self.unanswered = 0, None, 0
@@ -166,7 +166,7 @@ class CatchUp(Role[Heeded]):
         if not self._is_answer(sender, slots.first, 0, 0) or len(slots.batches) > PAGE:
             return (Observe("paxos.slots_ignored"),)
         if not slots.batches:
-            return ()  # It has none of them; the retry asks somebody else.
+            return ()  # The member has none of them; the retry asks another.
         self.next = self.written = slots.first + len(slots.batches)
         learned = Learned(slots=tuple(enumerate(slots.batches, start=slots.first)), committed=0)
         return [
@@ -177,7 +177,7 @@ class CatchUp(Role[Heeded]):
         ]
 
     def _on_chunk(self, sender: Address, part: SnapshotChunk) -> Effects:
-        """Take the next part; the first comes in answer to a question for slots."""
+        """Take the next part. The first one answers a request for slots."""
         first = self.begun is None
         expected = 0 if first else part.slot
         if not self._is_answer(sender, self.next, expected, part.chunk) or not _is_sound(part):
@@ -206,7 +206,7 @@ class CatchUp(Role[Heeded]):
             return (Send(replica_of(self.node), excerpt),)
         photograph = self.photograph
         if photograph is None or photograph.slot != fetch.slot:
-            return ()  # Another was made meanwhile; whoever asks begins again.
+            return ()  # A newer snapshot has replaced it; the asking member begins again.
         return self._part(asker, photograph, fetch.chunk)
 
     def _part(self, asker: Address, photograph: SnapshotTaken, chunk: int) -> Effects:
@@ -223,7 +223,7 @@ class CatchUp(Role[Heeded]):
         return (Send(asker, part),)
 
     def _fade(self) -> list[Effect]:
-        """Let the photograph go after a while; it may be large."""
+        """Drop the snapshot after a while, since it may be large."""
         if self.fading:
             return []
         self.fading = True
@@ -237,7 +237,7 @@ class CatchUp(Role[Heeded]):
         return ()
 
     def _on_trimmed(self, trimmed: Trimmed) -> Effects:
-        """Forget what was written, unless the replica has not applied all of it."""
+        """Drop the written slots from the journal, if the replica's snapshot covers all of them."""
         if not self.written or self.written > trimmed.slot:
             return ()
         self.written = 0

@@ -1,4 +1,4 @@
-"""Phase two of one ballot: every slot of a reign is proposed, counted and decided here."""
+"""Phase two of one ballot: proposes each slot of a leadership, counts votes and decides."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from fencelock.actors.paxos.timer import CommanderResend, SpreadNews
 from fencelock.actors.role import Host, Role, Summary
 
 COMMANDER_RESEND_MS = 100
-"""How long votes may take before they are asked for again (ms): a round and a slow sync."""
+"""Timeout for votes before they are requested again (ms): a round trip and a slow sync."""
 
 NEWS_MS = 5
-"""How long followers may not know that a slot is decided, if no `Accept` tells them, and those who
-were not asked for their vote may not know of the slot (ms). To be told at once would double the
+"""Delay until followers are sent which slots are decided, unless an `Accept` carries it (ms).
+Members outside the preferred quorum receive proposals as late. Sending at once would double the
 messages of a lone client."""
 
 
@@ -37,21 +37,21 @@ class Proposal:
 
     batch: Batch
     votes: dict[Address, None] = field(default_factory=dict[Address, None])
-    """Who accepted it, each once (P10)."""
+    """Acceptors that voted for it, each once (P10)."""
     asked_again: bool = False
-    """Whether it was there at the last resending, so that it is late at the next."""
+    """Whether the last `CommanderResend` found it undecided; the next one resends it."""
 
 
 Heeded = Accepted | Preempted | Order | SpreadNews | Pulse | CommanderResend
 
 
 class Commander(Role[Heeded]):
-    """Spawned by a leader for its reign, retired by it. Source: PMMC, section 4.1.
+    """Spawned by a leader for its leadership, and retired by it. Source: PMMC, section 4.1.
 
-    PMMC has one commander for each slot; here one has all of a reign, since an actor would
-    cost more than the slot, and since only one that sees all slots knows which are decided
-    without a gap. Followers learn that from the next `Accept`, or `Commit` if none follows.
-    A majority is asked at once, the others soon (`QuorumChoice`).
+    PMMC has one commander for each slot. Here one serves all slots of a leadership, since an
+    actor would cost more than the slot, and since only a commander that sees all slots knows
+    which are decided without a gap. Followers learn that from the next `Accept`, or from `Commit`
+    if none follows. A majority is asked at once, the others soon (`QuorumChoice`).
 
     Invariants:
         P3  One batch is proposed for each slot.
@@ -59,11 +59,11 @@ class Commander(Role[Heeded]):
             At most `WINDOW` slots, from the first undecided on, are proposed.
 
     Args:
-        node: where it is.
-        config: who is a member.
-        ballot: a majority promised it.
+        node: the id of its node.
+        config: the membership.
+        ballot: a ballot that a majority promised.
         first: the first slot to propose for.
-        batches: what phase one found for ``first`` and the slots after it.
+        batches: the batches that phase one found for ``first`` and the slots after it.
 
     """
 
@@ -83,7 +83,8 @@ class Commander(Role[Heeded]):
         self.config = config
         self.ballot = ballot
         self.opening = first + len(batches)
-        """The first slot of the reign's own. When it is decided, so is all before it."""
+        """The first slot that this leadership fills itself. When it is decided, so are all before
+        it."""
         self.committed = first
         """The first slot that is not decided."""
         self.next = first
@@ -91,12 +92,13 @@ class Commander(Role[Heeded]):
         self.backlog = deque(batches)
         self.proposals: dict[int, Proposal] = {}
         self.told = first
-        """Up to where followers were told what is decided, if all arrived."""
+        """Followers were sent that all slots before this one are decided; the message may be
+        lost."""
         self.resending = False
         self.here = acceptor_of(node)
         self.quorum_choice = QuorumChoice(self.here, config.view)
         self.waiting = False
-        """Whether `SpreadNews` runs."""
+        """Whether the `SpreadNews` timer runs."""
 
     def begin(self, now: Instant) -> Effects:
         """Propose what phase one found."""
@@ -148,7 +150,7 @@ class Commander(Role[Heeded]):
         return [*effects, *self._wait()] if self.quorum_choice.behind else effects
 
     def _accept(self, slot: int, batch: Batch, committed: int) -> Accept:
-        """Return the question for a vote, which says by the way what is decided."""
+        """Return the request for a vote, which also carries the first undecided slot."""
         return Accept(ballot=self.ballot, slot=slot, batch=batch, committed=committed)
 
     def _on_accepted(self, acceptor: Address, accepted: Accepted) -> Effects:
@@ -169,12 +171,12 @@ class Commander(Role[Heeded]):
         return [Send(replica_of(self.node), decided), *self._propose(), *self._wait()]
 
     def _wait(self) -> tuple[Wake, ...]:
-        """Wait a moment: the next `Accept` may tell followers what is decided."""
+        """Delay the news: the next `Accept` may tell followers what is decided."""
         waiting, self.waiting = self.waiting, True
         return () if waiting else (Wake(NEWS_MS, SpreadNews()),)
 
     def _on_spread_news(self) -> Effects:
-        """Tell followers what they have not heard, unless an `Accept` did, or is about to."""
+        """Send followers what is decided, unless an `Accept` has done so or soon will."""
         self.waiting = False
         effects = self._ask_the_spared()
         if self.told < self.committed and not self.proposals:
@@ -186,7 +188,7 @@ class Commander(Role[Heeded]):
         return effects
 
     def _ask_the_spared(self) -> list[Effect]:
-        """Ask those who were not asked at once: to know of it, or for want of other votes."""
+        """Ask the other members: they must learn the slot too, or replace missing votes."""
         return [
             Send(one, self._accept(slot, batch, min(self.committed, slot + 1)))
             for slot, batch, spared in self.quorum_choice.take()
@@ -202,7 +204,7 @@ class Commander(Role[Heeded]):
             heard=pulse.heard if self.committed > self.opening else (),
             confirmed=pulse.confirmed,
         )
-        # Whoever hears how much is decided should have heard what.
+        # A member must receive the batches before the heartbeat that reports them as decided.
         asked = self._ask_the_spared()
         return [*asked, *(Send(acceptor, beat) for acceptor in self.quorum_choice.everybody)]
 
@@ -212,7 +214,7 @@ class Commander(Role[Heeded]):
         return (Send(leader_of(self.node), preempted),)
 
     def _on_resend(self) -> Effects:
-        """Ask again where votes are missing for long; slots proposed just now are not late."""
+        """Resend proposals that were undecided at the last timer; younger ones are not late."""
         effects: list[Effect] = []
         for slot, proposal in self.proposals.items():
             if proposal.asked_again:
@@ -225,7 +227,7 @@ class Commander(Role[Heeded]):
         return effects
 
     def _ask_again(self, slot: int, proposal: Proposal) -> list[Effect]:
-        """Ask whoever has not accepted."""
+        """Ask the acceptors that have not voted."""
         self.told = self.committed
         accept = self._accept(slot, proposal.batch, self.committed)
         acceptors = self.config.at(slot).acceptors

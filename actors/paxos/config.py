@@ -1,4 +1,4 @@
-"""Who votes on which slot, and the times and bounds that all members share. Pure."""
+"""The membership that votes on each slot, and the times and bounds all members share. Pure."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ WINDOW = 16
 slot ``s + WINDOW`` (Lamport's rule), so all members must have the same."""
 
 LEASE_MS = TIMING.lease_ms
-"""How long an acceptor that heard the master adopts no other (ms): most of a failover."""
+"""Duration for which an acceptor follows a master after its heartbeat (ms): most of a failover."""
 
 BEAT_MS = TIMING.beat_ms
-"""Between two heartbeats (ms): four may be lost before a lease ends."""
+"""Interval between heartbeats (ms): four may be lost before a lease ends."""
 
 ELECTION_MS = TIMING.election_ms
-"""A master silent for so long is suspected (ms)."""
+"""A master that was silent for this long is suspected (ms)."""
 
 DRIFT_PPM = 1_000
-"""How far a clock's rate may be from true (millionths). Quartz stays within 100."""
+"""Largest deviation of a clock's rate (millionths). Quartz stays within 100."""
 
 VOTES_MAX = 10_000
-"""Slots of which an acceptor remembers a vote while its replica lags; then it votes no more."""
+"""Slots whose votes an acceptor keeps while its replica lags; beyond it, it stops voting."""
 
 VOTES_BYTES_MAX = 64 << 20
-"""The same in bytes of commands (64 MiB)."""
+"""The same limit in bytes of commands (64 MiB)."""
 
 LOG_MAX = 10_000
-"""Decided slots a replica keeps for others; whoever lacks older ones gets a snapshot."""
+"""Decided slots that a replica keeps for others; a member that lacks older ones gets a snapshot."""
 
 LOG_BYTES_MAX = 32 << 20
-"""The same in bytes of commands (32 MiB)."""
+"""The same limit in bytes of commands (32 MiB)."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One membership: ``number`` changes led to it."""
+    """One membership; it is the result of ``number`` changes."""
 
     number: int
     members: tuple[str, ...]
     """Sorted, without repetition, never empty."""
     voters: Mapping[Address, int] | None = field(default=None, repr=False, compare=False)
-    """The id that votes of each acceptor name, as of now; 0 for all if it is left out."""
+    """The id that each acceptor's votes name, at present; 0 for all if left out."""
 
     acceptors: tuple[Address, ...] = field(init=False, repr=False, compare=False)
-    """Where its members' acceptors are."""
+    """Addresses of the members' acceptors."""
     replicas: tuple[Address, ...] = field(init=False, repr=False, compare=False)
-    """Where its members' replicas are."""
+    """Addresses of the members' replicas."""
     registered: Mapping[Address, int] = field(init=False, repr=False, compare=False)
-    """The same: `Promise.voter` and its like must name it."""
+    """The ids of ``voters``, or zeros: `Promise.voter` and its like must name them."""
 
     def __post_init__(self) -> None:
-        """Work out, once, what is asked for with every vote."""
+        """Compute once what every vote needs."""
         members = self.members
         assert members
         assert list(members) == sorted(set(members))
@@ -66,42 +66,42 @@ class View:
 
     @property
     def majority(self) -> int:
-        """Return how many members any other majority must share one with."""
+        """Return the size of a majority: any two of them share a member."""
         return len(self.members) // 2 + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Which view is in force at which slot. For now there is one, and it never changes."""
+    """The view in force at each slot. At present there is one, and it never changes."""
 
     view: View
 
     def at(self, slot: int) -> View:
-        """Return the view whose members decide ``slot``, which is 1 or more."""
+        """Return the view whose members decide ``slot`` (1 or more)."""
         assert slot >= 1
         return self.view
 
 
 def acceptor_of(node: str) -> Address:
-    """Return where the acceptor of ``node`` is."""
+    """Return the address of the acceptor of ``node``."""
     return address_of(node, "acceptor")
 
 
 def leader_of(node: str) -> Address:
-    """Return where the leader of ``node`` is; it is the name in its ballots."""
+    """Return the address of the leader of ``node``; its ballots carry it."""
     return address_of(node, "leader")
 
 
 def replica_of(node: str) -> Address:
-    """Return where the replica of ``node`` is."""
+    """Return the address of the replica of ``node``."""
     return address_of(node, "replica")
 
 
 def monitor_of(node: str) -> Address:
-    """Return where the monitor of ``node`` is."""
+    """Return the address of the failure detector of ``node``."""
     return address_of(node, "monitor")
 
 
 def catchup_of(node: str) -> Address:
-    """Return where the catch-up of ``node`` is."""
+    """Return the address of the catch-up role of ``node``."""
     return address_of(node, "catchup")

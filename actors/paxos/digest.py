@@ -18,27 +18,27 @@ from fencelock.actors.paxos.digest_message import (
 from fencelock.actors.paxos.message import NUMBER_MAX
 
 AGREED_SLOTS = 10_000
-"""At each multiple of it every member sends its digest to all others."""
+"""At each slot that is a multiple of this, every member sends its digest to all others."""
 
 STEPS = 100
-"""Into so many parts the slots between two agreed ones are divided. At each end of a part a digest
-is remembered, so that members can also compare soon after a snapshot or a restart."""
+"""Number of parts into which the slots between two agreed ones are divided. A digest is kept at
+the end of each part, so that members can also compare soon after a snapshot or a restart."""
 
 KEPT = 128
-"""Own digests that are remembered: slots of some more than `AGREED_SLOTS`."""
+"""Own digests that are kept: they span slightly more than `AGREED_SLOTS`."""
 
 AGREED_KEPT = 32
-"""Own digests of agreed slots that are remembered: of minutes, whatever the load."""
+"""Own digests of agreed slots that are kept: several minutes under any load."""
 
 HEARD_SLOTS_MAX = 32
-"""Slots of which digests of others are remembered."""
+"""Slots for which digests of other members are kept."""
 
 MASK = (1 << 63) - 1
-"""Digests are integers of the wire that are not negative."""
+"""Digests are non-negative integers on the wire."""
 
 
 class Fingerprint(NamedTuple):
-    """What a state machine tells of its state; see `Machine.fingerprint`."""
+    """A state machine's summary of its state; see `Machine.fingerprint`."""
 
     state: int
     decided: int
@@ -46,16 +46,16 @@ class Fingerprint(NamedTuple):
 
 
 class Verdict(Enum):
-    """What comparing the digests of one slot comes to."""
+    """Result of comparing the digests of one slot."""
 
     AGREED = "agreed"
-    """Nobody who was heard differs."""
+    """No received digest differs."""
     OTHERS_DIFFER = "others differ"
-    """This node is one of a majority that agrees."""
+    """This node belongs to a majority that agrees."""
     UNDECIDED = "undecided"
     """Digests differ, and no majority agrees (yet)."""
     DIVERGED = "diverged"
-    """A majority agrees on something else than this node."""
+    """A majority agrees on a state that differs from this node's."""
 
 
 class Comparison(NamedTuple):
@@ -73,11 +73,11 @@ def state_of(numbers: Iterable[int]) -> int:
 
 
 class Digests:
-    """What this member and others have sent, by slot.
+    """Digests that this member and others have sent, by slot.
 
     A digest has two parts. ``state`` depends on the state alone, so a member that restored a
-    snapshot has the same. ``decided`` depends on all that was decided since the last agreed slot:
-    it tells members apart whose states differed for a while and are equal again.
+    snapshot has the same. ``decided`` depends on everything decided since the last agreed slot:
+    it reveals members whose states differed for a while and are equal again.
 
     Args:
         members: all members, sorted.
@@ -93,16 +93,16 @@ class Digests:
         self.step = max(1, every // STEPS)
         self.own: dict[int, TableDigest] = {}
         self.agreed: dict[int, TableDigest] = {}
-        """Those of agreed slots, which are remembered for longer."""
+        """Digests of agreed slots, which are kept for longer."""
         self.heard: dict[int, dict[str, TableDigest]] = {}
         self.sent: dict[int, None] = {}
-        """Slots of which this member has sent its digest, or was about to."""
+        """Slots whose digest this member has sent, or is about to send."""
         self.due: list[int] = []
-        """Slots of which it has to send it now."""
+        """Slots whose digest must be sent now."""
         self.wanted = False
-        """Whether the next digest is to be sent, whatever slot it is of."""
+        """Whether the next digest is sent, whatever its slot."""
         self._since: int | None = None
-        """What `Fingerprint.decided` was at the last agreed slot; None if that was not applied."""
+        """`Fingerprint.decided` at the last agreed slot; None if that slot was not applied."""
 
     def begin(self, fingerprint: Fingerprint | None) -> None:
         """Begin with an empty state (its fingerprint), or with a snapshot (None)."""
@@ -112,7 +112,7 @@ class Digests:
         self.wanted = True
 
     def note(self, slot: int, fingerprint: Fingerprint) -> None:
-        """Note the state after all slots before ``slot``, which is a multiple of ``step``."""
+        """Store the digest of the state after all slots before ``slot``, a multiple of ``step``."""
         since = self._since
         self.own[slot] = digest = TableDigest(
             scheme=SCHEME,
@@ -132,7 +132,7 @@ class Digests:
             self.send(slot)
 
     def send(self, slot: int) -> None:
-        """Let the digest of ``slot`` be sent, once."""
+        """Mark the digest of ``slot`` to be sent, once."""
         self.wanted = False
         if slot not in self.sent:
             self.sent[slot] = None
@@ -140,26 +140,26 @@ class Digests:
             _forget_above(KEPT, self.sent)
 
     def get(self, slot: int) -> TableDigest | None:
-        """Return this member's own digest of ``slot``, if it is remembered."""
+        """Return this member's own digest of ``slot``, if it is kept."""
         return self.own.get(slot) or self.agreed.get(slot)
 
     def want(self) -> None:
-        """Let the state be compared soon: at the next multiple of ``step``."""
+        """Have the state compared soon: at the next multiple of ``step``."""
         self.wanted = True
 
     def recovered(self) -> None:
-        """Let only the last of the digests be sent that a journal led to."""
+        """After recovery, send only the last of the digests."""
         self.due, self.sent = [], {}
         if self.own:
             self.send(next(reversed(self.own)))
 
     def hear(self, member: str, digest: TableDigest, applied: int) -> bool:
-        """Take in the digest of ``member``; return False if it cannot be of any use.
+        """Store the digest of ``member``; return False if it is unusable.
 
         Args:
             member: another member.
-            digest: what it sent.
-            applied: the first slot that is not applied here.
+            digest: the digest it sent.
+            applied: the first slot not yet applied here.
 
         """
         slot = digest.slot
@@ -172,7 +172,7 @@ class Digests:
         return True
 
     def compare(self, slot: int) -> Comparison | None:
-        """Compare what is known of ``slot``; None if this member's own digest is not."""
+        """Compare the known digests of ``slot``; None if this member's own is not known."""
         own, heard = self.get(slot), self.heard.get(slot, {})
         if own is None:
             return None
@@ -194,7 +194,7 @@ class Digests:
         return Comparison(verdict, own, differing)
 
     def missing(self, slot: int) -> tuple[str, ...]:
-        """Return who has not told its digest of ``slot``."""
+        """Return the members that have not sent their digest of ``slot``."""
         heard = self.heard.get(slot, {})
         return tuple(member for member in self.others if member not in heard)
 
@@ -214,13 +214,13 @@ def _is_short(name: str) -> bool:
 
 
 def _differ(one: TableDigest, other: TableDigest) -> bool:
-    """Return whether two digests of one slot are of members that came to different states."""
+    """Return whether two digests of one slot show different states."""
     known = one.decided is not None and other.decided is not None
     return one.state != other.state or (known and one.decided != other.decided)
 
 
 def _forget_above(most: int, kept: dict[int, Any]) -> None:
-    """Forget what was entered first, beyond ``most`` entries."""
+    """Drop the oldest entry if there are more than ``most``."""
     if len(kept) > most:
         del kept[next(iter(kept))]
 
@@ -234,7 +234,7 @@ def _most(values: Iterable[int]) -> int:
 
 
 def in_words(comparison: Comparison) -> str:
-    """Return what differs at which slot, with the counters of both sides, for a log."""
+    """Describe the difference at a slot, with the counters of both sides, for a log."""
     others = "; ".join(f"{member} has {_shown(digest)}" for member, digest in comparison.differing)
     return f"before slot {comparison.own.slot} this node has {_shown(comparison.own)}; {others}"
 

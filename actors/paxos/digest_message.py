@@ -1,4 +1,4 @@
-"""How members compare their tables, and what a diverged one writes down. Tags 0xad and 0xae."""
+"""Messages by which members compare tables, and the record of a divergence. Tags 0xad, 0xae."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 from fencelock.actors.message import Local, Message, Timer, local, message, timer
 
 SCHEME = 1
-"""How a digest is computed. Raised with each change, since only equal schemes are compared."""
+"""Version of the digest computation. Raised with each change: only equal schemes are compared."""
 
 COUNTERS_MAX = 16
-"""Counters in a `TableDigest`; they are for people."""
+"""Maximum counters in a `TableDigest`; they are for people."""
 
 COUNTER_NAME_BYTES_MAX = 32
-"""The name of one of them."""
+"""Maximum length of a counter's name (bytes)."""
 
 
 class Figure(NamedTuple):
@@ -27,8 +27,8 @@ class Figure(NamedTuple):
 class TableDigest(Message):
     """Replica to replica: the digest of my state after all slots before ``slot``.
 
-    A replica that has not sent its own for this slot does so when it gets there. With ``asks`` it
-    answers in any case, if it still has it.
+    A replica that has not sent its own for this slot sends it once it has applied that far. With
+    ``asks`` it replies in any case, if it still has the digest.
     """
 
     scheme: int
@@ -36,8 +36,8 @@ class TableDigest(Message):
     state: int
     """Equal for equal states."""
     decided: int | None
-    """Equal if the same was decided since the agreed slot before; None if the sender did not apply
-    all slots since then, but restored a snapshot."""
+    """Equal if the same was decided since the previous agreed slot; None if the sender restored a
+    snapshot since then, so that it did not apply all slots."""
     counters: tuple[Figure, ...]
     asks: bool
 
@@ -52,7 +52,7 @@ class Diverged(Message):
 
 @local
 class Divergence(Local):
-    """Replica to its listener: the states of members differ; ``why`` in words, empty if no more."""
+    """Replica to its listener: members' states differ. ``why`` is empty once they agree again."""
 
     why: str
     quarantined: bool
@@ -61,7 +61,7 @@ class Divergence(Local):
 
 @timer
 class Compare(Timer):
-    """See whose digest of ``slot`` is missing, and ask again."""
+    """Ask again for the digests of ``slot`` that are missing."""
 
     slot: int
     attempt: int

@@ -1,4 +1,4 @@
-"""Compare this member's state with the others', and leave the group if it differs. Pure."""
+"""Compares this member's state with the others', and leaves the group if it differs. Pure."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from fencelock.actors.paxos.event import Withdraw
 from fencelock.actors.role import Host, Role, Summary
 
 COMPARE_MS = 2_000
-"""After how long a member that has not sent its digest is asked for it (ms)."""
+"""Timeout after which a member that has not sent its digest is asked for it (ms)."""
 
 ATTEMPTS_MAX = 3
-"""How often; then it is silent, and the next agreed slot will do."""
+"""Maximum number of such requests; after them the next agreed slot must do."""
 
 ADVICE = (
     "This node neither votes nor serves any more, and will not after a restart. Stop it, keep its "
     "data folder for a bug report, see that all members run the same version, then start it with "
     "an empty folder: it will learn the table anew and serve, but not vote"
 )
-"""What the operator of a diverged member has to do."""
+"""Instructions for the operator of a diverged member."""
 
 DOUBTED = (
     "No majority agrees, so nothing is stopped: compare versions, let all members run, and if it "
     "lasts stop the cluster and ask which of them is right"
 )
-"""What to do if it is not known who is right."""
+"""Instructions for the operator if no majority agrees."""
 
 
 class DivergenceWatch:
-    """Sends the digests of a replica, compares them, and draws the consequences.
+    """Sends the digests of a replica, compares them, and acts on a difference.
 
-    A member that differs from a majority writes that into its journal, steps down and ends all its
-    roles of the log. A `Quarantined` stands in for its replica from then on. If members differ and
-    no majority agrees, everybody goes on: nobody can say who is right, and to stop all of them
-    would not be safer than the operator's decision.
+    A member that differs from a majority records that in its journal, steps down and ends all its
+    roles of the log. A `Quarantined` then takes the replica's place. If members differ and no
+    majority agrees, all of them continue: no node can know which is right, and stopping all of
+    them would not be safer than the operator's decision.
 
     Args:
-        digests: what was sent and heard.
-        listener: a role of this node that is told (`Divergence`), or None.
-        journal: whether this node keeps one.
+        digests: the digests sent and received.
+        listener: a role of this node that is notified (`Divergence`), or None.
+        journal: whether this node keeps a journal.
 
     """
 
@@ -63,14 +63,14 @@ class DivergenceWatch:
         self.listener = listener
         self.journal = journal
         self.doubted: dict[int, None] = {}
-        """Slots about which something was written into the log."""
+        """Slots whose difference was logged."""
         self.doubt = ""
-        """What the listener was told."""
+        """The last text sent to the listener."""
         self.why = ""
-        """Why this node leaves the group, empty if it does not."""
+        """Reason why this node leaves the group, empty if it does not."""
 
     def flush(self) -> list[Effect]:
-        """Send the digests that are due, and compare them with what was heard."""
+        """Send the digests that are due, and compare them with those received."""
         due, self.digests.due = self.digests.due, []
         effects: list[Effect] = []
         for slot in due:
@@ -86,7 +86,7 @@ class DivergenceWatch:
     def handle(
         self, sender: Address, event: TableDigest | Compare | Isolate, applied: int
     ) -> Effects:
-        """Take in a digest, ask again, or end."""
+        """Handle a digest, ask again for missing ones, or end."""
         match event:
             case TableDigest():
                 return self._on_digest(sender, event, applied)
@@ -109,7 +109,7 @@ class DivergenceWatch:
         return [*effects, *self._judge(digest.slot)]
 
     def _on_compare(self, event: Compare) -> Effects:
-        """Ask those who are silent; when nobody can be asked, say that it is not decided."""
+        """Ask members whose digest is missing; after the last attempt, report if undecided."""
         found = self.digests.compare(event.slot)
         if found is None or self.why:
             return ()
@@ -161,7 +161,7 @@ class DivergenceWatch:
         return [Send(self.listener, Divergence(why=why, quarantined=False))]
 
     def _quarantine(self, found: Comparison) -> list[Effect]:
-        """Write down that this journal is no good, step down, then end (`Isolate`)."""
+        """Record that this journal is invalid, step down, then end (`Isolate`)."""
         self.why = f"its table differs from a majority's: {in_words(found)}"
         record = Diverged(slot=found.own.slot, why=self.why)
         return [
@@ -182,11 +182,11 @@ class DivergenceWatch:
 
 
 class Quarantined(Role[Isolate]):
-    """Stands where the replica of a diverged member was. It does nothing and says why.
+    """Takes the place of a diverged member's replica. It only reports why.
 
     Args:
-        why: what differs.
-        listener: a role of this node that is told (`Divergence`), or None.
+        why: the difference, in words.
+        listener: a role of this node that is notified (`Divergence`), or None.
 
     """
 
@@ -196,7 +196,7 @@ class Quarantined(Role[Isolate]):
         self.listener = listener
 
     def begin(self, now: Instant) -> Effects:
-        """Write into the log what differs and what to do, and tell the listener."""
+        """Log the difference and the operator's instructions, and notify the listener."""
         text = f"{self.why}. {ADVICE}"
         told = Divergence(why=text, quarantined=True)
         return [
@@ -215,7 +215,7 @@ class Quarantined(Role[Isolate]):
 
 
 def host_of(node: str) -> Address:
-    """Return where the host of ``node`` takes notices."""
+    """Return the address at which the host of ``node`` receives notices."""
     return address_of(node, "node")
 
 

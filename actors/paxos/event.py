@@ -1,4 +1,4 @@
-"""What the roles of the log say to each other within a node."""
+"""Messages between the roles of the log within a node."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch
 
 @local
 class Suspect(Local):
-    """Monitor to leader: the master is silent. Try to lead, ``above`` the ballots heard of."""
+    """Failure detector to leader: the master is silent. Try to lead, ``above`` known ballots."""
 
     above: Ballot = NO_BALLOT
 
 
 @local
 class Withdraw(Local):
-    """Monitor to leader: the master lives after all, or hears no majority. Do not lead."""
+    """Failure detector to leader: the master is alive, or no majority answers. Do not lead."""
 
 
 @local
 class Candidate(Local):
-    """Leader to monitor: I try to lead under ``ballot``."""
+    """Leader to failure detector: I try to lead under ``ballot``."""
 
     ballot: Ballot
 
 
 @local
 class LeadershipClaimed(Local):
-    """Leader to monitor: I lead. Let ``commander`` send heartbeats."""
+    """Leader to failure detector: I lead. Let ``commander`` send heartbeats."""
 
     ballot: Ballot
     commander: Address
@@ -35,7 +35,7 @@ class LeadershipClaimed(Local):
 
 @local
 class SteppedDown(Local):
-    """Leader to monitor and replica: I lead no more, and not again for ``pause_ms``."""
+    """Leader to failure detector and replica: I stepped down, and stay so for ``pause_ms``."""
 
     ballot: Ballot
     by: Ballot
@@ -44,16 +44,16 @@ class SteppedDown(Local):
 
 @local
 class Heard(Local):
-    """Acceptor to monitor: ``ballot`` was promised, or its leader sent a heartbeat."""
+    """Acceptor to failure detector: ``ballot`` was promised, or its leader sent a heartbeat."""
 
     ballot: Ballot
     leads: bool
-    """Whether its leader said so; else it only tries to."""
+    """Whether its leader sent a heartbeat; if not, it is only a candidate."""
 
 
 @local
 class Pulse(Local):
-    """Monitor to commander: send heartbeat ``number``; the rest is as in `Heartbeat`."""
+    """Failure detector to commander: send heartbeat ``number``; the rest is as in `Heartbeat`."""
 
     number: int
     everywhere: int
@@ -63,9 +63,9 @@ class Pulse(Local):
 
 @local
 class LeaderChanged(Local):
-    """``master`` is the node that leads, empty if none is known.
+    """The node that leads is now ``master``, empty if none is known.
 
-    Monitor to replica and leader, and replica to its listener.
+    Failure detector to replica and leader, and replica to its listener.
     """
 
     master: str
@@ -73,7 +73,7 @@ class LeaderChanged(Local):
 
 @local
 class Leased(Local):
-    """Monitor to replica: the lease of ``ballot`` holds until ``until`` (own clock).
+    """Failure detector to replica: the lease of ``ballot`` holds until ``until`` (own clock).
 
     A majority answered a heartbeat that was sent at ``confirmed``, or a later one.
     """
@@ -85,14 +85,14 @@ class Leased(Local):
 
 @local
 class Confirm(Local):
-    """Replica to monitor: send a heartbeat now, and do not wait for the next."""
+    """Replica to failure detector: send a heartbeat now, without waiting for the next."""
 
 
 @local
 class Fresh(Local):
-    """Acceptor to replica: whatever anybody knew to be decided at ``since`` is before ``slot``.
+    """Acceptor to replica: everything known anywhere to be decided at ``since`` precedes ``slot``.
 
-    ``since`` is by the own clock. See `freshness.Proofs` for why.
+    ``since`` is by this node's clock. `freshness.StalenessBound` has the proof.
     """
 
     since: Instant
@@ -103,8 +103,8 @@ class Fresh(Local):
 class Adopted(Local):
     """Scout to leader (PMMC adopted): a majority promised ``ballot``.
 
-    What is before slot ``floor`` was decided, and ``source`` has it. ``batches`` is what
-    must be proposed from ``floor`` on.
+    Slots before ``floor`` are decided, and ``source`` has them. ``batches`` must be proposed
+    from ``floor`` on.
     """
 
     ballot: Ballot
@@ -133,9 +133,9 @@ class Order(Local):
 
 @local
 class Gather(Local):
-    """A role to itself, behind all that has come: let it go on together.
+    """A role to itself, queued behind all that has arrived: process that together.
 
-    The door bundles it; the replica gives it slots, as few as it fits into.
+    The proxy proposes it as one batch; the replica puts it into as few slots as possible.
     """
 
 
@@ -180,9 +180,10 @@ class Lacking(Local):
 
 @local
 class FetchSlots(Local):
-    """Catch-up to replica: send ``asker`` decided slots from ``first``, or give a snapshot.
+    """Catch-up to replica: send ``asker`` decided slots from ``first``, or make a snapshot.
 
-    The last one was of ``slot``, 0 if there is none. It still does if all after it is here.
+    The last snapshot was of ``slot``, 0 if there is none. It is used again if all slots after
+    it are still here.
     """
 
     asker: Address
@@ -202,21 +203,21 @@ class SnapshotTaken(Local):
 
 @local
 class ResendChunk(Local):
-    """Replica to catch-up: give ``asker`` the last photograph."""
+    """Replica to catch-up: send the last snapshot to ``asker``."""
 
     asker: Address
 
 
 @local
 class Trimmed(Local):
-    """Replica to acceptor and catch-up: the replica's stream stands for all before ``slot``."""
+    """Replica to acceptor and catch-up: the replica's stream covers all slots before ``slot``."""
 
     slot: int
 
 
 @local
 class LogFull(Local):
-    """Acceptor to replica: my stream has grown too long, make it possible to cut it."""
+    """Acceptor to replica: my stream is too long; make a snapshot so that I can cut it."""
 
 
 @local
@@ -232,9 +233,9 @@ class Restore(Local):
 class Consult(Local):
     """A role of this node to its replica: read the machine. Answered by `Consulted`.
 
-    With ``age_ms`` None the answer is linearizable: true at one instant between question
-    and answer. It comes when a master confirms it, so it may never come. Else the answer
-    is the replica's own, at once or after one round, if it can be shown to be no older.
+    With ``age_ms`` None the answer is linearizable: true at one instant between request and
+    answer. It needs a master's confirmation, so it may never come. Otherwise the answer comes
+    from the replica's own state, at once or after one round, if that is provably fresh enough.
     """
 
     number: int
@@ -246,32 +247,32 @@ class Consult(Local):
 class Consulted(Local):
     """The answer to the `Consult` of that number: the state after all slots before ``slot``.
 
-    ``answer`` is None if what is known here may be older than was allowed.
+    ``answer`` is None if the state known here may be older than allowed.
     """
 
     number: int
     answer: Local | None
     slot: int
     age_ms: int
-    """How old it may be when it is given: 0 for linearizable. Without an answer, what could have
-    been had; -1 if nothing could."""
+    """Largest possible age of the state (ms): 0 for linearizable. Without an answer, the best bound
+    that could be proven; -1 if there was none."""
 
 
 @local
 class Resign(Local):
-    """The host to the leader: let another lead, if you do. Answered by `Resigned`, soon."""
+    """The host to the leader: hand over if you lead. Answered by `Resigned`, soon."""
 
 
 @local
 class Resigned(Local):
-    """This node does not lead, or found nobody who would; ``master`` leads, if that is known."""
+    """This node does not lead, or found no successor; ``master`` is the new leader, if known."""
 
     master: str
 
 
 @local
 class SlotOutcomes(Local):
-    """Replica to its listener, on every node: ``slot`` was applied, and this came of it."""
+    """Replica to its listener, on every node: ``slot`` was applied, with these outcomes."""
 
     slot: int
     time_ms: int
@@ -280,9 +281,9 @@ class SlotOutcomes(Local):
 
 @local
 class Skipped(Local):
-    """Replica to its listener: a state was taken over that is after all slots before ``slot``.
+    """Replica to its listener: a snapshot of all slots before ``slot`` replaced the state.
 
-    Outcomes of slots before it that were not told are never told. Whoever waits for one
+    Outcomes of earlier slots that were not yet sent are never sent. A role that waits for one
     should ask again.
     """
 

@@ -1,4 +1,4 @@
-"""Who is there: the master's heartbeats and its lease, and everybody's suspicion of it."""
+"""Failure detection: the master's heartbeats and lease, and every node's suspicion of it."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ if TYPE_CHECKING:
     from random import Random
 
 STARTUP_MS = 100
-"""How long a starting node listens for a master before it stands (ms): two heartbeats."""
+"""Duration for which a starting node listens for a master before it stands (ms): two heartbeats."""
 
 UNANSWERED_MIN = 2
-"""A leader that sent fewer heartbeats since it was last answered has stood still itself."""
+"""A leader that sent fewer heartbeats since the last answer was paused itself."""
 
 ASKED_MAX = 64
-"""Heartbeats whose answers still count; older ones would prove a lease that is over."""
+"""Heartbeats whose answers still count; older ones would prove an expired lease."""
 
 Told = Candidate | LeadershipClaimed | SteppedDown | Confirm | Nominate
 Heeded = Heard | HeartbeatAck | LinkDown | TakeOver | Told | Beat | Watch
 
 
 class FailureDetector(Role[Heeded]):
-    """Tells the leader of its node when to stand, and keeps its lease while it reigns.
+    """Tells its node's leader when to stand, and keeps the lease while that leads.
 
-    A master that no majority answers for ``election_ms`` gives up: it may be heard by all
-    and hear nobody, and would keep all others from leading by its heartbeats.
+    A master gives up when no majority answers for ``election_ms``. Otherwise the heartbeats of
+    one that can send but not receive would keep every other node from leading.
 
     Invariants:
         P15 At most one node holds the lease at any true time, as long as no clock's rate
             is further than ``drift_ppm`` from true.
 
     Args:
-        node: where it is.
-        config: who is a member.
+        node: the id of its node.
+        config: the membership.
         random: spreads suspicions.
-        lease_ms: what acceptors promise (ms).
-        election_ms: a master silent for so long is suspected (ms).
-        drift_ppm: how far a clock's rate may be from true (millionths).
-        listener: a role of this node that is told when no majority answers, or None.
+        lease_ms: duration that acceptors promise (ms).
+        election_ms: a master silent for this long is suspected (ms).
+        drift_ppm: largest deviation of a clock's rate (millionths).
+        listener: a role of this node that is notified when no majority answers, or None.
 
     """
 
@@ -96,36 +96,36 @@ class FailureDetector(Role[Heeded]):
         self.listener = listener
         self.suspicion = Suspicion(node, config.view.members, random, lease_ms, election_ms)
         self.standing = NO_BALLOT
-        """What this node tries to lead, if it does."""
+        """The ballot under which this node is a candidate, if it is."""
         self.reign: LeadershipClaimed | None = None
         self.since = Instant(0)
-        """When the reign began."""
+        """The time at which this leadership began."""
         self.lease: MasterLease | None = None
         self.asked: dict[int, Instant] = {}
-        """When each heartbeat was sent, by number, oldest first."""
+        """The time at which each heartbeat was sent, by number, oldest first."""
         self.number = 0
         self.applied: dict[str, int] = dict.fromkeys(config.view.members, 0)
-        """How far each member has applied, as it last said."""
+        """The first slot that each member has not applied, as it last reported."""
         self.answered: dict[str, int] = dict.fromkeys(config.view.members, 0)
-        """The last heartbeat of the reign that each member answered, 0 for none."""
+        """The last heartbeat of this leadership that each member answered, 0 for none."""
         self.broken: dict[str, Instant] = {}
-        """When a link to another member was last lost."""
+        """The time at which a link to another member was last lost."""
         self.following = ""
         """The node that leads, if another does."""
         self.highest = NO_BALLOT
-        """The highest ballot that another node led or stood under: to stand below it is in vain."""
+        """The highest ballot that another node led or stood under: a lower one cannot win."""
         self.followed = NO_BALLOT
-        """Under which ballot another led last."""
+        """The ballot under which another node led last."""
         self.isolated = False
-        """Whether no majority answers this leader, as the listener was told."""
+        """Whether no majority answers this leader, as the listener was last notified."""
 
     def begin(self, now: Instant) -> Effects:
-        """Listen for a moment, then stand; alone, stand at once."""
+        """Listen for a moment, then stand; a single member stands at once."""
         alone = len(self.config.view.members) == 1
         return self.suspicion.wait(now, 0 if alone else STARTUP_MS)
 
     def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
-        """Take note of a sign of life, or of silence."""
+        """Handle a sign of life, or a timeout."""
         match event:
             case Heard():
                 return self._on_heard(event, now)
@@ -159,7 +159,7 @@ class FailureDetector(Role[Heeded]):
         )
 
     def _follow(self, node: str) -> list[Effect]:
-        """Tell replica and leader who leads, if that is news."""
+        """Tell replica and leader which node leads, if that changed."""
         if node == self.following:
             return []
         self.following = node
@@ -169,7 +169,7 @@ class FailureDetector(Role[Heeded]):
     def _on_heard(self, heard: Heard, now: Instant) -> Effects:
         node = node_of(heard.ballot.leader)
         if node == self.node or self.reign is not None:
-            return ()  # Whoever is above our ballot preempts us through our acceptor.
+            return ()  # A higher ballot preempts ours through our acceptor.
         self.highest = max(self.highest, heard.ballot)
         effects = self.suspicion.on_heard(node, now)
         if not heard.leads:
@@ -182,7 +182,7 @@ class FailureDetector(Role[Heeded]):
         return effects
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
-        """Suspect a master whose link broke; acceptors wait for the end of its lease."""
+        """Suspect a master whose link broke; acceptors still wait for its lease to end."""
         if down.node in self.config.view.members:
             self.broken[down.node] = now
         if down.node != self.following:
@@ -227,7 +227,7 @@ class FailureDetector(Role[Heeded]):
         return [*self._tell_isolated(isolated=silent_ms > TIMING.isolated_ms), *self._beat(now)]
 
     def _tell_isolated(self, *, isolated: bool) -> list[Effect]:
-        """Tell the listener, if that is news: clients should ask another node meanwhile."""
+        """Notify the listener of a change: meanwhile clients should use another node."""
         if isolated == self.isolated:
             return []
         self.isolated = isolated
@@ -246,7 +246,7 @@ class FailureDetector(Role[Heeded]):
         return [*self._pulse(now), Wake(BEAT_MS, Beat(ballot=self.reign.ballot))]
 
     def _pulse(self, now: Instant) -> list[Effect]:
-        """Send a heartbeat, with what is known of those before."""
+        """Send a heartbeat, with what is known of earlier ones."""
         assert self.reign is not None
         self.number += 1
         self.asked[self.number] = now
@@ -268,7 +268,7 @@ class FailureDetector(Role[Heeded]):
         asked = self.asked.get(ack.number)
         reign, lease = self.reign, self.lease
         if reign is None or lease is None or ack.ballot != reign.ballot or asked is None:
-            return ()  # An answer to an earlier reign, or too late.
+            return ()  # It answers an earlier leadership, or comes too late.
         member = node_of(acceptor)
         if not 0 <= ack.applied < NUMBER_MAX:
             return (Observe("paxos.impossible_slot"),)
@@ -285,7 +285,7 @@ class FailureDetector(Role[Heeded]):
     def _on_nominate(self, now: Instant) -> Effects:
         """Name the member that answered within a lease and has applied the most.
 
-        Name nobody if those who answered are, with this node, no majority.
+        Name none if the members that answered are no majority together with this node.
         """
         asked = {} if self.lease is None else self.lease.asked
         recent = now - self.lease_ms * NS_PER_MS
@@ -301,7 +301,7 @@ class FailureDetector(Role[Heeded]):
         return (Send(leader_of(self.node), Nominated(node=best if enough else "")),)
 
     def _on_take_over(self, leader: Address, word: TakeOver) -> Effects:
-        """Stand at the word of the master that is followed here, and of nobody else."""
+        """Stand at the request of the master that this node follows, and of no other."""
         known = word.ballot == self.followed and self.following == node_of(leader)
         if self.reign is not None or not known or leader != word.ballot.leader:
             return (Observe("paxos.take_over_ignored"),)

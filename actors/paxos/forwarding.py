@@ -1,4 +1,4 @@
-"""What a replica does with a command that it cannot put into the log itself. Pure."""
+"""Commands that a replica cannot put into the log itself: it refuses or forwards them. Pure."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _proposed = maker(Proposed)
 _with_forwarded = copier(Propose, "forwarded")
 
 WAITING_MAX = 1_000
-"""Commands that wait on a node that knows no master."""
+"""Maximum commands that wait on a node that knows no master."""
 
 CLIENT_CHARS_MAX = 512
-"""An address is a node and a role, each of which the wire bounds to 128 bytes."""
+"""Maximum length of an address: node and role, each at most 128 bytes on the wire."""
 
 
 class Forwarding:
-    """Refuses what is no command, and passes on to the master what is.
+    """Refuses invalid commands, and forwards valid ones to the master.
 
     Args:
-        node: where it is.
-        listener: who on it hears of all outcomes anyway, or None.
+        node: the id of its node.
+        listener: a role of it that receives all outcomes anyway, or None.
 
     """
 
@@ -37,12 +37,12 @@ class Forwarding:
         self.master = ""
         """The node that leads, if any is known."""
         self.client: Address | None = None
-        """The last for whom something was proposed and who can be one."""
+        """The last valid client for which something was proposed."""
         self.waiting: dict[tuple[Address, int], Propose] = {}
-        """Commands that came while no master was known."""
+        """Commands that arrived while no master was known."""
 
     def refusal(self, propose: Propose, machine: Machine) -> Effects:
-        """Return what is said of something that must never be in the log; nothing of the rest."""
+        """Return the refusal of a command that must never enter the log; empty for any other."""
         client = propose.client
         if client != self.client:
             if not node_of(client) or "/" not in client or len(client) > CLIENT_CHARS_MAX:
@@ -53,10 +53,11 @@ class Forwarding:
         return ()
 
     def pass_on(self, propose: Propose) -> Effects:
-        """Forward a command to the master, once: two that take each other for it stop there.
+        """Forward a command to the master, once, so that two replicas cannot send it in circles.
 
-        While none is known it waits, wherever it came from: this node was the master, perhaps,
-        and hears first who is it next.
+        While no master is known, the command waits even if it was forwarded: this node may have
+        been
+        the master, and learns first which node is next.
         """
         if not self.master:
             return self.hold(propose)
@@ -67,7 +68,7 @@ class Forwarding:
     def answers(
         self, slot: int, asked: Sequence[Run], outcomes: Sequence[Sequence[Message]]
     ) -> list[Effect]:
-        """Tell whoever ``asked`` what came of it in ``slot``, those aside who hear it anyway."""
+        """Send outcomes and slot to the clients in ``asked`` that do not get them anyway."""
         effects: list[Effect] = []
         after = 0
         for lot in asked:
@@ -83,7 +84,7 @@ class Forwarding:
         return effects
 
     def hold(self, propose: Propose) -> Effects:
-        """Let a command wait until it is known who leads (next)."""
+        """Let a command wait until the next master is known."""
         asker = propose.client, propose.number
         if len(self.waiting) >= WAITING_MAX and asker not in self.waiting:
             return (self.decline(propose, Decline.OVERLOADED),)
@@ -91,7 +92,7 @@ class Forwarding:
         return ()
 
     def follow(self, master: str) -> Effects:
-        """Note who leads, and forward what waited for that."""
+        """Note which node leads, and forward the commands that waited for that."""
         self.master = master
         if not master or master == self.node:
             return ()
@@ -99,11 +100,11 @@ class Forwarding:
         return [Send(to, _with_forwarded(propose, True)) for propose in self.take_waiting()]
 
     def take_waiting(self) -> list[Propose]:
-        """Hand over what waits."""
+        """Remove and return the waiting commands."""
         waiting, self.waiting = self.waiting, {}
         return list(waiting.values())
 
     def decline(self, propose: Propose, why: Decline) -> Send:
-        """Return the refusal of a command, with whom to ask."""
+        """Return the refusal of a command, naming the master to ask."""
         declined = Declined(number=propose.number, why=why, master=self.master)
         return Send(propose.client, declined)

@@ -1,4 +1,4 @@
-"""How old the state of a follower is, at most: proven by heartbeats, not guessed. Pure."""
+"""Upper bound on the age of a follower's state, proven by heartbeats and not estimated. Pure."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from fencelock.actors.paxos.event import Fresh
 from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Heartbeat
 
 BEATS_MAX = 64
-"""Heartbeats whose answers may still prove something; see `monitor.ASKED_MAX`."""
+"""Heartbeats whose answers may still prove something; see `failure_detector.ASKED_MAX`."""
 
 PENDING_MAX = 64
-"""Proofs that wait for slots to be applied; a replica that lags more proves the older ones."""
+"""Proofs that wait for slots to be applied; a replica that lags further uses the older ones."""
 
 
 class StalenessBound:
     """An acceptor's side: what the heartbeats of one master prove about slots.
 
     Let this acceptor have answered heartbeat ``i`` of ballot ``b`` at ``a`` (by its own
-    clock, the first time it did). If heartbeat ``j`` says that this answer was heard, ``j``
-    was sent after ``a``. If a later one says that a majority answered ``j`` (or one after
+    clock, the first time it did). If heartbeat ``j`` reports that answer as received, ``j``
+    was sent after ``a``. If a later one reports that a majority answered ``j`` (or one after
     ``j``), then each of that majority had promised nothing above ``b`` at some time after
     ``a``. Promises never go back, so before ``a`` no majority had accepted anything under a
-    ballot above ``b``: whatever was decided before ``a`` was decided under ``b`` or below.
+    ballot above ``b``: everything decided before ``a`` was decided under ``b`` or below.
 
-    - Below ``b``: it is what phase one of ``b`` found, and lies before the first slot that
-      ``b`` gave out itself. A heartbeat says whose answers were heard only when that slot
+    - Below ``b``: phase one of ``b`` found it, so it lies before the first slot that
+      ``b`` filled itself. A heartbeat lists received answers only once that slot
       is decided, so it lies before the ``committed`` of ``j``.
-    - Under ``b``: nobody knows of it but through the commander of ``b``, which said all
-      it knew (without a gap, and nothing is applied beyond one) as ``committed`` of ``j``.
+    - Under ``b``: any node knows of it only through the commander of ``b``, which sent
+      all it knew (without a gap, and nothing is applied beyond one) as ``committed`` of ``j``.
 
-    So what anybody knew to be decided at ``a`` is before the ``committed`` of ``j``. Only
-    one clock was read, and neither its rate nor any message's delay was guessed.
+    So everything known anywhere to be decided at ``a`` is before the ``committed`` of ``j``.
+    Only one clock was read, and no clock rate or message delay was estimated.
 
     Args:
-        place: which of the members this is.
-        members: how many there are.
+        place: index of this member.
+        members: number of members.
 
     """
 
@@ -45,16 +45,17 @@ class StalenessBound:
         self.members = members
         self.ballot = NO_BALLOT
         self.answered: dict[int, Instant] = {}
-        """When each heartbeat was first answered, by number, rising."""
+        """The time at which each heartbeat was first answered, by number, rising."""
         self.last = 0
-        """The last heartbeat in ``answered``; an older one that comes again proves nothing."""
+        """The last heartbeat in ``answered``; an older one that arrives again proves nothing."""
         self.beats: dict[int, Fresh] = {}
-        """What each heartbeat proves once a majority has answered it, by number, rising."""
+        """The proof that each heartbeat gives once a majority has answered it, by number,
+        rising."""
 
     def take(self, beat: Heartbeat, now: Instant) -> Fresh | None:
-        """Take a heartbeat that is answered at ``now``; return what is proven by it, if anything.
+        """Take a heartbeat that is answered at ``now``; return what it proves, if anything.
 
-        Its ballot is not below that of the one before, and its leader was checked.
+        Its ballot is not below the previous one, and its leader was checked.
         """
         self._turn_to(beat.ballot)
         self._note(beat, now)
@@ -90,13 +91,13 @@ def _bound(numbered: dict[int, Instant] | dict[int, Fresh]) -> None:
 
 
 class Freshness:
-    """A replica's side: since when it lacks nothing that anybody knew."""
+    """A replica's side: the instant up to which it has applied everything known anywhere."""
 
     def __init__(self) -> None:
         self.since: Instant | None = None
-        """All that anybody knew to be decided at this instant (own clock) is applied."""
+        """Everything known anywhere to be decided at this instant (own clock) is applied."""
         self.pending: deque[Fresh] = deque()
-        """What will be so, as soon as slots are applied."""
+        """Proofs that count as soon as their slots are applied."""
 
     def take(self, fresh: Fresh, applied: int) -> None:
         """Take a proof; all slots before ``applied`` are applied."""
@@ -111,7 +112,7 @@ class Freshness:
             self.since = since if self.since is None else max(self.since, since)
 
     def age_ms(self, now: Instant) -> int | None:
-        """Return how old the state is at most (ms, rounded up), None if nothing is proven."""
+        """Return an upper bound on the state's age (ms, rounded up), None if none is proven."""
         return None if self.since is None else ms_up(self.since, now)
 
 

@@ -1,4 +1,4 @@
-"""How a leader lets another lead: who shall, when nothing is under way, and until when. Pure."""
+"""Hand-over of leadership: the successor, the slots under way, and the time limits. Pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from fencelock.actors.paxos.message import NO_BALLOT, Ballot
 from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
 
 HANDOVER_MS = 500
-"""How long slots under way may keep a master from going (ms)."""
+"""Maximum delay of a hand-over by slots under way (ms)."""
 
 RESIGNED_MS = 1_000
-"""How long whoever asked is kept waiting for the next master (ms)."""
+"""Maximum time that a `Resign` waits for the next master (ms)."""
 
 AtHandOver = Resign | Nominated | Drained | HandOverLate | ResignedLate
-"""What a leader hears of a hand-over."""
+"""Events of a hand-over that a leader handles."""
 
 
 class HandOver:
     """One hand-over at a time.
 
-    The lease is given back only when the replica has said that it trusts it no more: then
-    no read can be answered by it, however late events of this node are handled. If slots
-    do not get decided in time, the successor waits for the end of the lease instead.
+    The lease is given back only after the replica has confirmed that it no longer relies on it.
+    Then no read can use it, however late this node handles its events. If slots are not decided
+    in time, the successor waits for the lease to end instead.
 
     Args:
-        node: where it is.
-        view: who is a member.
+        node: the id of its node.
+        view: the membership.
 
     """
 
@@ -38,14 +38,14 @@ class HandOver:
         self.node = node
         self.view = view
         self.askers: dict[Address, None] = {}
-        """Who waits for `Resigned`."""
+        """Roles that wait for `Resigned`."""
         self.ballot = NO_BALLOT
-        """The reign that is ending, or that ended last."""
+        """The leadership that is ending, or that ended last."""
         self.heir = ""
-        """Who shall lead next; empty while nobody is named."""
+        """The node that is to lead next; empty until it is named."""
 
     def begin(self, asker: Address, ballot: Ballot) -> list[Effect]:
-        """Begin to end the reign of ``ballot``, unless that has begun."""
+        """Begin to end the leadership of ``ballot``, unless that has begun."""
         self.askers[asker] = None
         if self.ballot == ballot:
             return []
@@ -57,20 +57,20 @@ class HandOver:
         ]
 
     def name(self, heir: str) -> list[Effect]:
-        """Let ``heir`` be the successor, and the replica come to an end; or give up for now."""
+        """Make ``heir`` the successor and drain the replica; without one, give up for now."""
         if not heir:
-            self.ballot = NO_BALLOT  # Whoever asks again is answered, and somebody may be there.
+            self.ballot = NO_BALLOT  # The next request starts over, and may find a successor.
             return self.tell("")
         self.heir = heir
         return [Send(replica_of(self.node), Drain(ballot=self.ballot))]
 
     def pass_on(self, *, drained: bool) -> list[Effect]:
-        """Tell the successor to stand; if the replica is done, give the lease back before."""
+        """Ask the successor to stand; if the replica is drained, give the lease back before."""
         release = Release(ballot=self.ballot)
         released = [Send(acceptor, release) for acceptor in self.view.acceptors] if drained else []
         return [*released, Send(monitor_of(self.heir), TakeOver(ballot=self.ballot))]
 
     def tell(self, master: str) -> list[Effect]:
-        """Tell whoever waits who leads now, empty if that is not known."""
+        """Tell the waiting roles which node leads now, empty if that is not known."""
         askers, self.askers = self.askers, {}
         return [Send(asker, Resigned(master=master)) for asker in askers]

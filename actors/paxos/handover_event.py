@@ -1,4 +1,4 @@
-"""What the roles of a master that goes, and of the one that follows, say within their node."""
+"""Messages of a hand-over within a node, the old master's or the successor's."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from fencelock.actors.paxos.message import Ballot
 
 @local
 class Nominate(Local):
-    """Leader to monitor: who could lead in my place? Answered by `Nominated`."""
+    """Leader to failure detector: which node could lead in my place? Answered by `Nominated`."""
 
 
 @local
 class Nominated(Local):
-    """Monitor to leader: ``node`` answers and has applied the most; empty if nobody answers."""
+    """Failure detector to leader: ``node`` answers and has applied most; empty if none answers."""
 
     node: str
 
 
 @local
 class Drain(Local):
-    """Leader to replica: give no more slots and trust no lease. Answered by `Drained`."""
+    """Leader to replica: give no more slots and do not rely on the lease. Answered by `Drained`."""
 
     ballot: Ballot
 
 
 @local
 class Drained(Local):
-    """Replica to leader: all slots of ``ballot`` are applied here, and none is given any more."""
+    """Replica to leader: all slots of ``ballot`` are applied here, and no more are given."""
 
     ballot: Ballot
 
 
 @local
 class Succeed(Local):
-    """Monitor to leader: the master, which led ``ballot``, asks you to stand."""
+    """Failure detector to leader: the master, which led ``ballot``, asks you to stand."""
 
     ballot: Ballot

@@ -1,4 +1,4 @@
-"""How a master that goes lets another lead without waiting. Tags 0xa2 and 0xa3."""
+"""Messages by which a master hands over without a pause. Tags 0xa2 and 0xa3."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from fencelock.actors.paxos.message import Ballot
 
 @message(0xA2)
 class TakeOver(Message):
-    """The master's leader to another's monitor: I led ``ballot`` and lead no more, stand."""
+    """The master's leader to another's failure detector: I led ``ballot`` until now; stand."""
 
     ballot: Ballot
 
 
 @message(0xA3)
 class Release(Message):
-    """The master's leader to an acceptor: the lease of ``ballot`` is over, I do not trust it."""
+    """The master's leader to an acceptor: I no longer rely on the lease of ``ballot``; end it."""
 
     ballot: Ballot

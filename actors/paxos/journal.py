@@ -1,4 +1,4 @@
-"""What a node's journal says about the log: promises, votes, and which votes had won. Pure."""
+"""Recovery from a node's journal: promises, votes, and the votes that had won. Pure."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class Base(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What a node knew when it was last able to write."""
+    """State of a node as of its last write to the journal."""
 
     promised: Ballot = NO_BALLOT
     led: int = 0
     """The highest round this node ever led, or tried to."""
     votes: dict[int, Vote] = field(default_factory=dict[int, Vote])
-    """The last vote for each slot that is not in ``decided``, by slot."""
+    """The last vote for each slot that is not in ``decided``."""
     base: Base | None = None
-    """What stands for all slots before one, None if nothing was ever trimmed."""
+    """The snapshot that replaces all earlier slots, None if nothing was ever trimmed."""
     decided: tuple[Batch, ...] = ()
-    """From slot 1, or that of ``base``: what is known to be decided, without a gap."""
+    """Batches known to be decided, without a gap, from slot 1 or that of ``base``."""
     later: dict[int, Batch] = field(default_factory=dict[int, Batch])
-    """What else is known to be decided, by slot, behind the first gap."""
+    """Batches known to be decided behind the first gap, by slot."""
     diverged: str = ""
-    """Why this node must not take part any more, empty if it may."""
+    """Reason why this node must not take part any more, empty if it may."""
 
     @property
     def next(self) -> int:
@@ -68,7 +68,7 @@ class _Reading:
         self.diverged = ""
 
     def take(self, record: Message) -> None:
-        """Take the next record; those of others are passed over."""
+        """Apply the next record; records of other roles are skipped."""
         if isinstance(record, Accept):
             self.promised = max(self.promised, record.ballot)
             vote = Vote(record.slot, record.ballot, record.batch)
@@ -88,7 +88,7 @@ class _Reading:
             self.led = max(self.led, record.ballot.round)
 
     def commit(self, ballot: Ballot, committed: int) -> None:
-        """Note which votes under ``ballot`` have won, now that slots before ``committed`` did."""
+        """Mark the votes under ``ballot`` for slots before ``committed`` as won."""
         votes = self.open.values()
         won = [vote for vote in votes if vote.slot < committed and vote.ballot == ballot]
         for vote in won:
@@ -96,7 +96,7 @@ class _Reading:
             del self.open[vote.slot]
 
     def base(self) -> Base | None:
-        """Return the snapshot: a checkpoint writes all its parts at once, in order."""
+        """Return the snapshot. A checkpoint writes all its parts at once, in order."""
         if not self.parts:
             return None
         first = self.parts[0]
@@ -106,12 +106,12 @@ class _Reading:
 
 
 def recover(records: Sequence[Message]) -> Recovered:
-    """Read ``records``: of each role oldest first, and the roles in any order.
+    """Read ``records``: oldest first for each role, with the roles in any order.
 
-    A vote is known to have won if its own leader said later that its slot was decided: a
-    leader proposes one batch for a slot, and says so only of what won. Of a vote under
-    another ballot nothing is known, even if its slot was decided. The acceptor's stream may
-    reach back behind the snapshot: a crash came between the two cuts.
+    A vote is known to have won if its own leader later reported its slot as decided: a leader
+    proposes one batch for a slot, and reports only what won. A vote under another ballot proves
+    nothing, even if its slot was decided. The acceptor's stream may reach back behind the
+    snapshot if a crash came between the two cuts.
     """
     reading = _Reading()
     for record in records:

@@ -1,4 +1,4 @@
-"""Who leads under which ballot: a new ballot for each attempt, a scout for it, then a reign."""
+"""Leadership under ballots: a new ballot and a scout for each attempt, a commander once it won."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from random import Random
 
 BACKOFF_MS = 100
-"""Mean pause after the first preemption (ms), some rounds; each further one doubles it."""
+"""Mean pause after the first preemption (ms), a few round trips; each further one doubles it."""
 
 DOUBLINGS_MAX = 4
-"""How often the pause is doubled: it stays in the order of an election."""
+"""Maximum number of doublings: the pause stays in the order of an election."""
 
 
 class Phase(Enum):
-    """What a leader is at."""
+    """State of a leader."""
 
     FOLLOWING = "following"
     STANDING = "standing"
-    """A scout asks for promises."""
+    """Candidate: a scout requests promises."""
     LEARNING = "learning"
-    """A majority promised, but decided slots are missing here."""
+    """A majority promised, but this node lacks decided slots."""
     REIGNING = "reigning"
 
 
@@ -70,9 +70,9 @@ Heeded = (
 
 
 class Leader(Role[Heeded]):
-    """Source: PMMC, section 2.3 and 4.1; a preempted leader pauses, section 3.
+    """The leader of a node. Source: PMMC, section 2.3 and 4.1; pauses when preempted, section 3.
 
-    One that is asked to go hands over to the member that is furthest, see `HandOver`.
+    At a request it hands over to the member that has applied the most, see `HandOver`.
 
     Invariants:
         P4  A ballot is led by one life of one node: its round is durable before any
@@ -80,11 +80,11 @@ class Leader(Role[Heeded]):
             the last round is all the leader's stream has to hold.
 
     Args:
-        node: where it is.
-        config: who is a member.
-        random: for how long to pause after a preemption.
-        recovered: what the journal of this node holds.
-        votes: whether it may stand: a node that does not vote never leads.
+        node: the id of its node.
+        config: the membership.
+        random: draws the pause after a preemption.
+        recovered: the contents of this node's journal.
+        votes: whether it may stand: a non-voting node never leads.
 
     """
 
@@ -107,15 +107,15 @@ class Leader(Role[Heeded]):
         self.is_voter = votes
         self.phase = Phase.FOLLOWING
         self.ballot = Ballot(recovered.led, address)
-        """The last this node led, or tried to."""
+        """The last ballot that this node led, or tried to lead."""
         self.seen = recovered.promised
-        """The highest ballot of others that was heard of."""
+        """The highest known ballot of another node."""
         self.applied = 1
         """The first slot that this node has not applied."""
         self.adopted: Adopted | None = None
-        """What must be proposed, while decided slots are missing."""
+        """Batches to propose once the missing decided slots are here."""
         self.preemptions = 0
-        """How often in a row an attempt failed."""
+        """Number of attempts that failed in a row."""
         self.master = ""
         """The node that leads, empty if none is known."""
         self.handover = HandOver(node, config.view)
@@ -170,7 +170,7 @@ class Leader(Role[Heeded]):
         return self._stand()
 
     def _stand(self, *, climbing: bool = False) -> list[Effect]:
-        """Begin phase one under a ballot above all that were heard of (P4)."""
+        """Begin phase one under a ballot above all known ones (P4)."""
         if not self.is_voter:
             return [Observe("paxos.cannot_stand")]
         above = max(self.ballot.round, self.seen.round)
@@ -195,7 +195,7 @@ class Leader(Role[Heeded]):
         ]
 
     def _on_preempted(self, sender: Address, preempted: Preempted) -> Effects:
-        """Heed the scout or commander of this node: they know which acceptors may say so."""
+        """Handle a preemption from this node's scout or commander, which check the acceptor."""
         if node_of(sender) != self.node:
             return (Observe("paxos.stranger_preempts"),)
         if not 0 <= preempted.ballot.round <= ROUND_MAX:
@@ -217,7 +217,7 @@ class Leader(Role[Heeded]):
         return [*self._give_way(self.ballot), Observe("paxos.withdrawn")]
 
     def _give_way(self, by: Ballot) -> list[Effect]:
-        """Stop leading or trying to, and pause: the longer, the more often it failed in a row."""
+        """Stop leading or standing, and pause; the pause grows with each failure in a row."""
         most = 2 * BACKOFF_MS << min(self.preemptions, DOUBLINGS_MAX)
         self.preemptions += 1
         return self._end(by, self._random.randrange(most))
@@ -243,7 +243,7 @@ class Leader(Role[Heeded]):
         return self.handover.name(nominated.node)
 
     def _hand_over(self, ballot: Ballot, *, drained: bool) -> Effects:
-        """End the reign in favour of the one who was named; it may be over already."""
+        """End the leadership in favour of the named successor; it may be over already."""
         hand = self.handover
         reigns = self.phase is Phase.REIGNING and ballot == self.ballot == hand.ballot
         if not reigns or not hand.heir:
@@ -253,21 +253,21 @@ class Leader(Role[Heeded]):
         return [*ended, *hand.pass_on(drained=drained), mark]
 
     def _on_follow(self, follow: LeaderChanged) -> Effects:
-        """Note who leads, and tell whoever waits for another than this node to do so."""
+        """Note which node leads; if it is another, answer the roles that wait for a successor."""
         self.master = follow.master
         if self.master in ("", self.node):
             return ()
         return self.handover.tell(self.master)
 
     def _on_succeed(self, succeed: Succeed) -> Effects:
-        """Stand at once, above the ballot of the master that goes."""
+        """Stand at once, above the ballot of the master that steps down."""
         self.seen = max(self.seen, succeed.ballot)
         if self.phase is not Phase.FOLLOWING:
             return ()
         return [*self._stand(), Observe("paxos.took_over")]
 
     def _retire(self) -> list[Effect]:
-        """Retire whoever works for the ballot that ends."""
+        """Retire the scout or commander of the ballot that ends."""
         self.adopted = None
         match self.phase:
             case Phase.FOLLOWING:
@@ -279,7 +279,7 @@ class Leader(Role[Heeded]):
 
     def _on_adopted(self, adopted: Adopted) -> Effects:
         if self.phase is not Phase.STANDING or adopted.ballot != self.ballot:
-            return ()  # A scout's last word, from before it was retired.
+            return ()  # Sent by a scout before it was retired.
         if adopted.floor <= self.applied:
             return self._reign(adopted)
         self.phase = Phase.LEARNING
@@ -297,7 +297,7 @@ class Leader(Role[Heeded]):
     def _reign(self, adopted: Adopted) -> Effects:
         """Propose what a majority reported, then whatever the replica orders.
 
-        What was applied here meanwhile is decided, and needs no proposal.
+        Slots applied here meanwhile are decided and need no proposal.
         """
         assert adopted.floor <= self.applied
         retired = self._retire()

@@ -1,9 +1,9 @@
 """The master lease, seen from both sides, each with its own clock. Pure.
 
 An acceptor that answers a heartbeat adopts no other leader's ballot for `LEASE_MS` from
-then. The master counts from when it *asked*, which was earlier, and gives away what two
-clocks may drift apart: the acceptor's may run fast and its own slow, so the master
-believes for ``lease * (1 - drift) / (1 + drift)`` only.
+then. The master counts from when it *sent* the heartbeat, which was earlier, and subtracts
+the drift of two clocks: the acceptor's may run fast and its own slow, so the master
+relies on ``lease * (1 - drift) / (1 + drift)`` only.
 
 Source: Cary Gray and David Cheriton, "Leases", SOSP 1989; Chandra, Griesemer and
 Redstone, "Paxos Made Live", PODC 2007, section 5.2 (master leases).
@@ -17,14 +17,14 @@ _PPM = 1_000_000
 
 
 class LeasePromise:
-    """An acceptor's side: whom it promised to follow, and until when."""
+    """An acceptor's side: the leader that it promised to follow, and until when."""
 
     def __init__(self) -> None:
         self.leader = Address("")
         self.until = Instant(0)
 
     def give(self, leader: Address, now: Instant, lease_ms: int) -> None:
-        """Adopt nobody but ``leader`` for ``lease_ms`` from ``now``."""
+        """Adopt only ``leader`` for ``lease_ms`` from ``now``."""
         self.leader = leader
         self.until = Instant(now + lease_ms * NS_PER_MS)
 
@@ -37,9 +37,9 @@ class MasterLease:
     """The master's side.
 
     Args:
-        majority: how many acceptors must have promised.
-        lease_ms: what each promises.
-        drift_ppm: how far a clock's rate may be from true (millionths, below 1,000,000).
+        majority: number of acceptors that must have promised.
+        lease_ms: duration of each promise (ms).
+        drift_ppm: largest deviation of a clock's rate (millionths, below 1,000,000).
 
     """
 
@@ -48,10 +48,10 @@ class MasterLease:
         self.majority = majority
         self.length = lease_ms * NS_PER_MS * (_PPM - drift_ppm) // (_PPM + drift_ppm)
         self.asked: dict[str, Instant] = {}
-        """When the question was asked that a member answered last."""
+        """Send time of the last heartbeat that each member answered."""
 
     def acknowledge(self, member: str, asked: Instant) -> None:
-        """Note that ``member`` answered what was asked at ``asked``."""
+        """Note that ``member`` answered the heartbeat sent at ``asked``."""
         self.asked[member] = max(asked, self.asked.get(member, asked))
 
     def confirmed(self) -> Instant | None:
@@ -66,6 +66,6 @@ class MasterLease:
         return None if confirmed is None else Instant(confirmed + self.length)
 
     def holds(self, now: Instant) -> bool:
-        """Return whether nobody else can be master at ``now``."""
+        """Return whether no other node can be master at ``now``."""
         until = self.until()
         return until is not None and now < until

@@ -12,12 +12,12 @@ class Ledger:
     """Hands out decided slots without a gap.
 
     Invariants:
-        P11 What was decided for a slot never changes.
+        P11 The batch decided for a slot never changes.
         P12 Slots are handed out in order, each once.
 
     Args:
-        log_max: how many of those that were handed out are kept, at most.
-        log_bytes_max: how many bytes of commands are kept, at most.
+        log_max: maximum number of handed-out slots that are kept.
+        log_bytes_max: maximum bytes of commands that are kept.
 
     """
 
@@ -25,7 +25,7 @@ class Ledger:
         self.log_max = log_max
         self.log_bytes_max = log_bytes_max
         self.next = 1
-        """The first slot that was not handed out."""
+        """The first slot not yet handed out."""
         self.time_ms = 0
         """Log time: the highest stamp that was handed out."""
         self.ready: dict[int, Batch] = {}
@@ -36,7 +36,7 @@ class Ledger:
         self.kept_bytes = 0
 
     def take(self, slot: int, batch: Batch) -> bool:
-        """Note that ``slot`` is decided; return whether there was room for that."""
+        """Store a decided slot; return False if there was no room for it."""
         before = self.kept.get(slot) or self.ready.get(slot)
         assert before is None or before == batch, f"slot {slot}: {before} and {batch}"  # P11
         if slot < self.next or before is not None:
@@ -51,7 +51,7 @@ class Ledger:
         return True
 
     def drain(self) -> Iterator[tuple[int, Batch]]:
-        """Hand out what comes next, as long as it is there (P12)."""
+        """Hand out the next slots, as long as they are known (P12)."""
         while self.next in self.ready:
             slot = self.next
             batch = self.ready.pop(slot)
@@ -66,7 +66,7 @@ class Ledger:
             yield slot, batch
 
     def jump(self, slot: int, time_ms: int) -> None:
-        """Go on from ``slot``: the state after all slots before it was taken over."""
+        """Continue from ``slot``: a snapshot of all slots before it was restored."""
         assert slot > self.next
         self.next, self.time_ms = slot, max(self.time_ms, time_ms)
         self.ready = {at: batch for at, batch in self.ready.items() if at >= slot}
@@ -82,7 +82,7 @@ class Ledger:
         return tuple(self.kept[slot] for slot in range(first, min(first + PAGE, self.next)))
 
     def trim(self, slot: int) -> None:
-        """Forget what every member has applied: everything before ``slot``."""
+        """Drop the slots before ``slot``, which every member has applied."""
         while self.kept and (oldest := next(iter(self.kept))) < slot:
             self._forget(oldest)
 

@@ -1,4 +1,4 @@
-"""Log time on a master: where the log had got to, and what its own clock measured since. Pure."""
+"""Log time on a master: the last applied stamp, plus what its own clock measured since. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fencelock.actors.message import Instant, ms_between
 class LogClock:
     """Counts milliseconds from the last known stamp on.
 
-    Followers set it to each stamp they apply; a master lets it run, since it would go slow
-    by the time between stamping and applying if it set it.
+    Followers set it to each stamp they apply. A master lets it run: setting it would slow it
+    down by the time between stamping and applying.
     """
 
     def __init__(self) -> None:

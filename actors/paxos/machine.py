@@ -1,4 +1,4 @@
-"""What a replica applies commands to: a state that depends on nothing but the log."""
+"""The interface of the state machine behind a replica; its state depends only on the log."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fencelock.actors.paxos.digest import Fingerprint
 class Machine(Protocol):
     """A deterministic state machine. Log time is the only time it knows.
 
-    It tells repetitions of a command by what the command says, and answers each with the
-    outcome of the first.
+    It recognises repeated commands by their content, and answers each with the outcome of the
+    first.
     """
 
     def admits(self, command: bytes) -> bool:
-        """Return whether ``command`` can be read; what cannot is never put into the log."""
+        """Return whether ``command`` can be read; an unreadable one is never put into the log."""
         ...
 
     def is_patient(self, command: bytes) -> bool:
@@ -25,38 +25,38 @@ class Machine(Protocol):
         ...
 
     def advance(self, time_ms: int) -> Sequence[Message]:
-        """Do what falls due up to log time ``time_ms``, and return what came of it."""
+        """Perform what falls due up to log time ``time_ms``, and return the outcomes."""
         ...
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
-        """Do what falls due up to ``time_ms``, then ``commands``; return what came of each.
+        """Perform what falls due up to ``time_ms``, then ``commands``; return each one's outcomes.
 
-        The machine orders time and command itself: one that puts ends off must come first.
-        What fell due belongs to the first command that is one.
+        The machine orders time and command itself: a command that extends a deadline must come
+        first. Outcomes of what fell due belong to the first valid command.
         """
         ...
 
     def due_ms(self) -> int | None:
-        """Return the log time at which `advance` would next do something, None for never."""
+        """Return the log time at which `advance` has something to do next, None for never."""
         ...
 
     def read(self, question: Local) -> Local:
-        """Answer a question about the state, and change nothing."""
+        """Answer a query about the state, without changing it."""
         ...
 
     def photograph(self) -> Iterator[bytes | None]:
-        """Freeze the state now, and return it in one part or more, each made when it is taken.
+        """Freeze the state now, and return it in parts, each made when it is taken.
 
-        A part has at most `CHUNK_BYTES_MAX`. What is applied meanwhile does not show in it.
-        None is no part: it says that some of the work is done, which none takes long.
+        A part has at most `CHUNK_BYTES_MAX`. Later commands do not show in it. None is not a part:
+        it marks a step of the work, so that no step takes long.
         """
         ...
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Take the state that `photograph` returned elsewhere in place of one's own.
+        """Replace the state with one that `photograph` returned elsewhere.
 
         Raises:
-            ValueError: the chunks are none; nothing was changed.
+            ValueError: the chunks are invalid; nothing was changed.
 
         """
         ...
@@ -68,8 +68,8 @@ class Machine(Protocol):
     def fingerprint(self) -> Fingerprint:
         """Return a short digest of the state, at a cost that does not depend on its size.
 
-        ``state`` is equal for equal states, also if one was restored from a photograph. ``decided``
-        grows with everything that this process decided: from one slot to another it grows by the
-        same on all replicas that decided the same.
+        ``state`` is equal for equal states, also if one was restored from a snapshot. ``decided``
+        grows with everything that this process decided: between two slots it grows by the same on
+        all replicas that decided the same.
         """
         ...

@@ -1,4 +1,4 @@
-"""Roles of the log on a node that keeps nothing on disk; `Bootstrap` decides who votes there."""
+"""Roles of the log on a node without a disk; `Bootstrap` decides which of them vote."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from fencelock.actors.paxos.leader import Leader
 
 
 def without_records(effects: Effects) -> Effects:
-    """Return ``effects`` less what is for a journal: nothing of it outlives the process."""
+    """Return ``effects`` without those for a journal: nothing outlives the process."""
     return [effect for effect in effects if not isinstance(effect, Persist | Checkpoint)]
 
 
 class MemoryAcceptor(Acceptor):
-    """An acceptor whose promises end with its life, which has a journal id of its own."""
+    """An acceptor whose promises end with the process, under a journal id of its own."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        """Judge one ballot."""
+        """Handle a message of a leader, or news from the replica."""
         return without_records(super().handle(sender, event, now))
 
 
 class MemoryLeader(Leader):
-    """A leader whose rounds are its life's own: each generation of the group has others."""
+    """A leader whose rounds end with the process: each generation of the group has its own."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         """Stand, lead, or give way."""
@@ -33,8 +33,8 @@ class MemoryLeader(Leader):
 
 
 class MemoryCatchUp(CatchUp):
-    """A catch-up that fetches again what it had before a restart."""
+    """A catch-up that fetches everything again after a restart."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        """Ask, or answer."""
+        """Send a fetch, or answer one."""
         return without_records(super().handle(sender, event, now))

@@ -1,8 +1,8 @@
-"""The words of the replicated log between nodes, and the records in its journal. Tags 0x20-0x2f.
+"""Messages of the replicated log between nodes, and records of its journal. Tags 0x20-0x2f.
 
-The log does not know what it carries: a command is bytes to it, up to
-`COMMAND_BYTES_MAX`, read only by the `Machine` behind the replica. So sizes are exact, and
-a batch that goes to two peers and a journal is packed as what it is, not walked three times.
+The log does not interpret its content: a command is bytes, up to `COMMAND_BYTES_MAX`, which
+only the `Machine` behind the replica reads. So sizes are exact, and a batch for two peers
+and a journal is copied as it is, without being encoded three times.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import NamedTuple
 from fencelock.actors.message import Address, Message, message
 
 COMMAND_BYTES_MAX = 16 << 10
-"""One command: a request of a client, not a document (bytes)."""
+"""Maximum size of a command (bytes): a client's request, not a document."""
 
 BATCH_BYTES_MAX = 32 << 10
-"""All commands of one slot (bytes), so that `PAGE` slots fit a frame of 1 MiB twice over."""
+"""Maximum size of a slot's commands (bytes): `PAGE` slots fit twice into a frame of 1 MiB."""
 
 BATCH_COMMANDS_MAX = 256
-"""Commands in one slot: what one turn applies without keeping others waiting."""
+"""Maximum commands in a slot: as many as one turn applies without delaying other roles."""
 
 PAGE = 16
-"""Slots in one `Promise` or `Slots`, see `BATCH_BYTES_MAX`."""
+"""Maximum slots in a `Promise` or `Slots`, see `BATCH_BYTES_MAX`."""
 
 CHUNK_BYTES_MAX = 256 << 10
-"""A part of a snapshot (bytes): several fit one frame, and none needs a turn of its own."""
+"""Maximum size of a snapshot's part (bytes): several fit a frame, and none needs its own turn."""
 
 CHUNKS_MAX = 1 << 14
-"""Parts of one snapshot: 4 GiB, more than a table in memory ever is."""
+"""Maximum parts of a snapshot: 4 GiB, more than any table in memory."""
 
 NUMBER_MAX = 1 << 62
-"""Slots and times stay below it: a peer cannot push a counter over 63 bits. For rounds see
-`fencelock.actors.paxos.rounds`."""
+"""Slots and times stay below this, so that a peer cannot push a counter over 63 bits. For rounds
+see `fencelock.actors.paxos.rounds`."""
 
 
 class Ballot(NamedTuple):
@@ -43,11 +43,11 @@ class Ballot(NamedTuple):
 
 
 NO_BALLOT = Ballot(0, Address(""))
-"""Lower than every ballot that is ever led."""
+"""A ballot below every real one."""
 
 
 class Sized(Message):
-    """A message with room for its size, which is no field, like `Message.encoded`."""
+    """A message with a cache for its size, which is not a field, like `Message.encoded`."""
 
     __slots__ = ("counted",)
     counted: int
@@ -57,15 +57,15 @@ class Sized(Message):
 class Batch(Sized):
     """The value of one slot: log time, and commands in order.
 
-    Without commands and with time 0 it is the no-op that fills a hole; without commands
-    and with a later time it is a tick, which lets fall due what was waiting for that time.
+    Without commands and with time 0 it is the no-op that fills a hole. Without commands and
+    with a later time it is a tick, which lets deadlines expire.
     """
 
     time_ms: int
     commands: tuple[bytes, ...]
 
     def size(self) -> int:
-        """Return how much its commands are (bytes), and a little for each."""
+        """Return the size of its commands (bytes), with a little overhead for each."""
         counted: int | None = getattr(self, "counted", None)
         if counted is None:
             counted = sum(map(len, self.commands)) + 64 * (1 + len(self.commands))
@@ -84,11 +84,11 @@ class Batch(Sized):
 
 
 NO_OP = Batch(time_ms=0, commands=())
-"""What a new leader proposes where nobody can have decided anything."""
+"""The value a new leader proposes for a slot in which nothing can have been decided."""
 
 
 class Vote(NamedTuple):
-    """What an acceptor accepted last in one slot (PMMC: a pvalue)."""
+    """The last batch that an acceptor accepted in a slot (PMMC: a pvalue)."""
 
     slot: int
     ballot: Ballot
@@ -97,7 +97,7 @@ class Vote(NamedTuple):
 
 @message(0x20)
 class Prepare(Message):
-    """PMMC p1a: promise to heed no lower ballot; tell what you accepted from slot ``first``."""
+    """PMMC p1a: promise to accept no lower ballot; report your votes from slot ``first`` on."""
 
     ballot: Ballot
     first: int
@@ -105,12 +105,12 @@ class Prepare(Message):
 
 @message(0x21)
 class Promise(Message):
-    """PMMC p1b: ``ballot`` is the lowest I heed; ``votes`` is all I accepted, in part.
+    """PMMC p1b: ``ballot`` is the lowest that I accept; ``votes`` is a page of my votes.
 
-    ``votes`` are those of the slots from ``first`` up to ``more``, or to the end if that
-    is None. ``first`` is the one asked for, or the first slot that this node has not
-    applied, if that is later: what is before was decided, and can be had from its replica.
-    ``voter`` is the id under which the sender votes (`bootstrap.vote_id`).
+    The page has the votes for slots from ``first`` up to ``more``, or to the end if that is
+    None. ``first`` is the slot asked for, or the first that this node has not applied, if that
+    is later: earlier slots are decided, and its replica has them. ``voter`` is the id under
+    which the sender votes (`bootstrap.vote_id`).
     """
 
     ballot: Ballot
@@ -123,7 +123,7 @@ class Promise(Message):
 
 @message(0x22)
 class Preempted(Message):
-    """No: I promised ``ballot``, which is higher than yours."""
+    """Rejection: I promised ``ballot``, which is higher than yours."""
 
     ballot: Ballot
 
@@ -132,8 +132,8 @@ class Preempted(Message):
 class Accept(Message):
     """PMMC p2a: accept ``batch`` for ``slot``; all slots before ``committed`` are decided.
 
-    It is also the record of having accepted. A journal that has it knows, too, which of
-    its votes under ``ballot`` had won by then, and can replay them after a restart.
+    It is also the journal's record of the vote. From it recovery knows which votes under
+    ``ballot`` had won by then, and replays them after a restart.
     """
 
     ballot: Ballot
@@ -144,7 +144,7 @@ class Accept(Message):
 
 @message(0x24)
 class Accepted(Message):
-    """PMMC p2b: I accepted what you proposed for ``slot``, and it is on my disk."""
+    """PMMC p2b: I accepted your proposal for ``slot``, and it is on my disk."""
 
     ballot: Ballot
     slot: int
@@ -153,7 +153,7 @@ class Accepted(Message):
 
 @message(0x25)
 class Commit(Message):
-    """All slots before ``committed`` are decided; said when no `Accept` is there to say it."""
+    """All slots before ``committed`` are decided; sent when no `Accept` carries that."""
 
     ballot: Ballot
     committed: int
@@ -161,12 +161,12 @@ class Commit(Message):
 
 @message(0x26)
 class Heartbeat(Message):
-    """I lead. Promise me the lease anew, and answer with `HeartbeatAck`.
+    """I lead. Renew my lease, and answer with `HeartbeatAck`.
 
-    ``everywhere`` is the slot before which every member has applied everything. ``heard``
-    has for each member, in their order, the number of the last heartbeat whose answer
-    was heard, 0 for none; it is empty while something of phase one is undecided. A
-    majority answered heartbeat ``confirmed``, or later ones (0: none yet).
+    Every member has applied all slots before ``everywhere``. ``heard`` has for each member, in
+    order, the number of the last heartbeat whose answer arrived, 0 for none; it is empty while
+    a slot of phase one is undecided. A majority answered heartbeat ``confirmed``, or later
+    ones (0: none yet).
     """
 
     ballot: Ballot
@@ -179,7 +179,7 @@ class Heartbeat(Message):
 
 @message(0x27)
 class HeartbeatAck(Message):
-    """I follow ``ballot``, and adopt no other leader's for a lease from now; my next slot.
+    """I follow ``ballot``, and adopt no other leader's for a lease from now; with my next slot.
 
     ``voter`` is the id under which the sender votes (`bootstrap.vote_id`).
     """
@@ -192,11 +192,11 @@ class HeartbeatAck(Message):
 
 @message(0x28)
 class Propose(Message):
-    """Put ``command`` into the log. Any replica takes it to the master's, from roles of members.
+    """Put ``command`` into the log. Members send it; any replica forwards it to the master.
 
-    Answered to ``client`` by the machine's outcomes and then `Proposed`, by `Declined`, or
-    not at all; then it may be repeated: the machine tells a repetition by what the command
-    says. ``number`` is the client's, to tell answers apart.
+    The machine's outcomes and then `Proposed`, or `Declined`, are sent to ``client``. If neither
+    arrives, it may be repeated: the machine recognises a repetition by the command's content.
+    ``number`` is the client's, to tell answers apart.
     """
 
     client: Address
@@ -207,26 +207,26 @@ class Propose(Message):
 
 @message(0x29)
 class Proposed(Message):
-    """Your command is in ``slot``, was applied, and its outcomes were sent before this."""
+    """Your command was applied in ``slot``, and its outcomes were sent before this."""
 
     number: int
     slot: int
 
 
 class Decline(IntEnum):
-    """Why a command was not taken. Numbers are on the wire and never reused."""
+    """Reason why a command was not taken. Numbers are on the wire and never reused."""
 
     NOT_MASTER = 1
-    """Whoever it was forwarded to is no master, or is none any more: propose it again."""
+    """The replica it was forwarded to does not lead (any more): propose it again."""
     OVERLOADED = 2
     """A queue is full. Nothing was done."""
     INVALID = 3
-    """The machine cannot read it, or it is too large. Nothing was done, nor will be."""
+    """The machine cannot read it, or it is too large. It is never done."""
 
 
 @message(0x2A)
 class Declined(Message):
-    """Your command was not taken, or may not have been; ``master`` is who might, if known."""
+    """Your command was not taken, or may not have been; ``master`` is the node to ask, if known."""
 
     number: int
     why: Decline
@@ -235,9 +235,9 @@ class Declined(Message):
 
 @message(0x2B)
 class Fetch(Message):
-    """Give me decided slots from ``first``; or part ``chunk`` of the snapshot of ``slot``.
+    """Send me decided slots from ``first``; or part ``chunk`` of the snapshot of ``slot``.
 
-    ``slot`` is 0 where decided slots are wanted; if they are gone, a snapshot begins.
+    ``slot`` is 0 in a request for decided slots; if they are gone, a snapshot is sent instead.
     """
 
     first: int
@@ -247,7 +247,7 @@ class Fetch(Message):
 
 @message(0x2C)
 class Slots(Message):
-    """Decided batches from slot ``first`` on, up to `PAGE`; none if I have none of them."""
+    """Decided batches from slot ``first`` on, up to `PAGE`; empty if I have none of them."""
 
     first: int
     batches: tuple[Batch, ...]
@@ -265,12 +265,12 @@ class SnapshotChunk(Message):
 
 
 class Pledge(IntEnum):
-    """What a `Pledged` record is about. Numbers are on disk and never reused."""
+    """Kind of a `Pledged` record. Numbers are on disk and never reused."""
 
     PROMISED = 1
-    """The acceptor heeds no lower ballot."""
+    """The acceptor accepts no lower ballot."""
     LED = 2
-    """The leader used this ballot, and must never use it again, not in another life either."""
+    """The leader used this ballot, and must never use it again, even in another life."""
 
 
 @message(0x2E)

@@ -1,4 +1,4 @@
-"""The master's part of a replica: which commands get which slot, at which log time. Pure."""
+"""The master's part of a replica: gives commands their slots and log times. Pure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from fencelock.actors.paxos.proposals import Proposals
 from fencelock.actors.paxos.timer import BatchDelay, Tick
 
 LINGER_MS = 2
-"""How long a command that would only wait may itself wait for another to share a slot with (ms)."""
+"""Maximum delay of a command that would only wait, so that another may share its slot (ms)."""
 
 
 class Ordering:
     """A command gets a slot in the turn in which it comes, with others of that turn.
 
-    Those are all that other nodes pass on, and mostly what comes to this node's own door.
+    Those are all that other nodes forward, and usually all that reach this node's own proxy.
 
-    That is while fewer than `WINDOW` slots are undecided. If not it shares one with all that
-    came meanwhile: the more comes, the more goes at a time. A *patient* command, which would
-    only wait for a later one (an acquire of a lock that is held), lingers for a moment while
-    nothing is under way: mostly that later one comes, and a slot and a sync are saved.
+    That is so while fewer than `WINDOW` slots are undecided. Otherwise it shares a slot with all
+    that arrived meanwhile, so batches grow with the load. A *patient* command, which would only
+    wait for a later one (an acquire of a lock that is held), is delayed for a moment while
+    nothing is under way: usually the later one arrives, and a slot and a sync are saved.
 
-    Log time never goes back: a master's stamps are not below any that was applied, or
-    that phase one found, and a no-op's time does not count.
+    Log time never goes back: a master's stamps are not below any that was applied or that
+    phase one found. The time of a no-op does not count.
 
     Args:
-        opening: commands with which every reign begins.
+        opening: commands with which every leadership begins.
 
     """
 
@@ -39,20 +39,20 @@ class Ordering:
         self.proposals = Proposals()
         self.reign: Leadership | None = None
         self.yielding = False
-        """Whether the reign is about to end, and takes no more commands."""
+        """Whether the leadership is about to end and takes no more commands."""
         self.free = 0
-        """The first slot that has no batch, while reigning."""
+        """The first slot without a batch, while this node leads."""
         self.stamped_ms = 0
-        """The last stamp given, or the first that may be."""
+        """The last stamp given, or the lowest that may be given."""
         self.tick_ms: int | None = None
-        """The log time for which a `Tick` runs."""
+        """The log time of the `Tick` timer that runs, if any."""
         self.gathering = False
         """Whether a `Gather` is on its way."""
         self.lingering = False
-        """Whether a `BatchDelay` runs."""
+        """Whether a `BatchDelay` timer runs."""
 
     def begin(self, reign: Leadership, time_ms: int, now: Instant) -> Send:
-        """Begin a reign with a batch of its own: when that is applied, so is all before it."""
+        """Begin a leadership with its own batch: once that is applied, so are all slots before."""
         self.reign, self.tick_ms, self.yielding = reign, None, False
         self.free = reign.first
         self.stamped_ms = max(time_ms, reign.time_ms)
@@ -61,35 +61,35 @@ class Ordering:
         return self._give_slot(self.opening, now)
 
     def end(self) -> list[Propose]:
-        """End the reign; return who waits for a slot, or for its decision."""
+        """End the leadership; return the proposals that wait for a slot or a decision."""
         self.reign = None
         self.yielding = False
         return self.proposals.clear()
 
     def is_settled(self, applied: int) -> bool:
-        """Return whether this is a reign, and all that others decided before it is applied."""
+        """Return whether this node leads and has applied all that earlier leaders decided."""
         return self.reign is not None and applied > self.reign.first
 
     def is_drained(self, applied: int) -> bool:
-        """Return whether nothing waits for a slot or a decision; slots before it are applied."""
+        """Return whether nothing waits for a slot or a decision; ``applied`` is the next slot."""
         return not self.proposals.queue and self.free == applied
 
     def gather(self, replica: Address) -> list[Effect]:
-        """Have `order` called once everything that has come to ``replica`` is added."""
+        """Have `order` called once all that has reached ``replica`` is added."""
         if self.gathering:
             return []
         self.gathering = True
         return [Send(replica, Gather())]
 
     def linger(self) -> list[Effect]:
-        """Have `order` called in `LINGER_MS`, unless something else has it called before."""
+        """Have `order` called in `LINGER_MS`, unless something else calls it sooner."""
         if self.lingering:
             return []
         self.lingering = True
         return [Wake(LINGER_MS, BatchDelay())]
 
     def order(self, applied: int, now: Instant) -> list[Effect]:
-        """Give slots to what waits, as far as the window has room."""
+        """Give slots to the waiting commands, as far as the window has room."""
         self.gathering = False
         effects: list[Effect] = []
         while self.proposals.queue and self.free < applied + WINDOW:
@@ -104,7 +104,7 @@ class Ordering:
         return Send(self.reign.commander, order)
 
     def arm(self, due: int | None, now: Instant) -> list[Effect]:
-        """Set a timer for what the machine has due next, unless one runs that is as early."""
+        """Set a timer for the machine's next deadline, unless one runs that is as early."""
         if self.reign is None or due is None or (self.tick_ms is not None and self.tick_ms <= due):
             return []
         self.tick_ms = due
@@ -113,14 +113,14 @@ class Ordering:
         ]
 
     def tick(self, tick: Tick, due: int | None, applied: int, now: Instant) -> list[Effect]:
-        """Let log time pass in the log, if nothing that is proposed does so anyway."""
+        """Propose a tick, so that log time passes, unless another proposal does that anyway."""
         if self.reign is None or self.yielding or tick.ballot != self.reign.ballot:
             return []
         if tick.due_ms != self.tick_ms:
-            return []  # An earlier one was set after it, or else timers would only become more.
+            return []  # An earlier timer replaced it; setting it again would only add timers.
         self.tick_ms = None
         if due is None or self.free > applied:
-            return []  # When what is under way is applied, the timer is set again.
+            return []  # The timer is set again when the slots under way are applied.
         if due > self.clock.read(now):
             return self.arm(due, now)
         return [self._give_slot((), now), Observe("paxos.ticked")]

@@ -1,4 +1,4 @@
-"""Commands that were asked for together, and go on their way into the log as one."""
+"""Commands that one client proposed in one turn, sent into the log together."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fencelock.actors.paxos.message import Propose
 
 @local
 class ProposalBatch(Local):
-    """Put ``commands`` into the log, in this order: what ``client`` asked for in one turn.
+    """Put ``commands`` into the log, in this order: all that ``client`` proposed in one turn.
 
-    The door of a node says so to the replica beside it. It is a `Propose` for each, with the
-    number at the same place in ``numbers``; between nodes those go one by one. The door has
-    checked its commands, and wrote them with the machine that is to apply them.
+    The proxy of a node sends it to the replica beside it. It stands for one `Propose` for each
+    command, with the number at the same place in ``numbers``; between nodes those are sent one
+    by one. The proxy has checked its commands, and encoded them for the machine that applies them.
     """
 
     client: Address
@@ -23,7 +23,7 @@ class ProposalBatch(Local):
     commands: tuple[bytes, ...]
 
     def each(self) -> Iterator[Propose]:
-        """Take it apart."""
+        """Return the proposals of which it consists."""
         return each_of(self.client, self.numbers, self.commands)
 
 

@@ -13,26 +13,26 @@ from fencelock.actors.paxos.message import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, 
 from fencelock.actors.paxos.proposal_batch import ProposalBatch, each_of
 
 QUEUE_MAX = 10_000
-"""Commands waiting for a slot: a second or two of work; and what came in one turn with the last."""
+"""Maximum waiting commands: a second or two of work. The last turn may exceed it."""
 
 QUEUE_BYTES_MAX = 16 << 20
-"""The same in bytes (16 MiB)."""
+"""The same limit in bytes (16 MiB)."""
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Commands of one asker that follow one another, and the numbers by which it knows them."""
+    """Consecutive commands of one client, and the numbers by which it knows them."""
 
     client: Address
     numbers: list[int]
     commands: list[bytes]
 
     def each(self) -> Iterator[Propose]:
-        """Take it apart."""
+        """Return the proposals of which it consists."""
         return each_of(self.client, self.numbers, self.commands)
 
     def size(self) -> int:
-        """Return how much its commands are (bytes)."""
+        """Return the size of its commands (bytes)."""
         return sum(map(len, self.commands))
 
     def split(self, first: int) -> tuple[Run, Run]:
@@ -45,17 +45,17 @@ class Run:
 
 
 class InFlightBatch(NamedTuple):
-    """The commands of one slot, and who asked for them, in their order."""
+    """The commands of one slot, and the runs that they came from, in order."""
 
     commands: tuple[bytes, ...]
     asked: tuple[Run, ...]
 
 
 class Proposals:
-    """A queue, and who asked for what is in which slot.
+    """A queue of commands, and the runs that are in each slot.
 
-    What one asks for in a row is kept as a lot: what is done for a lot need not be done for
-    each command.
+    Consecutive commands of one client are kept as a run, so that work is done once for a run
+    and not for each command.
     """
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class Proposals:
         self.queue_commands = 0
         self.queue_bytes = 0
         self.in_flight: dict[int, InFlightBatch] = {}
-        """What was given which slot and is not known to be decided."""
+        """Batches that were given a slot and are not known to be decided, by slot."""
 
     def is_full(self) -> bool:
         """Return whether no more can wait."""
         return self.queue_commands >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX
 
     def add(self, propose: Propose) -> None:
-        """Let a command wait."""
+        """Append a command to the queue."""
         lot = self._last_of(propose.client)
         lot.numbers.append(propose.number)
         lot.commands.append(propose.command)
@@ -78,7 +78,7 @@ class Proposals:
         self.queue_bytes += len(propose.command)
 
     def add_all(self, proposal_batch: ProposalBatch) -> None:
-        """Let all of ``bundle`` wait."""
+        """Append all commands of ``proposal_batch`` to the queue."""
         lot = self._last_of(proposal_batch.client)
         lot.numbers += proposal_batch.numbers
         lot.commands += proposal_batch.commands
@@ -86,14 +86,14 @@ class Proposals:
         self.queue_bytes += sum(map(len, proposal_batch.commands))
 
     def _last_of(self, client: Address) -> Run:
-        """Return the lot at the end of the queue, to which more of ``client`` may be added."""
+        """Return the run at the end of the queue, to which commands of ``client`` may be added."""
         queue = self.queue
         if not queue or queue[-1].client != client:
             queue.append(Run(client, [], []))
         return queue[-1]
 
     def take(self, slot: int) -> tuple[bytes, ...]:
-        """Return as many commands as one slot carries, and remember who asked for them."""
+        """Return as many commands as fit a slot, and remember which clients proposed them."""
         asked: list[Run] = []
         commands: list[bytes] = []
         size, has_room = 0, True
@@ -113,10 +113,10 @@ class Proposals:
         return flight.commands
 
     def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Run, ...]:
-        """Return who asked for ``commands``, which were decided for ``slot``.
+        """Return the runs of ``commands``, which were decided for ``slot``.
 
-        Others may have been decided for it: another leads by now, and this node learned what
-        it did before it heard that it was deposed. Whoever asked waits to hear of that.
+        Other commands may have been decided for it: another node leads, and this one applied its
+        slot before it learned that. Then the proposals wait until this node steps down.
         """
         flight = self.in_flight.get(slot)
         if flight is None or flight.commands != commands:
@@ -125,7 +125,7 @@ class Proposals:
         return flight.asked
 
     def clear(self) -> list[Propose]:
-        """Forget everything, and return who waited."""
+        """Drop everything, and return the proposals that waited."""
         lots = [lot for flight in self.in_flight.values() for lot in flight.asked]
         lots += self.queue
         self.queue.clear()

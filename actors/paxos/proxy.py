@@ -1,4 +1,4 @@
-"""The door of a node of the replicated log: clients ask here, the log decides."""
+"""The proxy of a node of the replicated log: clients send requests here, the log decides."""
 
 from __future__ import annotations
 
@@ -53,36 +53,36 @@ from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.role import Host, Role, Summary
 
 ROUND_MS = 250
-"""How often it is looked, while anything is under way, for what has to be said again."""
+"""Interval of the check for requests to repeat, while any is in flight (ms)."""
 
 BURST = 500
-"""Commands proposed again in one round: what is late because much is asked must not double it."""
+"""Maximum commands proposed again per round: repetitions under load must not double the load."""
 
 FOLLOW_BURST = 5_000
-"""Commands proposed again when there is another master: half of what it lets wait."""
+"""Maximum commands proposed again when the master changes: half of its queue."""
 
 
 class LogProxy(Role[Heard]):
-    """Puts requests into the log and passes on what came of them.
+    """Puts requests into the log and sends their outcomes to clients.
 
-    The log remembers; the door does not. A request is translated, proposed, and kept only
-    until its outcome is heard, from this node's own replica or, sooner, from the master's.
-    What is asked for in one turn is proposed together (`ProposalBatch`).
-    Until then it is proposed again as it is: the log does it once, however often it comes
-    and through whichever door. A request that is sent again after its answer is proposed
-    again, too, and gets the outcome of the first time.
+    The log remembers; the proxy does not. A request is translated, proposed, and kept only until
+    its outcome arrives from this node's own replica or, sooner, from the master's. Requests of
+    one turn are proposed together (`ProposalBatch`). Until the outcome arrives a request is
+    proposed again unchanged: the log performs it once, however often it comes and through
+    whichever proxy. A request that is sent again after its reply is also proposed again, and
+    gets the outcome of the first time.
 
-    When no majority answers requests wait: nothing is known of them. A client of another
-    process has a limit of its own and cancels; for callers inside the process `LocalSession`
-    sets one. The sessions of clients are theirs to keep alive, at whichever door.
+    While no majority answers, requests wait, since their outcome is not known. A client of another
+    process has its own timeout and cancels; for callers inside the process `LocalSession`
+    sets one. Clients keep their own sessions alive, through any proxy.
 
     Args:
         node: this node.
-        members: the nodes that vote, sorted: outcomes count only from their replicas.
-        replica: the replica of this node, which takes proposals and answers questions.
-        name: what the node's own session is called: ``node/boot``, so that no life of the
+        members: the nodes that vote, sorted: only outcomes from their replicas count.
+        replica: the replica of this node, which takes proposals and answers queries.
+        name: name of the node's own session: ``node/boot``, so that no life of the
             node, and no client, has the same.
-        encode: a command as the log carries it.
+        encode: encodes a command for the log.
 
     """
 
@@ -114,20 +114,20 @@ class LogProxy(Role[Heard]):
         self.evictions = 0
         self.ticking = False
         self.closed: Closed | None = None
-        """What answers in place of this proxy, once the node must not serve any more."""
+        """The object that answers in place of this proxy once the node must not serve any more."""
 
     def begin(self, now: Instant) -> Effects:
-        """Begin to count silence."""
+        """Begin to measure silence."""
         self.silence.heard(now)
         return ()
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Serve clients, hear the log."""
+        """Serve clients and process the log's outcomes."""
         if self.closed is not None:
             return self.closed.handle(sender, event, now)
-        # What is heard most is looked for first: to ask for one of many kinds takes a while.
+        # The most frequent events are tested first: testing for many types takes a while.
         if isinstance(event, Acquire) or isinstance(event, Release):  # noqa: SIM101
-            if event.session and self.in_flight_requests.by_key:  # As mostly: more is under way.
+            if event.session and self.in_flight_requests.by_key:  # The usual case.
                 return self.asking.ask(sender, event, now)
             return self._on_client(sender, event, now)
         if isinstance(event, SlotOutcomes):
@@ -140,7 +140,7 @@ class LogProxy(Role[Heard]):
         if isinstance(event, Gather):
             return [*self.in_flight_requests.bundled(), *self._tick()]
         if isinstance(event, Proposed):
-            return ()  # What came of it is heard as outcomes.
+            return ()  # The outcomes arrive separately.
         return self._on_rarer(sender, event, now)
 
     def summary(self) -> Summary:
@@ -238,7 +238,7 @@ class LogProxy(Role[Heard]):
         return ()
 
     def _on_divergence(self, event: Divergence, now: Instant) -> Effects:
-        """Show what differs; serve nobody any more if this node is the one that is wrong."""
+        """Show the difference; stop serving if this node is the one that diverged."""
         self.description.why_diverged = event.why
         if not event.quarantined:
             return ()
@@ -255,7 +255,7 @@ class LogProxy(Role[Heard]):
         return [*refused, *described, Observe("proxy.closed")]
 
     def _on_told(self, sender: Address, told: Told | Declined, now: Instant) -> Effects:
-        """Take in what a replica says to the door itself: that of a member, which may be far."""
+        """Handle what a member's replica sends to the proxy itself, perhaps from another node."""
         if node_of(sender) not in self.members:
             return [Observe("paxos.stranger_ignored")]
         if isinstance(told, Declined):
@@ -284,7 +284,7 @@ class LogProxy(Role[Heard]):
         return [*effects, *self._tick()] if busy or self.own.is_active() else effects
 
     def _repeat(self, now: Instant, most: int) -> list[Effect]:
-        """Propose again what is due; end waits inside the process that are over."""
+        """Propose again what is due; end local waits that have timed out."""
         effects: list[Effect] = []
         for in_flight_request in self.in_flight_requests.due(now, most):
             given_up = self.own.give_up(in_flight_request, now) if in_flight_request.own else []

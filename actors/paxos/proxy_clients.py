@@ -1,4 +1,4 @@
-"""The clients of other processes that speak with a node's door. Pure."""
+"""Clients in other processes that use a node's proxy. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fencelock.actors.lock.command import SESSION_BYTES_MAX
 from fencelock.actors.message import Address, Instant, ms_between
 
 GUESTS_MAX = 100_000
-"""Clients that a door knows; the one silent for longest is forgotten for a new one."""
+"""Clients that a proxy knows; a new one replaces the one silent for longest."""
 
 GUEST_ERRANDS_MAX = 10_000
-"""Commands under way for one client, so that one cannot use up a node."""
+"""Commands in flight for one client, so that one cannot use up a node."""
 
 SILENCE_MS = 60_000
-"""A client that said nothing for so long has gone, or to another node: nothing more is done for
-it here. Its session does not depend on that; it ends in the log, by its TTL."""
+"""A client silent for this long (ms) is gone or uses another node: its requests are dropped here.
+Its session is independent of that; it ends in the log, by its TTL."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,11 +24,11 @@ class RemoteClient:
     """One client.
 
     Attributes:
-        asker: where it spoke from last.
-        session: what it last spoke in, and may.
-        heard_at: when.
-        in_flight_requests: its commands under way.
-        keeps: what its keep-alives under way are known by, the oldest and the newest.
+        asker: the address it last sent from.
+        session: the session of its last message, which it may use.
+        heard_at: the time of that message.
+        in_flight_requests: number of its commands in flight.
+        keeps: keys of its keep-alives in flight, the oldest and the newest.
 
     """
 
@@ -39,20 +39,20 @@ class RemoteClient:
     keeps: tuple[tuple[str, str, str, int], ...] = ()
 
     def is_silent(self, now: Instant) -> bool:
-        """Return whether nothing was heard of it for too long."""
+        """Return whether it has been silent for too long."""
         return ms_between(self.heard_at, now) >= SILENCE_MS
 
 
 class RemoteClients:
-    """All of them by id, whoever was silent for longest first."""
+    """All clients by id, the one silent for longest first."""
 
     def __init__(self) -> None:
         self.by_id: OrderedDict[str, RemoteClient] = OrderedDict()
         self.last: RemoteClient | None = None
-        """Who spoke last, and so is the last of them."""
+        """The client that sent the latest message, and so is the last of them."""
 
     def hear(self, name: str, asker: Address, session: str, now: Instant) -> RemoteClient:
-        """Note that the client ``name`` spoke, in a session that is its own."""
+        """Note a message of the client ``name`` in a session that is its own."""
         guest = self.by_id.get(name)
         if guest is None:
             guest = self.by_id[name] = RemoteClient(asker, session, now)
@@ -65,7 +65,7 @@ class RemoteClients:
         return guest
 
     def again(self, asker: Address, session: str, now: Instant) -> RemoteClient | None:
-        """Return who spoke last if that one speaks on in its session, as mostly; else None."""
+        """Return the last client if this message is also its, in the same session; else None."""
         guest = self.last
         if guest is None or guest.asker != asker or guest.session != session:
             return None
@@ -73,7 +73,7 @@ class RemoteClients:
         return guest
 
     def forget_silent(self, now: Instant) -> bool:
-        """Forget who was silent for too long; return whether anybody was."""
+        """Drop clients that have been silent for too long; return whether there were any."""
         before = len(self.by_id)
         while self.by_id and next(iter(self.by_id.values())).is_silent(now):
             self.by_id.popitem(last=False)
@@ -83,20 +83,20 @@ class RemoteClients:
 
 
 def client_of(session: str) -> str:
-    """Return the id of the client, or the node, that ``session`` is of.
+    """Return the id of the client, or node, that ``session`` belongs to.
 
-    A client is ``me``, its later sessions are ``me~2`` and on, as they are assigned ``me~2.17``;
-    a node's own session is ``n1/1f0e`` and on, and its id may have any of these signs but one.
+    A client is ``me``, its later sessions are ``me~2`` and on, and their assigned ids ``me~2.17``;
+    a node's own sessions are ``n1/1f0e`` and on. Its id may contain any of these signs but ``/``.
     """
     node, slash, _ = session.partition("/")
     return node if slash else session.partition(".")[0].partition("~")[0]
 
 
 def why_foreign(client: str, session: str) -> str:
-    """Return why the remote ``client`` may not speak in ``session``; empty if it may.
+    """Return why the remote ``client`` may not use ``session``; empty if it may.
 
-    Ids without the signs that part a session's name, and sessions without the sign that
-    only nodes have in theirs, keep each from being taken for another.
+    Client ids have none of the signs that separate the parts of a session's name, and only nodes'
+    sessions have a ``/``. So none can be mistaken for another.
     """
     if "~" in client or "." in client:
         return f"client id {client!r} has a '~' or a '.', which only its sessions may have"

@@ -17,15 +17,15 @@ from fencelock.actors.paxos.proxy_wording import refuse
 
 
 class Closed:
-    """What is left of a proxy whose node is quarantined.
+    """The remainder of a proxy whose node is quarantined.
 
-    Callers inside the process are refused at once. A client elsewhere is not answered, as if the
-    node had crashed: it goes on through another node, and keeps its session, holds and waits.
+    Callers inside the process are refused at once. A client elsewhere gets no reply, as if the
+    node had crashed: it moves to another node, and keeps its session, holds and waits.
 
     Args:
         node: this node.
         members: all members, sorted.
-        why: why it does not serve, in words.
+        why: reason why it does not serve, in words.
 
     """
 
@@ -52,7 +52,7 @@ class Closed:
         return (Observe("proxy.closed_ignores"),)
 
     def refuse_all(self, asked: Iterable[tuple[Address, Asked | Question | None]]) -> list[Effect]:
-        """Refuse what callers inside the process asked."""
+        """Refuse the requests of callers inside the process."""
         text = f"node {self.node} does not serve: {self.why}"
         return [
             refuse(asker, one, Reason.UNAVAILABLE, text)

@@ -1,4 +1,4 @@
-"""Requests of clients as commands for the log, and which request an outcome answers. Pure."""
+"""Translates requests into commands for the log, and outcomes back to requests. Pure."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ from fencelock.actors.paxos.proxy_in_flight import (
 _acquire, _release = maker(AcquireLock), maker(ReleaseLock)
 
 PAGE_MAX = 1_000
-"""Lines of one `ListLocks`."""
+"""Maximum lines of one `ListLocks`."""
 
 
 def translate(asked: Asked) -> tuple[Kind, Key, Command]:
-    """Return what ``asked`` is in the log, and what its outcome will be known by.
+    """Return ``asked`` as a command for the log, and the key of its outcome.
 
     Raises:
-        InvalidRequestError: a field is out of its limits; the text names it.
+        InvalidRequestError: a field exceeds its limits; the text names it.
 
     """
-    # What is asked for most is looked for first, and not by patterns, which take longer.
+    # The most frequent requests are tested first, and without patterns, which take longer.
     if isinstance(asked, Acquire):
         session, owner, lock, request = asked.session, asked.owner, asked.lock, asked.request
         command: Command = _acquire(
@@ -121,7 +121,7 @@ def _translate(asked: Rarely) -> tuple[Kind, Key, Command]:
 
 
 def check_question(question: Question) -> None:
-    """Refuse a question that is out of its limits.
+    """Refuse a query whose fields exceed their limits.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
@@ -145,7 +145,7 @@ def check_question(question: Question) -> None:
 
 
 def errand_of(in_flight_requests: InFlightRequests, outcome: Rest) -> InFlightRequest | None:
-    """Return whose outcome this is, None if nobody here waits for it."""
+    """Return the request in flight that ``outcome`` answers, None if there is none here."""
     by_key = in_flight_requests.by_key
     match outcome:
         case Queued():
@@ -170,7 +170,7 @@ def errand_of(in_flight_requests: InFlightRequests, outcome: Rest) -> InFlightRe
         case Forced():
             return by_key.get(("", outcome.operator, outcome.lock, outcome.request))
         case Lost():
-            return None  # Nobody asked for it.
+            return None  # It answers no request.
 
 
 def _denied_of(in_flight_requests: InFlightRequests, denied: Denied) -> InFlightRequest | None:
@@ -190,7 +190,7 @@ def _denied_of(in_flight_requests: InFlightRequests, denied: Denied) -> InFlight
 
 
 def _check_name(session: str) -> None:
-    """Refuse a name for a session that could be taken for the id of one."""
+    """Refuse a session name that could be mistaken for a session's id."""
     if "." in session or "/" in session or not client_of(session):
         raise InvalidRequestError(
             f"session {session[:80]!r}: a name like 'me' or 'me~2' is wanted, without '.' and '/'"
@@ -198,10 +198,10 @@ def _check_name(session: str) -> None:
 
 
 def _operator(evict: Evict) -> str:
-    """Return who evicts as the log keeps it: unique with the request, and readable.
+    """Return the operator as the log keeps it: unique with the request, and readable.
 
-    It is the client's id and not its session: an eviction that is sent again, after the session
-    was lost, is the same.
+    It has the client's id and not its session: an eviction that is sent again after the session
+    was lost is the same one.
     """
     operator = f"{evict.operator} ({client_of(evict.session)})"
     size = len(operator.encode(errors="replace"))

@@ -1,4 +1,4 @@
-"""What the door of the log hears: clients, its replica, the master's replica, and its timer."""
+"""Events of the log's proxy: from clients, its replica, the master's replica, and its timer."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from fencelock.actors.paxos.suspicion import Isolated
 
 @timer
 class Round(Timer):
-    """Propose again what the log may not have heard, and see what has lasted too long."""
+    """Propose again what the log may not have received, and end what has lasted too long."""
 
 
 Rarely = Open | End | KeepAlive | Cancel | Evict
-"""Requests that become commands in the log, but for those that come most."""
+"""Requests that become commands in the log, except the most frequent ones."""
 
 Asked = Acquire | Release | Rarely
 """Requests that become commands in the log."""
@@ -54,19 +54,19 @@ FromClient = Asked | Question | Describe
 Ending = (
     SessionOpened | SessionKept | SessionClosed | Held | Freed | Denied | WaitCancelled | Forced
 )
-"""Outcomes after which nothing more is to be expected of a command."""
+"""Outcomes that are the last of their command."""
 
 Rest = SessionOpened | SessionKept | SessionClosed | Denied | WaitCancelled | Forced | Queued | Lost
-"""Outcomes but for those that come most."""
+"""Outcomes, except the most frequent ones."""
 
 Told = Held | Freed | Rest
-"""Outcomes; the master also sends them straight to whoever proposed, ahead of the log."""
+"""Outcomes; the master's replica also sends them directly to the proposer, ahead of the log."""
 
 FromLog = LeaderChanged | Isolated | Skipped | VotingStatus | Divergence | Declined
-"""What is heard seldom."""
+"""Rare events."""
 
 Rarer = Told | FromClient | FromLog | Probe | Abandon | Close | Reported | Round
-"""What is looked for last."""
+"""Events that are tested for last."""
 
 Heard = (
     Open
@@ -105,4 +105,4 @@ Heard = (
     | Gather
     | Round
 )
-"""All of it, one by one, as `Role` reads it."""
+"""All events, one by one, as `Role` reads them."""

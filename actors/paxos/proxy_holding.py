@@ -1,4 +1,4 @@
-"""Who inside a node's process holds what, and which of its asks waits or got it. Pure."""
+"""Holds and waits of callers inside a node's process. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from fencelock.actors.message import Address
 from fencelock.actors.paxos.proxy_in_flight import InFlightRequest
 
 LOSSES_MAX = 10_000
-"""Lost holds that are remembered for the release that is still to come."""
+"""Lost holds that are remembered for a later release."""
 
 Fenced = tuple[str, int]
-"""A lock and the fence of a hold: inside the process that is proof enough of holding."""
+"""A lock and the fence of a hold: inside the process that is enough proof of holding."""
 
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """What somebody holds: as whom in the log, how often, and which asks got it."""
+    """One hold: its owner in the log, how often it is held, and the calls that got it."""
 
     owner: str
     count: int = 0
@@ -25,18 +25,18 @@ class Hold:
 
 
 class Holding:
-    """Acquires that wait or were granted, holds, and holds that were lost."""
+    """Acquires that wait or were granted, holds, and lost holds."""
 
     def __init__(self) -> None:
         self.holds: dict[Fenced, Hold] = {}
         self.acquires: dict[Address, InFlightRequest] = {}
-        """By ask: what waits, and what was granted and is held."""
+        """Acquires that wait or were granted and are held, by caller."""
         self.granted: dict[Address, Fenced] = {}
         self.lost: dict[Fenced, str] = {}
-        """Why a hold was lost that nobody has released since."""
+        """Reasons of losses that no release has reported yet."""
 
     def grant(self, in_flight_request: InFlightRequest, held: Held) -> None:
-        """Enter a hold, or one more time of it, that ``errand`` asked for."""
+        """Enter a hold that ``in_flight_request`` acquired, or count it once more."""
         fenced = (held.lock, held.fence)
         hold = self.holds.setdefault(fenced, Hold(held.owner))
         hold.count = held.count
@@ -44,7 +44,7 @@ class Holding:
         self.granted[in_flight_request.asker] = fenced
 
     def withdraw(self, in_flight_request: InFlightRequest) -> None:
-        """Forget an acquire, whether it waits or was granted."""
+        """Drop an acquire, whether it waits or was granted."""
         self.acquires.pop(in_flight_request.asker, None)
         fenced = self.granted.pop(in_flight_request.asker, None)
         if fenced is None:
@@ -56,7 +56,7 @@ class Holding:
             self.forget(fenced)
 
     def release(self, fenced: Fenced, count: int) -> None:
-        """Note how often a hold is left, after it was given back once."""
+        """Set how often a lock is still held after one release."""
         hold = self.holds.get(fenced)
         if hold is not None:
             hold.count = count
@@ -64,14 +64,14 @@ class Holding:
                 self.forget(fenced)
 
     def forget(self, fenced: Fenced) -> None:
-        """Drop a hold, if there is such."""
+        """Drop a hold, if it exists."""
         hold = self.holds.pop(fenced, None)
         for asker in hold.asks if hold is not None else ():
             self.granted.pop(asker, None)
             self.acquires.pop(asker, None)
 
     def lose(self, fenced: Fenced, why: str) -> None:
-        """Drop a hold that was not given back, and remember that."""
+        """Drop a hold that was not released, and remember the loss."""
         self.forget(fenced)
         self.lost[fenced] = why
         if len(self.lost) > LOSSES_MAX:

@@ -1,4 +1,4 @@
-"""What a node's door has under way in the log: commands proposed and not yet answered."""
+"""Requests in flight of a node's proxy: commands proposed and not yet answered."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from fencelock.actors.paxos.proxy_clients import RemoteClient
 from fencelock.actors.paxos.proxy_event import Asked
 
 ERRANDS_MAX = 100_000
-"""Commands under way through one node; beyond it a request is refused, memory does not grow."""
+"""Maximum commands in flight through one node; further requests are refused, to bound memory."""
 
 ASK_AGAIN_MS = 500
-"""A command without an outcome is proposed again after this: it, or a master, may be lost."""
+"""A command without an outcome is proposed again after this (ms): a message may be lost."""
 
 LOOK_AGAIN_MS = 5_000
-"""A wait that the log knows is asked for again this seldom, in case its end was not heard."""
+"""Interval after which a wait known to the log is proposed again (ms), if its end was missed."""
 
 LOOKS_MAX = 25
-"""How many such waits are asked for again at a time: each is a command in the log, and where
+"""Maximum number of such waits proposed again at a time. Each is a command in the log, and where
 thousands wait they must not be most of it."""
 
 NOBODY = Address("")
-"""The asker of a command that the door gives for itself."""
+"""The asker of a command that the proxy issues for itself."""
 
 _propose = maker(Propose)
 
 Key = tuple[str, str, str, int]
-"""What an outcome is addressed by: session, owner, lock, request. See the `key_of_` functions."""
+"""Key of an outcome: session, owner, lock, request. See the `key_of_` functions."""
 
 
 class Kind(Enum):
-    """What a command is for."""
+    """Kind of a command."""
 
     OPEN = "open"
     KEEP = "keep"
@@ -53,44 +53,44 @@ class Kind(Enum):
 
 
 ACQUIRE, RELEASE = Kind.ACQUIRE, Kind.RELEASE
-"""What is asked for most: to look up a member of an enum takes as long as three other names."""
+"""The most frequent kinds: looking up an enum's member takes as long as three other names."""
 
 EASING = frozenset({Kind.KEEP, Kind.END, Kind.RELEASE, Kind.CANCEL})
-"""What frees something, or keeps what is held: there is as much room for it again. Were it refused
-because so much waits, nothing would end the waiting."""
+"""Kinds that free something or keep what is held; their limit is twice as high. Refusing them
+because many requests wait would leave nothing to end the waiting."""
 
 
 def is_full(count: int, kind: Kind, limit: int) -> bool:
-    """Return whether ``count`` commands are too many for one more of ``kind``.
+    """Return whether there is no room for one more command of ``kind`` beside ``count``.
 
-    ``limit`` is how many may be there for most kinds.
+    ``limit`` applies to most kinds.
     """
     return count >= limit and count >= (2 * limit if kind in EASING else limit)
 
 
 def key_of_session(kind: Kind, session: str, request: int) -> Key:
-    """Return the key of a command about a session; locks have names, so it is no claim's."""
+    """Return the key of a command about a session; it has no lock, so it matches no claim's key."""
     return (session, kind.value, "", request)
 
 
 def key_of_cancel(session: str, owner: str, lock: str, request: int) -> Key:
-    """Return the key of a cancel, which has the number of the acquire it undoes (1 or more)."""
+    """Return the key of a cancel: the acquire's own number (1 or more), negated."""
     return (session, owner, lock, -request)
 
 
 @dataclass(slots=True, eq=False)
 class InFlightRequest:
-    """One command on its way into the log.
+    """One command that was sent to the log and has no outcome yet.
 
     Attributes:
-        number: what replicas know it by; the same each time it is proposed.
-        command: as the log carries it.
-        asker: where the answer goes, `NOBODY` for none; it moves when the request is sent again.
-        asked: the request as its asker said it, None for what the door wants for itself.
-        asked_at: when it was asked for.
-        since: when it was first proposed: what its outcome confirms was true after that.
-        proposed_at: when it was last proposed, or known to wait in the log.
-        guest: the client that is charged for it, None for one inside the node.
+        number: its number at the replicas; the same each time it is proposed.
+        command: the command as encoded for the log.
+        asker: receiver of the reply, `NOBODY` for none; it changes when the request is sent again.
+        asked: the request as received, None for a command of the proxy's own.
+        asked_at: the time of the request.
+        since: the time of the first proposal; its outcome proves the state after that.
+        proposed_at: the time of the last proposal, or when it was last known to wait in the log.
+        guest: the client that is charged for it, None for a caller inside the node.
         own: whether it belongs to the node's own session.
 
     """
@@ -114,16 +114,16 @@ _COMMAND: Callable[[InFlightRequest], bytes] = attrgetter("command")
 
 
 class InFlightRequests:
-    """All commands under way. The log's outcome ends an errand; until then it is repeated.
+    """All requests in flight. The log's outcome ends one; until then it is proposed again.
 
-    Both queues are in the order of `InFlightRequest.proposed_at`, so that what is due is in front
-    and a look at them costs what is due; and a little for what has left the front since the dict
-    grew last, so what is due is taken in one look.
+    Both queues are ordered by `InFlightRequest.proposed_at`, so the requests that are due come
+    first and finding them is cheap. The cost also grows a little with entries removed from the
+    front since the dict last grew, so all due requests are taken at once.
 
     Args:
-        door: whose errands these are; outcomes come there.
-        replica: of the same node.
-        encode: a command as the log carries it.
+        door: the proxy; outcomes are sent there.
+        replica: the replica of the same node.
+        encode: encodes a command for the log.
 
     """
 
@@ -134,21 +134,22 @@ class InFlightRequests:
         self.number = 0
         self.by_key: dict[Key, InFlightRequest] = {}
         self.unheard: dict[int, InFlightRequest] = {}
-        """Of which the log is not known to know."""
+        """Requests that the log is not known to have received."""
         self.queued: dict[int, InFlightRequest] = {}
         """Acquires that wait in the table."""
         self.gathered: list[InFlightRequest] = []
-        """What is to be proposed at the end of this turn, after the first was put to `gather`:
-        what is done for a bundle need not be done for each."""
+        """Requests to propose at the end of this turn, after the first was given to `gather`: a
+        batch
+        saves work for each of them."""
         self.unheard_before = Instant(-1)
-        """What was proposed before this, and is unheard, is due."""
+        """Unconfirmed requests proposed before this instant are due."""
         self.queued_before = Instant(-1)
 
     def __len__(self) -> int:
         return len(self.by_key)
 
     def is_full(self, kind: Kind) -> bool:
-        """Return whether no more of ``kind`` can be taken on."""
+        """Return whether there is no room for another command of ``kind``."""
         return is_full(len(self.by_key), kind, ERRANDS_MAX)
 
     def add(
@@ -163,7 +164,7 @@ class InFlightRequests:
         guest: RemoteClient | None = None,
         own: bool = False,
     ) -> InFlightRequest:
-        """Take on a command, whose ``key`` must be free; the caller has it proposed."""
+        """Add a command, whose ``key`` must be free; the caller has it proposed."""
         assert key not in self.by_key
         self.number = number = self.number + 1
         in_flight_request = _errand(
@@ -185,7 +186,7 @@ class InFlightRequests:
         return in_flight_request
 
     def propose(self, in_flight_request: InFlightRequest) -> Send:
-        """Return the proposal of ``errand`` to this node's replica, which passes it on."""
+        """Return the proposal of the request to this node's replica, which forwards it."""
         propose = _propose(
             client=self.door, number=in_flight_request.number, command=in_flight_request.command
         )
@@ -197,7 +198,7 @@ class InFlightRequests:
         return (Send(self.door, Gather()),)
 
     def bundled(self) -> Effects:
-        """Return the proposal of what was gathered, if anything was."""
+        """Return the proposal of the gathered requests, if there are any."""
         if not self.gathered:
             return ()
         gathered, self.gathered = self.gathered, []
@@ -207,11 +208,11 @@ class InFlightRequests:
         )
 
     def numbered(self, number: int) -> InFlightRequest | None:
-        """Return the errand that replicas know by ``number``, None if it is over."""
+        """Return the request that replicas know by ``number``, None if it is over."""
         return self.unheard.get(number) or self.queued.get(number)
 
     def end(self, in_flight_request: InFlightRequest) -> None:
-        """Forget ``errand``: it has its outcome, or nobody wants it any more."""
+        """Drop a request that has its outcome, or that is not wanted any more."""
         del self.by_key[in_flight_request.key]
         if self.unheard.pop(in_flight_request.number, None) is None:
             del self.queued[in_flight_request.number]
@@ -220,7 +221,7 @@ class InFlightRequests:
             guest.in_flight_requests -= 1
 
     def make_room(self, kind: Kind, key: Key, guest: RemoteClient | None) -> None:
-        """Drop what is under way and made needless by a new command."""
+        """Drop requests in flight that a new command makes needless."""
         if kind is Kind.CANCEL:
             session, owner, lock, number = key
             self.drop((session, owner, lock, -number))
@@ -228,16 +229,16 @@ class InFlightRequests:
             self.keep_two(guest, key)
 
     def drop(self, key: Key) -> None:
-        """Forget a command that another makes needless, if it is under way."""
+        """Drop a command that another makes needless, if it is in flight."""
         in_flight_request = self.by_key.get(key)
         if in_flight_request is not None:
             self.end(in_flight_request)
 
     def keep_two(self, guest: RemoteClient, key: Key) -> None:
-        """Make room for the keep-alive ``key``: those under way but the oldest are needless now.
+        """Make room for the keep-alive ``key``: only the oldest in flight is still needed.
 
-        The oldest goes on: where the log takes longer than a client's pause between two,
-        each would else be dropped for the next, and none ever confirmed.
+        The oldest stays. Otherwise, where the log takes longer than a client's pause between two,
+        each would be dropped for the next, and none ever confirmed.
         """
         oldest, *needless = [*(known for known in guest.keeps if known in self.by_key), key]
         for known in needless[:-1]:
@@ -245,7 +246,7 @@ class InFlightRequests:
         guest.keeps = (oldest,) if oldest == key else (oldest, key)
 
     def forget_silent(self, now: Instant) -> int:
-        """Forget what silent clients asked for; return how much that was."""
+        """Drop the requests of silent clients; return their number."""
         gone = [
             in_flight_request
             for in_flight_request in self.by_key.values()
@@ -256,22 +257,22 @@ class InFlightRequests:
         return len(gone)
 
     def known(self, in_flight_request: InFlightRequest, now: Instant) -> None:
-        """Note that the log knows of ``errand``, an acquire, and will say when it is over."""
+        """Note that the log has queued this acquire, and will report when its wait ends."""
         self.unheard.pop(in_flight_request.number, None)
         self.queued.pop(in_flight_request.number, None)
         in_flight_request.proposed_at = now
         self.queued[in_flight_request.number] = in_flight_request
 
     def doubt(self, now: Instant, *, queued: bool = False) -> None:
-        """Let all be due that is unheard, and what is ``queued`` too if that is asked for."""
+        """Make all unconfirmed requests due, and with ``queued`` those that wait in the log too."""
         self.unheard_before = now
         if queued:
             self.queued_before = now
 
     def due(self, now: Instant, most: int) -> list[InFlightRequest]:
-        """Return what should be proposed again, the longest due first, at most ``most``.
+        """Return the requests to propose again, the longest due first, at most ``most``.
 
-        All of it counts as proposed now, and as unheard until the log speaks of it.
+        All of them count as proposed now, and as unconfirmed until the log reports them.
         """
         waited = Instant(now - ASK_AGAIN_MS * NS_PER_MS + 1)
         looked = Instant(now - LOOK_AGAIN_MS * NS_PER_MS + 1)
@@ -285,7 +286,7 @@ class InFlightRequests:
 
 
 def _older(queue: dict[int, InFlightRequest], before: Instant, most: int) -> list[InFlightRequest]:
-    """Take from the front of ``queue`` what was proposed ``before``, at most ``most``."""
+    """Remove from the front of ``queue`` requests proposed ``before``, at most ``most``."""
     old = takewhile(
         lambda in_flight_request: in_flight_request.proposed_at < before, queue.values()
     )

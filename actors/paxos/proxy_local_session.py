@@ -34,16 +34,16 @@ from fencelock.actors.paxos.proxy_wording import answer, lost_release, refuse, w
 
 
 class LocalSession:
-    """Asks, waits and holds of callers inside the process, in sessions of the node.
+    """Calls, waits and holds of callers inside the process, in sessions of the node.
 
-    Each ask that names no owner is one by itself. When a session is lost, or cannot be
-    confirmed to live, what was held in it is lost, and what waited goes on in the next.
+    A call that names no owner is an owner of its own. When a session is lost, or cannot be
+    confirmed to live, its holds are lost, and its waits continue in the next one.
 
     Args:
         node: this node.
-        in_flight_requests: where commands go.
+        in_flight_requests: takes the commands.
         session_lease: the session.
-        silence: of the log.
+        silence: measures how long the log has been silent.
 
     """
 
@@ -62,11 +62,11 @@ class LocalSession:
         self.mine: dict[int, InFlightRequest] = {}
         """Commands about locks in the session in force, by `InFlightRequest.number`."""
         self.parked: dict[Address, Waiting] = {}
-        """What waits for a session."""
+        """Acquires that wait for a session."""
         self.holding = Holding()
 
     def is_active(self) -> bool:
-        """Return whether anybody holds or waits, or a session is being opened."""
+        """Return whether there are holds or waits, or a session is being opened."""
         return bool(self.holding.holds or self.mine or self.parked or self.session_lease.opening)
 
     def acquire(self, asker: Address, acquire: Acquire, now: Instant) -> list[Effect]:
@@ -83,7 +83,7 @@ class LocalSession:
         return [*effects, *self.session_lease.open(now)]
 
     def release(self, asker: Address, release: Release, now: Instant) -> list[Effect]:
-        """Give back one hold, which the fence proves."""
+        """Release one hold, which the fence proves."""
         fenced = (release.lock, release.fence)
         effects = self._lose_if_over(now)
         hold = self.holding.holds.get(fenced)
@@ -97,7 +97,7 @@ class LocalSession:
         return [*effects, refuse(asker, release, Reason.NOT_HELD, text)]
 
     def abandon(self, asker: Address, now: Instant) -> list[Effect]:
-        """Undo what nobody waits for any more, also if it has just been granted."""
+        """Undo what a caller no longer waits for, even if it was just granted."""
         if self.parked.pop(asker, None) is not None:
             return [Observe("proxy.abandoned")]
         in_flight_request = self.holding.acquires.get(asker)
@@ -106,7 +106,7 @@ class LocalSession:
         return [self._withdraw(in_flight_request, now), Observe("proxy.abandoned")]
 
     def close(self, asker: Address, now: Instant) -> list[Effect]:
-        """End the session with all that is held in it: the process goes. `Closed` when it is."""
+        """End the session with all its holds, since the process stops; then send `Closed`."""
         if not self.session_lease.session:
             return [Send(asker, Closed(unanswered=0))]
         self.parked.clear()
@@ -119,7 +119,7 @@ class LocalSession:
     def settle(
         self, in_flight_request: InFlightRequest, outcome: Ending, now: Instant
     ) -> list[Effect]:
-        """Take in the outcome of a command of this session, or of one before."""
+        """Process the outcome of a command of this session, or of an earlier one."""
         self.in_flight_requests.end(in_flight_request)
         self.mine.pop(in_flight_request.number, None)
         self.session_lease.settle(in_flight_request)
@@ -141,13 +141,13 @@ class LocalSession:
                 return []
 
     def closed(self, closed: SessionClosed, now: Instant) -> list[Effect]:
-        """Take in that a session has ended, if it is this one."""
+        """Note that a session has ended, if it is this one."""
         if closed.session != self.session_lease.session:
             return []
         return self._lose(now, why_closed(closed))
 
     def taken(self, lost: Lost) -> list[Effect]:
-        """Take in that an operator took a hold, if it was of this session."""
+        """Note that an operator evicted a hold, if it was of this session."""
         fenced = (lost.lock, lost.fence)
         if lost.session != self.session_lease.session or fenced not in self.holding.holds:
             return []
@@ -155,7 +155,7 @@ class LocalSession:
         return [Observe("proxy.hold_taken")]
 
     def keep_up(self, now: Instant) -> list[Effect]:
-        """Keep the session, or see that it is lost; end waits that nothing was heard of."""
+        """Keep the session alive, or note its loss; end waits that have timed out."""
         effects = self._lose_if_over(now)
         if self.holding.holds or self.mine:
             effects += self.session_lease.keep(now)
@@ -165,9 +165,9 @@ class LocalSession:
         return effects
 
     def give_up(self, in_flight_request: InFlightRequest, now: Instant) -> list[Effect]:
-        """End an acquire whose time ran out without a word of the log, if ``errand`` is one.
+        """End an acquire that timed out without an outcome, if the request is one.
 
-        It is withdrawn until the log confirms that.
+        It is cancelled until the log confirms that.
         """
         if not isinstance(in_flight_request.asked, Acquire):
             return []
@@ -247,7 +247,7 @@ class LocalSession:
     def _on_held(
         self, in_flight_request: InFlightRequest, held: Held, now: Instant
     ) -> list[Effect]:
-        if self.session_lease.is_over(now):  # It may have been granted to the next already.
+        if self.session_lease.is_over(now):  # The lock may already be granted to another owner.
             self._park(in_flight_request)
             return self._lose(now, self.session_lease.why_over(now))
         self.holding.grant(in_flight_request, held)
@@ -289,7 +289,7 @@ class LocalSession:
 
     def _on_expired(self, in_flight_request: InFlightRequest, now: Instant) -> list[Effect]:
         if in_flight_request.key[0] != self.session_lease.session:
-            return []  # Of a session that was given up before.
+            return []  # It belongs to a session that was given up before.
         why = f"session {self.session_lease.session!r} has expired"
         if in_flight_request.kind is Kind.ACQUIRE:
             self._park(in_flight_request)
@@ -302,13 +302,13 @@ class LocalSession:
         return effects
 
     def _lose_if_over(self, now: Instant) -> list[Effect]:
-        """Give up a session in which something is held and that may not live any more."""
+        """Give up a session that has holds and may have ended."""
         if not self.holding.holds or not self.session_lease.is_over(now):
             return []
         return self._lose(now, self.session_lease.why_over(now))
 
     def _lose(self, now: Instant, why: str) -> list[Effect]:
-        """Give up the session: holds are lost, waits go on in another."""
+        """Give up the session: holds are lost, waits continue in another."""
         effects: list[Effect] = [Observe("proxy.session_lost")]
         losses = self.holding.lose_all(why)
         if losses:
@@ -327,7 +327,7 @@ class LocalSession:
         return [*effects, *self.session_lease.open(now)] if self.parked else effects
 
     def _park(self, in_flight_request: InFlightRequest) -> None:
-        """Let an acquire, whose errand is over, wait for the next session."""
+        """Let an acquire, which is no longer in flight, wait for the next session."""
         assert isinstance(in_flight_request.asked, Acquire)
         self.holding.acquires.pop(in_flight_request.asker, None)
         self.parked[in_flight_request.asker] = Waiting(

@@ -1,4 +1,4 @@
-"""Since when the log has said nothing, for texts. Pure."""
+"""Measures for how long the log has been silent, for texts. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fencelock.actors.message import Instant, ms_between
 
 
 class QuorumContact:
-    """When the log was last heard, and since when it could have been.
+    """The time of the log's last message, and the time since which one was expected.
 
     Args:
         members: the nodes that vote, sorted.
@@ -17,17 +17,17 @@ class QuorumContact:
         self.majority = f"a majority of {', '.join(members)}"
         self.heard_at = Instant(0)
         self.asked_at = Instant(0)
-        """When something was asked for while nothing was under way."""
+        """The time of a request that was sent while none was in flight."""
 
     def heard(self, now: Instant) -> None:
-        """Note that the log spoke."""
+        """Note a message from the log."""
         self.heard_at = now
 
     def broken(self, now: Instant) -> None:
-        """Note that there is something to be answered from now on."""
+        """Note that a reply is expected from now on."""
         self.asked_at = now
 
     def in_words(self, now: Instant) -> str:
-        """Return who does not answer, and for how long."""
+        """Describe which nodes do not answer, and for how long."""
         silent_ms = ms_between(max(self.heard_at, self.asked_at), now)
         return f"{self.majority} has not answered for {silent_ms} ms"

@@ -1,4 +1,4 @@
-"""Questions that do not change the table: asked of the replica of the same node."""
+"""Queries that do not change the table, sent to the replica of the same node."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from fencelock.actors.paxos.proxy_wording import refuse
 _look_up, _consult, _lock_status = maker(LookUp), maker(Consult), maker(LockStatus)
 
 QUESTIONS_MAX = 10_000
-"""Unanswered questions of one node."""
+"""Maximum unanswered queries of one node."""
 
 READ_MS = 10_000
-"""How long a question waits for an answer. A caller inside the node is told then; a client of
-another process has asked again meanwhile, or has given up by its own limit."""
+"""Timeout of a query (ms). A caller inside the node is then refused; a client in another process
+has sent it again meanwhile, or has given up by its own timeout."""
 
 SHOWN_BYTES_MAX = 1 << 19
-"""Text of one answer, half of what its frame may have."""
+"""Maximum text of one answer (bytes), half of a frame."""
 
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """One question under way."""
+    """One query in flight."""
 
     asker: Address
     question: Question
@@ -41,12 +41,12 @@ class Reading:
 
 
 class Readings:
-    """All of them. A question that is sent again is asked once.
+    """All queries in flight. One that is sent again is forwarded once.
 
     Args:
         node: this node.
-        replica: of the same node.
-        silence: of the log.
+        replica: the replica of the same node.
+        silence: measures how long the log has been silent.
 
     """
 
@@ -56,14 +56,15 @@ class Readings:
         self.silence = silence
         self.number = 0
         self.by_number: OrderedDict[int, Reading] = OrderedDict()
-        """In the order of asking."""
+        """Queries in flight, in the order of arrival."""
         self.asked: set[tuple[Address, Question]] = set()
         self.shown: tuple[LockReport, Contender | None, tuple[Contender, ...]] | None = None
-        """The last report that was told, and its words; replicas give the same to all for whom
-        nothing happened between."""
+        """The last report with its texts: replicas return the same report to all clients while the
+        lock
+        does not change."""
 
     def ask(self, asker: Address, question: Question, now: Instant) -> Effects:
-        """Consult the replica, unless that is under way."""
+        """Query the replica, unless the same query is in flight."""
         asked = asker, question
         if asked in self.asked:
             return ()
@@ -81,12 +82,12 @@ class Readings:
         return [Send(self.replica, consult)]
 
     def next_number(self) -> int:
-        """Return a number that no question had."""
+        """Return a number that no query had."""
         self.number += 1
         return self.number
 
     def on_consulted(self, consulted: Consulted, now: Instant) -> Effects:
-        """Answer a question, or say why that cannot be done."""
+        """Answer a query, or refuse it with a reason."""
         reading = self.by_number.get(consulted.number)
         if reading is None:
             return ()
@@ -105,7 +106,7 @@ class Readings:
                 return self._give_up(reading, now)
 
     def end_old(self, now: Instant) -> list[Effect]:
-        """End what has waited for too long."""
+        """End queries that have timed out."""
         effects: list[Effect] = []
         while self.by_number:
             number, reading = next(iter(self.by_number.items()))
@@ -144,14 +145,14 @@ class Readings:
 
 
 def in_words(age_ms: int) -> str:
-    """Return how old what a node knows may be, as `Consulted` has it, for people."""
+    """Describe the possible age of this node's state, as `Consulted` gives it."""
     if age_ms < 0:
         return "it is not known how old its state is"
     return f"its state may be {age_ms} ms old"
 
 
 def holder_of(seen: HolderSeen) -> Contender:
-    """Return a holder in the words of clients."""
+    """Return a holder as clients see it."""
     return Contender(
         node=client_of(seen.session),
         session=seen.session,
@@ -164,7 +165,7 @@ def holder_of(seen: HolderSeen) -> Contender:
 
 
 def waiters_of(report: LockReport, bytes_max: int) -> tuple[Contender, ...]:
-    """Return the waiters of a lock in the words of clients, in order, as many as fit."""
+    """Return the waiters of a lock as clients see them, in order, as many as fit."""
     shown: list[Contender] = []
     for seen in report.waiters:
         waiter = _waiter(seen)
@@ -176,7 +177,7 @@ def waiters_of(report: LockReport, bytes_max: int) -> tuple[Contender, ...]:
 
 
 def size_of(contender: Contender) -> int:
-    """Return at least how much of a frame ``contender`` takes (bytes)."""
+    """Return a lower bound on the size of ``contender`` in a frame (bytes)."""
     texts = (contender.node, contender.session, contender.owner, contender.label)
     return sum(len(text.encode()) + 3 for text in texts) + 32
 

@@ -1,4 +1,4 @@
-"""What the log says, passed on to whom it concerns."""
+"""Sends the log's outcomes to the clients that wait for them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _LOSSES: frozenset[type[Message]] = frozenset({Lost, SessionClosed})
 
 
 class ProxyReplies:
-    """Ends errands by their outcomes, and tells of losses.
+    """Ends requests in flight by their outcomes, and reports losses.
 
     Args:
         node: this node.
-        in_flight_requests: what waits for an outcome.
-        guests: the clients of other processes.
-        own: for callers inside this one.
+        in_flight_requests: the requests that wait for an outcome.
+        guests: the clients in other processes.
+        own: the session of callers inside this process.
 
     """
 
@@ -58,21 +58,21 @@ class ProxyReplies:
         """The node that leads, if any is known."""
 
     def happened(self, happened: SlotOutcomes, now: Instant) -> list[Effect]:
-        """Take in what one slot brought, of which this node's replica tells every one."""
+        """Process the outcomes of one slot; this node's replica sends those of every slot."""
         outcomes = happened.outcomes
         if not self.in_flight_requests.by_key and _LOSSES.isdisjoint(map(type, outcomes)):
-            return []  # As mostly where few clients come: nothing but losses concerns them.
+            return []  # Usual with few clients: only losses would matter here.
         return self._take_each(outcomes, now, warning=True)
 
     def told(self, outcome: Told, now: Instant) -> list[Effect]:
-        """Take in what the master's replica says itself, ahead of this node's own."""
+        """Process an outcome that the master's replica sent directly, ahead of this node's own."""
         return self._take_each((outcome,), now, warning=False)
 
     def declined(self, declined: Declined) -> Effects:
-        """Take in that a proposal was not accepted.
+        """Process the rejection of a proposal.
 
-        Mostly it is proposed again, when there is another master or soon. What is new, and was
-        refused by a master that has too much to do, is refused here: nothing was done.
+        Most are proposed again, later or to another master. A new request that an overloaded master
+        rejected is refused here: nothing was done.
         """
         mark = Observe(f"paxos.proposal_declined_{declined.why.name.lower()}")
         in_flight_request = self.in_flight_requests.numbered(declined.number)
@@ -101,7 +101,7 @@ class ProxyReplies:
     def _take_each(
         self, outcomes: tuple[Message, ...], now: Instant, *, warning: bool
     ) -> list[Effect]:
-        """Answer whoever waits here; count the answers, and not one by one."""
+        """Answer the requests that wait here; count the answers in sum."""
         effects: list[Effect] = []
         by_key, end = self.in_flight_requests.by_key, self.in_flight_requests.end
         granted = released = 0
@@ -120,7 +120,7 @@ class ProxyReplies:
             request = outcome.request
             in_flight_request = by_key.get((session, owner, lock, request))
             if in_flight_request is None or in_flight_request.kind is not kind:
-                continue  # Nobody's here, or a grant of a release, which can only be wrong.
+                continue  # No local caller waits for this outcome, or it has the wrong type.
             if in_flight_request.own:
                 effects += self.own.settle(in_flight_request, outcome, now)
                 continue
@@ -148,7 +148,7 @@ class ProxyReplies:
         return effects
 
     def _take(self, outcome: Rest, now: Instant, effects: list[Effect]) -> None:
-        """Answer whoever waits for ``outcome`` here, if anybody does."""
+        """Answer the request that waits for ``outcome`` here, if there is one."""
         in_flight_request = errand_of(self.in_flight_requests, outcome)
         if in_flight_request is None or isinstance(outcome, Lost):
             return
@@ -171,7 +171,7 @@ class ProxyReplies:
             effects.append(Observe("proxy.refused"))
 
     def _warn(self, outcome: Lost | SessionClosed, now: Instant, effects: list[Effect]) -> None:
-        """Tell of a loss whom it concerns, unasked, if that one is here."""
+        """Notify the affected client of a loss, if it uses this node."""
         guest = self.guests.by_id.get(client_of(outcome.session))
         if isinstance(outcome, Lost):
             effects += self.own.taken(outcome)
@@ -184,7 +184,7 @@ class ProxyReplies:
 
 
 def _is_untried(in_flight_request: InFlightRequest) -> bool:
-    """Return whether ``errand`` is new work, no copy of which can be in the log yet."""
+    """Return whether the request is new work that cannot be in the log yet."""
     return in_flight_request.proposed_at == in_flight_request.since and in_flight_request.kind in (
         Kind.OPEN,
         Kind.ACQUIRE,

@@ -1,4 +1,4 @@
-"""What clients ask a door to have done, as errands."""
+"""Takes requests of clients, and has them proposed to the log."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from fencelock.actors.paxos.proxy_wording import refuse
 
 
 class ProxyRequests:
-    """Takes on requests in a named session.
+    """Takes requests in a named session.
 
     Args:
         node: this node.
-        in_flight_requests: where they go.
-        guests: the clients of other processes.
-        answering: knows who leads.
+        in_flight_requests: takes the commands.
+        guests: the clients in other processes.
+        answering: knows which node leads.
 
     """
 
@@ -50,10 +50,10 @@ class ProxyRequests:
         self.answering = answering
 
     def admit(self, asker: Address, session: str, now: Instant) -> RemoteClient | None:
-        """Return who is to be charged for a request in ``session``, None for this node.
+        """Return the client that is charged for a request in ``session``, None for this node.
 
         Raises:
-            InvalidRequestError: that one may not ask in it; the text says why.
+            InvalidRequestError: the sender may not use that session; the text says why.
 
         """
         guest = self.guests.again(asker, session, now)
@@ -70,10 +70,10 @@ class ProxyRequests:
         return self.guests.hear(client, asker, session, now)
 
     def ask(self, asker: Address, asked: Asked, now: Instant) -> Effects:
-        """Take on a request, or take note that it was sent again."""
+        """Take a request, or note that it was sent again."""
         session, guest = asked.session, self.guests.last
         try:
-            # Mostly who spoke last speaks on: `RemoteClients.again`, written out.
+            # Usually the last client sends again: `RemoteClients.again`, inlined.
             if guest is None or guest.session != session or guest.asker != asker:
                 guest = self.admit(asker, session, now)
             else:
@@ -106,7 +106,7 @@ class ProxyRequests:
         return ()
 
     def without_session(self, asker: Address, asked: Asked) -> Effects:
-        """Answer a request under a name that is no session's id, since those have a number."""
+        """Answer a request in a name that is not a session's id, since ids have a number."""
         if isinstance(asked, KeepAlive):
             alive = Alive(
                 session=asked.session,
@@ -119,6 +119,6 @@ class ProxyRequests:
         return [refuse(asker, asked, Reason.SESSION_EXPIRED, text), Observe("proxy.refused")]
 
     def overloaded(self, asker: Address, asked: Asked, limit: str) -> Effects:
-        """Refuse a request for want of room."""
+        """Refuse a request because a limit is reached."""
         text = f"{limit} are under way at node {self.node}, its limit; nothing was done"
         return [refuse(asker, asked, Reason.OVERLOADED, text), Observe("proxy.refused")]

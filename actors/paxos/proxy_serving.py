@@ -1,4 +1,4 @@
-"""Whether a node's proxy can have requests decided, and which clients have to know. Pure."""
+"""Tracks whether a node's proxy can have requests decided, and tells clients. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fencelock.actors.paxos.proxy_in_flight import InFlightRequests
 
 
 class Serving:
-    """Answers probes, and tells clients that wait when the answer changes.
+    """Answers probes, and notifies waiting clients when the answer changes.
 
     Args:
         node: this node.
-        in_flight_requests: what clients wait for.
+        in_flight_requests: the requests that clients wait for.
 
     """
 
@@ -33,13 +33,13 @@ class Serving:
         return [Send(asker, reply), Observe("proxy.probed")]
 
     def follow(self, leader: str) -> list[Effect]:
-        """Note who leads, empty if nobody is known to; tell clients whether that changes much."""
+        """Note which node leads, empty if unknown; notify clients if that changes the answer."""
         before = self._serves()
         self._leader = leader
         return self._tell(before)
 
     def isolate(self, *, isolated: bool) -> list[Effect]:
-        """Note whether this node leads without a majority; tell clients if that is news."""
+        """Note whether this node leads without a majority; notify clients of a change."""
         before = self._serves()
         self._isolated = isolated
         return self._tell(before)

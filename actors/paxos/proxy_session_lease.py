@@ -1,4 +1,4 @@
-"""How a node opens a session of its own, keeps it, and knows until when it lives for certain."""
+"""The session of a node itself: opened, kept alive, and trusted for a limited time."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from fencelock.actors.paxos.proxy_in_flight import (
 _PPM = 1_000_000
 
 TTL_MS = 15_000
-"""How long the session outlives the last confirmed word of this node (log time)."""
+"""TTL of the session: it outlives the node's last confirmed message by this (ms of log time)."""
 
 
 class NodeSessionLease:
-    """The session of a node, one after the other.
+    """A node's sessions, one after the other.
 
-    It is believed to live for its TTL, less the drift of two clocks, from when the last
-    command was proposed that the log confirmed. The log cannot end it before: it counts
-    from when it heard, which is later, and a new master begins to count anew.
+    A session is trusted for its TTL, less the drift of two clocks, from the proposal of the last
+    command that the log confirmed. The log cannot end it before: it counts from when it received
+    the command, which is later, and a new master begins to count anew.
 
     Args:
         node: this node, for people.
-        name: unique to this life of the node, and no client's: ``node/boot``.
-        in_flight_requests: where commands go.
+        name: unique to this life of the node, and not a client's: ``node/boot``.
+        in_flight_requests: takes the commands.
 
     """
 
@@ -46,13 +46,14 @@ class NodeSessionLease:
         self.name = name
         self.in_flight_requests = in_flight_requests
         self.generation = 1
-        """How many sessions there were, with this one: each lost one makes a new name."""
+        """Number of sessions so far, with this one: each that follows a lost one gets a new
+        name."""
         self.session = ""
         """The id of the session in force, empty if there is none."""
         self.ttl_ms = TTL_MS
         self.confirmed_at = Instant(0)
         self.kept_at = Instant(0)
-        """When the last keep was proposed."""
+        """The time at which the last keep-alive was proposed."""
         self.opening: InFlightRequest | None = None
         self.keeping: InFlightRequest | None = None
         self.requests = 0
@@ -71,7 +72,7 @@ class NodeSessionLease:
     def begin(
         self, in_flight_request: InFlightRequest, opened: SessionOpened, now: Instant
     ) -> bool:
-        """Take in that the session is open; return whether it can still be relied on."""
+        """Note that the session is open; return whether it can still be trusted."""
         self.session, self.ttl_ms = opened.assigned, opened.ttl_ms
         self.confirmed_at = self.kept_at = in_flight_request.since
         if self.is_over(now):
@@ -79,19 +80,19 @@ class NodeSessionLease:
         return bool(self.session)
 
     def settle(self, in_flight_request: InFlightRequest) -> None:
-        """Note that ``errand`` is over, one way or the other."""
+        """Note that a request is over, with any outcome."""
         if in_flight_request is self.opening:
             self.opening = None
         if in_flight_request is self.keeping:
             self.keeping = None
 
     def confirm(self, in_flight_request: InFlightRequest) -> None:
-        """Note that the log has done ``errand``: the session lived after it was proposed."""
+        """Note that the log performed the request: the session lived after it was proposed."""
         if in_flight_request.key[0] == self.session and in_flight_request.since > self.confirmed_at:
             self.confirmed_at = in_flight_request.since
 
     def is_over(self, now: Instant) -> bool:
-        """Return whether there is a session that may not live any more."""
+        """Return whether there is a session that may have ended."""
         if not self.session:
             return False
         # The log's clock may be fast and this node's slow, as with a lease.
@@ -99,19 +100,19 @@ class NodeSessionLease:
         return now - self.confirmed_at >= sure_ns
 
     def why_over(self, now: Instant) -> str:
-        """Return in words why the session may not live any more."""
+        """Describe why the session may have ended."""
         silent_ms = ms_between(self.confirmed_at, now)
         return f"session {self.session!r} was not confirmed for {silent_ms} ms"
 
     def keep(self, now: Instant) -> list[Effect]:
-        """Say that the node is there, if that is due or was not confirmed in time."""
+        """Send a keep-alive, if one is due or was not confirmed in time."""
         heard_at = max(self.confirmed_at, self.kept_at)
         if not self.session or ms_between(heard_at, now) < self.ttl_ms // 5:
             return []
         return self.keep_now(now)
 
     def keep_now(self, now: Instant) -> list[Effect]:
-        """Say that the node is there; what is under way would confirm an earlier time."""
+        """Send a new keep-alive; the one in flight would confirm an earlier time."""
         if not self.session:
             return []
         if self.keeping is not None:
@@ -123,14 +124,14 @@ class NodeSessionLease:
         return [self.in_flight_requests.propose(self.keeping)]
 
     def leave(self) -> None:
-        """Let the session end by itself: nothing is held in it."""
+        """Let the session expire: it has no holds."""
         if self.keeping is not None:
             self.in_flight_requests.end(self.keeping)
             self.keeping = None
         self.session = ""
 
     def abandon(self, now: Instant, asker: Address = NOBODY) -> list[Effect]:
-        """End the session for certain, and tell ``asker``: the next one has another name."""
+        """End the session explicitly, and notify ``asker``; the next one has another name."""
         old = self.session
         self.leave()
         self.generation += 1

@@ -1,4 +1,4 @@
-"""A node's description of itself: what its host counts, and what its replica can show."""
+"""A node's description of itself, from its host's counters and its replica's table."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ LOCKS_SHOWN_MAX = 100
 """Held locks in a description; `ListLocks` has all of them."""
 
 LOOKS_MAX = 20
-"""Of so many locks that are waited for the waiters are told."""
+"""Maximum number of locks whose waiters are shown."""
 
 READY_AGE_MS = 2_500
-"""A node that heard the log within this (ms) can serve: what is older may mean a majority lost."""
+"""A node whose state is at most this old (ms) can serve; else a majority may be lost."""
 
 LOOK_AGE_MS = 60_000
-"""What is older is not shown."""
+"""Maximum age of the state that is shown (ms)."""
 
 DESCRIBE_MS = 500
-"""How long a description waits for the replica (ms); then it does without."""
+"""Timeout of a description's queries to the replica (ms); then it does without."""
 
 
 class Description:
-    """What is being gathered, and for whom; questions that come meanwhile share the answer.
+    """The description being gathered, and its receivers; requests that come meanwhile share it.
 
     Args:
         node: this node.
         members: all members, sorted.
-        readings: which number what the replica is asked.
+        readings: gives the queries to the replica their numbers.
 
     """
 
@@ -53,15 +53,15 @@ class Description:
         self.since = Instant(0)
         self.reported: Reported | None = None
         self.browsing = 0
-        """The number of the consultation that lists the locks, 0 once it is answered."""
+        """The number of the query that lists the locks, 0 once it is answered."""
         self.browsed: Consulted | None = None
         self.lines: tuple[LockLine, ...] = ()
         self.looking: set[int] = set()
         self.reports: dict[str, LockReport] = {}
         self.why_diverged = ""
-        """What members disagree about, in words; empty if nothing is known."""
+        """Description of the members' differences; empty if none is known."""
         self.why_no_vote = ""
-        """Why this member does not vote, in words; empty if it does."""
+        """Reason why this member does not vote; empty if it does."""
 
     def ask(self, asker: Address, describe: Describe, now: Instant) -> Effects:
         """Begin to gather, unless that is under way."""
@@ -80,7 +80,7 @@ class Description:
         return [Send(address_of(self.node, "node"), Report()), Send(self.readings.replica, consult)]
 
     def on_consulted(self, consulted: Consulted) -> Effects | None:
-        """Take in what the replica said; return None if it was not for this."""
+        """Process an answer of the replica; return None if it belongs elsewhere."""
         if consulted.number == self.browsing:
             return self._on_browsed(consulted)
         if consulted.number not in self.looking:
@@ -106,7 +106,7 @@ class Description:
         return effects
 
     def finish(self, master: str, now: Instant) -> Effects:
-        """Answer everybody who asked, once nothing is missing or it takes too long."""
+        """Answer all requests, once nothing is missing or time is up."""
         waits = self.browsing or self.looking
         late = ms_between(self.since, now) >= DESCRIBE_MS
         if not self.asked or self.reported is None or (waits and not late):
@@ -134,7 +134,7 @@ class Description:
         ]
 
     def _readiness(self, master: str, now: Instant) -> tuple[bool, str]:
-        """Return whether a request made now can be granted, and in words why, or why not."""
+        """Return whether a request made now can be granted, and the reason in words."""
         seen, silence = self.browsed, self.readings.silence.in_words(now)
         if seen is None:
             return False, f"{silence}; locks are not shown"

@@ -1,4 +1,4 @@
-"""What the door of the log says: outcomes as answers, and denials in words. Pure."""
+"""Replies of the log's proxy: outcomes as messages to clients, and denials in words. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fencelock.actors.paxos.proxy_event import Asked, Ending, Question
 from fencelock.actors.paxos.proxy_in_flight import InFlightRequest
 
 new_granted, new_released = maker(Granted), maker(Released)
-"""What is said most."""
+"""Makers of the most frequent replies."""
 
 _REASONS: dict[Denial, Reason] = {
     Denial.TIMED_OUT: Reason.TIMED_OUT,
@@ -58,14 +58,14 @@ def answer(
     node: str = "",
     master: str = "",
 ) -> Message:
-    """Return what the asker of ``errand``, which has one, is told of its outcome.
+    """Return the reply to the asker of ``in_flight_request``, which must have one.
 
     Args:
-        in_flight_request: what was asked.
-        outcome: what came of it.
+        in_flight_request: the request.
+        outcome: its outcome.
         now: the time on this node's clock.
-        node: this node, for answers about sessions.
-        master: who leads the log, for those too; empty if that is not known.
+        node: this node, for replies about sessions.
+        master: the node that leads the log, for those too; empty if unknown.
 
     """
     asked = in_flight_request.asked
@@ -104,7 +104,7 @@ def answer(
 
 
 def refusal(asked: Asked | Question, reason: Reason, detail: str) -> Refused:
-    """Return the refusal of ``asked``, addressed as it was."""
+    """Return the refusal of ``asked``, with its session, owner and number."""
     return Refused(
         lock=getattr(asked, "lock", ""),
         reason=reason,
@@ -116,7 +116,7 @@ def refusal(asked: Asked | Question, reason: Reason, detail: str) -> Refused:
 
 
 def refuse(asker: Address, asked: Asked | Question, reason: Reason, detail: str) -> Send:
-    """Return `refusal` on its way to ``asker``."""
+    """Return `refusal` as a message to ``asker``."""
     return Send(asker, refusal(asked, reason, detail))
 
 
@@ -127,7 +127,7 @@ def lost_release(asker: Address, release: Release, why: str) -> Send:
 
 
 def hold_lost(lost: Lost) -> HoldLost:
-    """Return what the former holder is told, unasked."""
+    """Return the notification for the former holder."""
     return HoldLost(
         lock=lost.lock,
         fence=lost.fence,
@@ -139,12 +139,12 @@ def hold_lost(lost: Lost) -> HoldLost:
 
 
 def ended(closed: SessionClosed, request: int = 0) -> Ended:
-    """Return what the client of a session that is no more is told."""
+    """Return the notification for the client of a session that has ended."""
     return Ended(session=closed.session, detail=why_closed(closed), request=request)
 
 
 def why_closed(closed: SessionClosed) -> str:
-    """Return in words why a session ended."""
+    """Describe why a session ended."""
     match closed.reason:
         case CloseReason.GRACEFUL:
             why = "its client ended it"
@@ -207,7 +207,7 @@ def _refusal(asked: Asked, denied: Denied, waited_ms: int) -> Refused:
         case Denial.SESSION_EXPIRED:
             text = f"session {denied.session!r} does not exist (any more); open one"
             return refusal(asked, reason, text)
-        case _ if not denied.lock:  # About a session: a table of them is full.
+        case _ if not denied.lock:  # About a session: their table is full.
             return refusal(asked, reason, detail)
         case Denial.TIMED_OUT:
             waited = f"waited {waited_ms} ms; " if _waits(asked) else ""

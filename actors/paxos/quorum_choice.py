@@ -1,8 +1,8 @@
-"""Whom a commander asks at once, and whom a little later. Pure.
+"""Chooses the members that a commander asks at once, and those it asks later. Pure.
 
-A majority decides, so one is asked, and the rest hears of a slot when it is decided, with
-all others of that moment in one frame: a third less work for three members, and the disks
-and processors that a decision waits for are not busy with those it does not wait for.
+A majority decides, so only a majority is asked at once. The rest learns of a slot when it is
+decided, together with all others of that moment in one frame. That is a third less work with
+three members, and keeps the disks and processors that a decision waits for free of other work.
 
 Source: "thrifty" operation, I. Moraru, D. Andersen, M. Kaminsky: There Is More Consensus in
 Egalitarian Parliaments (SOSP 2013), section 6.
@@ -18,11 +18,11 @@ from fencelock.actors.paxos.config import View
 from fencelock.actors.paxos.message import Batch
 
 EXPLORE = 32
-"""Every so many slots everybody is asked, to find out who is quickest now."""
+"""At each multiple of this slot all members are asked, to find out which are quickest now."""
 
 
 class Behind(NamedTuple):
-    """A slot that some have not been asked for."""
+    """A slot that some members have not been asked for."""
 
     slot: int
     batch: Batch
@@ -30,17 +30,17 @@ class Behind(NamedTuple):
 
 
 class QuorumChoice:
-    """Chooses a majority for each slot: those whose votes decided the last one.
+    """Chooses a majority for each slot: the members whose votes decided the last one.
 
-    So whoever stops to answer is chosen no more as soon as the spared, who are asked a moment
+    A member that stops answering is dropped as soon as the others, which are asked a moment
     later, have decided a slot without it.
 
-    It changes how soon somebody is asked, and nothing else: everybody is asked in the end,
-    and whose votes count is not known here.
+    The choice affects only when a member is asked: all are asked in the end, and the commander
+    alone counts votes.
 
     Args:
         here: the acceptor of this node, which is always asked.
-        view: who votes.
+        view: the members that vote.
 
     """
 
@@ -49,12 +49,12 @@ class QuorumChoice:
         self.everybody = view.acceptors
         self.majority = view.majority
         self.chosen = view.acceptors
-        """Who is asked at once, in the order of the view; everybody until a slot is decided."""
+        """Members asked at once, in the order of the view; all until a slot is decided."""
         self.behind: list[Behind] = []
-        """What the spared have to be asked for, the lowest slot first."""
+        """Slots that the other members have still to be asked for, the lowest first."""
 
     def choose(self, slot: int, batch: Batch) -> tuple[Address, ...]:
-        """Return who is asked for ``slot`` now; the rest is due with the next `take`."""
+        """Return the members to ask for ``slot`` now; the others are due with the next `take`."""
         chosen = self.chosen
         if slot % EXPLORE == 0 or len(chosen) == len(self.everybody):
             return self.everybody
@@ -63,11 +63,11 @@ class QuorumChoice:
         return chosen
 
     def take(self) -> list[Behind]:
-        """Return what the spared have not been asked for; they are being asked now."""
+        """Remove and return the slots that the other members are asked for now."""
         behind, self.behind = self.behind, []
         return behind
 
     def decided(self, voters: Iterable[Address]) -> None:
-        """Prefer ``voters`` from now on, a majority in the order in which they answered."""
+        """Prefer ``voters`` from now on: a majority, in the order of their answers."""
         quick = [one for one in voters if one != self.here][: self.majority - 1]
         self.chosen = tuple(one for one in self.everybody if one in quick or one == self.here)

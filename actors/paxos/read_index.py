@@ -1,4 +1,4 @@
-"""Barriers of a replica: those it set up at the master's, and those others set up here. Pure."""
+"""Read indexes of a replica: those it requested from the master, and those requested here. Pure."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fencelock.actors.paxos.read_message import ReadIndex, ReadIndexReached
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One question."""
+    """One read."""
 
     asker: Address
     number: int
     question: Local
     at: Instant
-    """When it was asked."""
+    """The time at which it was requested."""
     age_ms: int | None
 
 
 class ReadIndexes:
-    """One barrier is under way at a time; all reads that came before it wait for it.
+    """One read index is requested at a time; all reads that came before it wait for it.
 
     Args:
         node: where it is.
-        number: of the last barrier, of which there was none.
+        number: the number before that of the first request.
 
     """
 
@@ -39,34 +39,34 @@ class ReadIndexes:
         self.master = ""
         """The node that leads, empty if none is known."""
         self.waiting: list[Read] = []
-        """Reads for which a barrier is under way."""
+        """Reads whose read index was requested."""
         self.passed: list[tuple[int, Read]] = []
-        """Reads that need all slots before one to be applied."""
+        """Reads that wait until all slots before their read index are applied."""
         self.asked: dict[Address, tuple[int, Instant]] = {}
-        """On the master: the barrier of each other replica, and since when."""
+        """On the master: the request of each other replica, and its time."""
 
     def __len__(self) -> int:
-        """Return how many reads of this node wait, and barriers of others."""
+        """Return the number of waiting reads of this node and requests of others."""
         return len(self.waiting) + len(self.passed) + len(self.asked)
 
     def is_free(self) -> bool:
-        """Return whether another node leads and no barrier is under way."""
+        """Return whether another node leads and no request is in flight."""
         return bool(self.master) and self.master != self.node and not self.waiting
 
     def ask(self, reads: list[Read]) -> Send:
-        """Set up a barrier for ``reads``, when `is_free`."""
+        """Request a read index for ``reads``, when `is_free`."""
         self.number += 1
         self.waiting = reads
         return Send(replica_of(self.master), ReadIndex(number=self.number))
 
     def repeat(self) -> list[Send]:
-        """Set up again what is under way."""
+        """Send the request in flight again."""
         if not self.waiting:
             return []
         return [Send(replica_of(self.master), ReadIndex(number=self.number))]
 
     def take(self, replica: Address, passed: ReadIndexReached) -> bool:
-        """Note what the reads must wait for; return whether that is what was asked."""
+        """Note the read index of the waiting reads; return whether the message was the answer."""
         known = replica == replica_of(self.master) and passed.number == self.number
         if not known or not self.waiting or not 1 <= passed.slot < NUMBER_MAX:
             return False
@@ -75,7 +75,7 @@ class ReadIndexes:
         return True
 
     def pop(self, applied: int) -> list[Read]:
-        """Return the reads that can be answered now that all slots before ``applied`` are."""
+        """Return the reads that can be answered once all slots before ``applied`` are applied."""
         if not self.passed:
             return []
         ready = [read for slot, read in self.passed if slot <= applied]
@@ -83,24 +83,24 @@ class ReadIndexes:
         return ready
 
     def turn_to(self, master: str) -> list[Read]:
-        """Turn to another master; return the reads that must be asked for anew."""
+        """Follow another master; return the reads that need a new request."""
         self.master = master
         self.asked = {}
         again, self.waiting = self.waiting, []
         return again
 
     def drop(self, is_old: Callable[[Read], bool]) -> None:
-        """Forget reads of this node."""
+        """Drop the reads of this node that ``is_old`` selects."""
         self.waiting = [read for read in self.waiting if not is_old(read)]
         self.passed = [(slot, read) for slot, read in self.passed if not is_old(read)]
 
     def admit(self, replica: Address, number: int, now: Instant) -> None:
-        """On the master: let a barrier of another replica wait; an earlier one of it is void."""
+        """On the master: let another replica's request wait, in place of its earlier one."""
         if self.asked.get(replica, (number - 1, now))[0] != number:
             self.asked[replica] = (number, now)
 
     def pass_on(self, until: Instant, applied: int) -> list[Send]:
-        """On the master: answer the barriers that came up to ``until``."""
+        """On the master: answer the requests received up to ``until``."""
         ready = [replica for replica, (_, at) in self.asked.items() if at <= until]
         numbers = [(replica, self.asked.pop(replica)[0]) for replica in ready]
         return [Send(to, ReadIndexReached(number=n, slot=applied)) for to, n in numbers]

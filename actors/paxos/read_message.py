@@ -1,4 +1,4 @@
-"""How a follower learns which slots a linearizable read must see. Tags 0xa0 and 0xa1."""
+"""Messages by which a follower learns the read index of a linearizable read. Tags 0xa0, 0xa1."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from fencelock.actors.message import Message, message
 
 @message(0xA0)
 class ReadIndex(Message):
-    """Replica to the master's: tell before which slot all is that was decided by now.
+    """Replica to the master's: return a slot after all that is decided by now.
 
-    Answered by `ReadIndexReached` as soon as the master knows that it still is one, or not at
+    Answered by `ReadIndexReached` as soon as the master knows that it still leads, or not at
     all. It may be repeated.
     """
 

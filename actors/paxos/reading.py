@@ -1,4 +1,4 @@
-"""Reads of a replica that wait until it is sure that its state is new enough. Pure."""
+"""Reads of a replica, which wait until its state is provably fresh enough. Pure."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ READS_MAX = 10_000
 """Reads of each kind that may wait on a node; more are dropped."""
 
 READ_MS_MAX = 15_000
-"""A linearizable read that nobody could confirm for so long is dropped (ms)."""
+"""A linearizable read that was not confirmed for this long is dropped (ms)."""
 
 AGAIN_MS = 250
-"""How long a master may take to answer a `ReadIndex` before it is asked again (ms)."""
+"""Timeout of a `ReadIndex` before it is sent again (ms)."""
 
 AGE_WAIT_MS = 150
-"""How long a local read waits for a newer proof (ms): a heartbeat, its answers, the next."""
+"""Maximum wait of a local read for a newer proof (ms): a heartbeat, its answers, the next."""
 
 NOTHING_PROVEN = -1
-"""The `Consulted.age_ms` of a node that cannot say anything about its age."""
+"""The `Consulted.age_ms` of a node that cannot bound the age of its state."""
 
 
 ReadHears = Consult | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck
-"""What `Reads` handles."""
+"""Events that `Reads` handles."""
 
 
 class Reads:
-    """Answers at once what it can; the rest when it is confirmed, learned or too late.
+    """Answers reads at once if it can, otherwise when they are confirmed or have timed out.
 
-    On the master a linearizable read is answered once all that earlier reigns decided is
-    applied (the state is *settled*) and nobody else can have decided anything when it was
-    asked: as long as the lease holds, or once a majority answered a heartbeat that was sent
-    after the question. What the reign itself decided is applied here before anybody hears
-    of it. On a follower the master says, after it has made sure of the same, which slots
-    must be applied first. One round, or one `ReadIndex`, serves all reads that wait for it.
+    On the master a linearizable read needs two things. All that earlier leaders decided must be
+    applied (the state is *settled*). And no other node can have decided anything by the time of
+    the read: that is so while the lease holds, or once a majority answered a heartbeat that was
+    sent after it. This leader's own decisions are applied here before any client learns of them.
+    On a follower, the master makes sure of the same, then sends the slots that must be applied
+    first. One round, or one `ReadIndex`, serves all reads that wait for it.
 
     Args:
         node: where it is.
-        machine: what is read.
-        replicas: those of all members.
-        first_number: no `ReadIndex` of an earlier life of this node had a number as near.
+        machine: the state machine to read.
+        replicas: the replicas of all members.
+        first_number: a random start, so that no earlier life of this node used a `ReadIndex` near
+        it.
 
     """
 
@@ -60,23 +61,23 @@ class Reads:
         self.applied = 1
         """All slots before it are applied."""
         self.settled = False
-        """Whether this node leads and all that others decided before is applied."""
+        """Whether this node leads and has applied all that earlier leaders decided."""
         self.lease: Leased | None = None
         self.confirming: Instant | None = None
-        """When a heartbeat was asked for that is not yet answered by a majority."""
+        """The time at which a heartbeat was requested that no majority has answered yet."""
         self.freshness = Freshness()
         self.barriers = ReadIndexes(node, first_number)
         self.linear: list[Read] = []
-        """Linearizable reads that nothing is known for, in the order of asking."""
+        """Linearizable reads without a read index, in the order of arrival."""
         self.local: list[Read] = []
-        """Reads of what is here that need a newer proof."""
+        """Reads of the local state that need a newer proof."""
         self.again = False
-        """Whether `ReadAgain` runs."""
+        """Whether the `ReadAgain` timer runs."""
         self.last: tuple[Local, Local] | None = None
-        """The last question and its answer, until more is applied: many ask about one lock."""
+        """The last query and its answer, until more is applied: many queries are about one lock."""
 
     def handle(self, sender: Address, event: ReadHears, now: Instant) -> Effects:
-        """Take a question, or what may help to answer one."""
+        """Take a read, or an event that may let one be answered."""
         match event:
             case Consult():
                 return self._on_consult(sender, event, now)
@@ -95,14 +96,14 @@ class Reads:
                 return self._on_passed(sender, event, now)
 
     def leased(self, leased: Leased, now: Instant) -> Effects:
-        """Take note of the lease, and of the last round that a majority answered."""
+        """Note the lease, and the last round that a majority answered."""
         self.lease = leased
         if self.confirming is not None and leased.confirmed >= self.confirming:
             self.confirming = None
         return [*self._serve(now), *self._seek(now)] if self._is_waited_for() else ()
 
     def progress(self, applied: int, *, settled: bool, now: Instant) -> list[Effect]:
-        """Take note that all slots before ``applied`` are applied."""
+        """Note that all slots before ``applied`` are applied."""
         self.applied, self.settled, self.last = applied, settled, None
         self.freshness.progress(applied)
         if not self._is_waited_for():
@@ -110,7 +111,7 @@ class Reads:
         return [*self._serve(now), *self._seek(now)]
 
     def follow(self, master: str, now: Instant) -> list[Effect]:
-        """Take note of who leads: another, this node or, if it is empty, nobody known."""
+        """Note which node leads: another, this one or, if it is empty, none that is known."""
         if master == self.barriers.master:
             return []
         if master != self.node:
@@ -119,11 +120,11 @@ class Reads:
         return self._seek(now)
 
     def distrust(self) -> None:
-        """Trust the lease no more, even while the reign lasts."""
+        """Stop relying on the lease, even while this node leads."""
         self.lease = None
 
     def _on_consult(self, asker: Address, consult: Consult, now: Instant) -> Effects:
-        """Answer a question of a role of this node, or let it wait."""
+        """Answer a query of a role of this node, or let it wait."""
         read = Read(asker, consult.number, consult.question, now, consult.age_ms)
         if consult.age_ms is not None:
             return self._consult_local(read, now)
@@ -135,22 +136,22 @@ class Reads:
         return self._seek(now)
 
     def _on_barrier(self, replica: Address, barrier: ReadIndex, now: Instant) -> Effects:
-        """Tell another member's replica what it must apply, as soon as that is known."""
+        """Send another member's replica its read index, as soon as that is known."""
         if not self.settled:
-            return (Observe("paxos.barrier_elsewhere"),)  # It asks again, perhaps another.
+            return (Observe("paxos.barrier_elsewhere"),)  # It asks again, perhaps another node.
         if self._is_sure(now):
             return (Send(replica, ReadIndexReached(number=barrier.number, slot=self.applied)),)
         self.barriers.admit(replica, barrier.number, now)
         return self._seek(now)
 
     def _on_passed(self, replica: Address, passed: ReadIndexReached, now: Instant) -> Effects:
-        """Take the master's word on what must be applied."""
+        """Take the read index that the master sent."""
         if not self.barriers.take(replica, passed):
             return (Observe("paxos.barrier_ignored"),)
         return [*self._serve(now), *self._seek(now)]
 
     def _on_again(self, now: Instant) -> Effects:
-        """Ask again, and give up what waited too long."""
+        """Ask again, and drop reads that have waited too long."""
         self.again = False
         before = len(self.linear) + len(self.barriers)
         self.linear = [read for read in self.linear if _is_young(read, now)]
@@ -183,7 +184,7 @@ class Reads:
         return self._answer(read, age_ms)
 
     def _age_ms(self, now: Instant) -> int | None:
-        """Return how old the state is at most, None if nothing is proven."""
+        """Return an upper bound on the state's age (ms), None if nothing is proven."""
         if self._is_sure(now):
             return 0
         if self.settled and self.lease is not None:
@@ -191,7 +192,7 @@ class Reads:
         return self.freshness.age_ms(now)
 
     def _is_sure(self, now: Instant) -> bool:
-        """Return whether nobody knows of anything that is not applied here."""
+        """Return whether everything decided anywhere is applied here."""
         return self.settled and self.lease is not None and now < self.lease.until
 
     def _answer(self, read: Read, age_ms: int) -> Send:
@@ -211,11 +212,11 @@ class Reads:
         return bool(self.linear or self.local or len(self.barriers))
 
     def _serve(self, now: Instant) -> list[Effect]:
-        """Answer whatever can be answered."""
+        """Answer the reads that can be answered."""
         effects: list[Effect] = []
         effects += [self._answer(read, 0) for read in self.barriers.pop(self.applied)]
         if self.settled and self.lease is not None:
-            # What was asked up to then is confirmed; while the lease holds, all that was asked.
+            # Reads up to then are confirmed; while the lease holds, all of them are.
             until = now if self._is_sure(now) else self.lease.confirmed
             effects += [self._answer(read, 0) for read in self.linear if read.at <= until]
             self.linear = [read for read in self.linear if read.at > until]
@@ -230,7 +231,7 @@ class Reads:
         return effects
 
     def _seek(self, now: Instant) -> list[Effect]:
-        """Ask for what linearizable reads wait for, unless it is asked for already."""
+        """Request what linearizable reads wait for, unless that is under way."""
         effects: list[Effect] = []
         if self.barriers.master == self.node:
             if self.settled and self.confirming is None and (self.linear or self.barriers.asked):

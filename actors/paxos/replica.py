@@ -1,4 +1,4 @@
-"""The state of a node: gives commands slots while it is master, and applies what is decided."""
+"""The state of a node: orders commands while it is master, and applies what is decided."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ from fencelock.actors.paxos.timer import BatchDelay, GapCheck, Tick
 from fencelock.actors.role import Host, Role, Summary
 
 GAP_MS = 50
-"""How long a decided slot may be missing before others are asked for it (ms): it may be under
-way, overtaken by what came after it."""
+"""Time for which a decided slot may be missing before it is fetched (ms): its message may have
+been overtaken by later ones."""
 
 
 class Replica(Role[ReplicaHears]):
     """One replica. Source: PMMC, section 2.1.
 
-    Where this differs: only the master's gives slots (`Ordering`). Outcomes go to whoever
-    asked on another node, and those of all slots to the listener of every node. What was
-    applied is photographed now and then, so that journals may forget it (`State`).
+    Differences from PMMC: only the master's replica gives slots (`Ordering`). Outcomes are sent
+    to the proposer on another node, and those of all slots to the listener of every node. A
+    snapshot is made now and then, so that journals can drop what was applied (`State`).
 
     Args:
-        node: where it is.
-        config: who is a member.
-        machine: what commands are applied to.
-        recovered: what the journal of this node holds; it is applied again.
-        listener: a role of this node that hears of all outcomes (`SlotOutcomes`), or None.
-        opening: commands with which every reign begins.
+        node: the id of its node.
+        config: the membership.
+        machine: the state machine that commands are applied to.
+        recovered: the contents of this node's journal; they are applied again.
+        listener: a role of this node that receives all outcomes (`SlotOutcomes`), or None.
+        opening: commands with which every leadership begins.
         log_max: decided slots that are kept for others, 1 or more.
         journal_bytes: see `Snapshots`; 0 on a node that keeps no journal.
         first_number: see `Reads`.
-        digest_slots: after how many slots members compare their states; the same everywhere.
+        digest_slots: number of slots between comparisons of states; the same everywhere.
 
     """
 
@@ -89,15 +89,15 @@ class Replica(Role[ReplicaHears]):
         self.reception = Forwarding(node, listener)
         self.reads = Reads(node, machine, config.view.replicas, first_number)
         self.committed = 1
-        """All slots before it are decided, as far as is known here."""
+        """All slots before it are known here to be decided."""
         self.checking = 0
-        """The slot for which a `GapCheck` runs, 0 if none does."""
+        """The slot of the `GapCheck` timer that runs, 0 if none does."""
         self.proposer: Address | None = None
-        """The last who proposed and was found to be of a member."""
+        """The last proposer that was found to be a member's role."""
         self._recovered = recovered
 
     def begin(self, now: Instant) -> Effects:
-        """Apply what the journal knows to be decided. Whom that concerns was told long ago."""
+        """Apply what the journal knows to be decided. Its outcomes were sent in an earlier life."""
         compared = self.past.recover(self._recovered)
         self._recovered = Recovered()
         self.committed = self.ledger.next
@@ -153,7 +153,7 @@ class Replica(Role[ReplicaHears]):
     def _on_propose(self, sender: Address, propose: Propose) -> Effects:
         if sender != self.proposer:
             if node_of(sender) not in self.config.view.members:
-                return (Observe("paxos.stranger_proposes"),)  # Clients are served at the door.
+                return (Observe("paxos.stranger_proposes"),)  # Clients must use the proxy.
             self.proposer = sender
         refusal = self.reception.refusal(propose, self.machine)
         if refusal:
@@ -172,7 +172,7 @@ class Replica(Role[ReplicaHears]):
         return self.ordering.gather(self.address)
 
     def _on_bundle(self, sender: Address, proposal_batch: ProposalBatch, now: Instant) -> Effects:
-        """Give slots to what this node's door brings: all that came to it in this turn."""
+        """Give slots to the commands that this node's proxy received in this turn."""
         ordering = self.ordering
         plain = max(map(len, proposal_batch.commands)) <= COMMAND_BYTES_MAX
         if ordering.reign is None or ordering.yielding or ordering.proposals.is_full() or not plain:
@@ -187,7 +187,7 @@ class Replica(Role[ReplicaHears]):
         return ordering.order(self.ledger.next, now)
 
     def _on_order(self, event: Gather | Tick | BatchDelay, now: Instant) -> Effects:
-        """Give slots to what has come, or to what falls due."""
+        """Give slots to waiting commands, or to a deadline that expires."""
         if isinstance(event, BatchDelay):
             self.ordering.lingering = False
         if not isinstance(event, Tick):
@@ -204,7 +204,7 @@ class Replica(Role[ReplicaHears]):
         return [opening, *followed, *self.ordering.order(self.ledger.next, now)]
 
     def _on_deposed(self, now: Instant) -> Effects:
-        """Tell whoever waits to propose again: what has a slot may still be decided, or not."""
+        """Ask clients to propose again: what has a slot may still be decided, or not."""
         asked = self.ordering.end()
         followed = self._follow("", now)
         declined = [self.reception.decline(propose, Decline.NOT_MASTER) for propose in asked]
@@ -213,11 +213,11 @@ class Replica(Role[ReplicaHears]):
     def _on_leased(self, leased: Leased, now: Instant) -> Effects:
         reign = self.ordering.reign
         if reign is None or reign.ballot != leased.ballot or self.ordering.yielding:
-            return ()  # Of a reign that is over, or as good as over.
+            return ()  # It belongs to a leadership that is over, or about to end.
         return self.reads.leased(leased, now)
 
     def _on_yield(self, word: Drain) -> Effects:
-        """Take no more commands, trust no lease, and say when nothing is under way any more."""
+        """Take no more commands, stop relying on the lease, and report once all is applied."""
         reign = self.ordering.reign
         if reign is None or reign.ballot != word.ballot:
             return ()
@@ -233,7 +233,7 @@ class Replica(Role[ReplicaHears]):
         return [Send(leader_of(self.node), Drained(ballot=reign.ballot))]
 
     def _follow(self, master: str, now: Instant) -> list[Effect]:
-        """Note who leads, and send there what waited for that."""
+        """Note which node leads, and send it the commands that waited for that."""
         told: list[Effect] = []
         if self.listener is not None and master != self.reception.master:
             told.append(Send(self.listener, LeaderChanged(master=master)))
@@ -295,7 +295,7 @@ class Replica(Role[ReplicaHears]):
         return [Send(catchup_of(self.node), lacking), *again]
 
     def _on_restore(self, restore: Restore, now: Instant) -> Effects:
-        """Take over another replica's state. Nobody is ever told the outcomes it stands for."""
+        """Replace the state with another replica's. The outcomes it covers are never sent."""
         kept = self.past.restore(restore) if self.ordering.reign is None else None
         if kept is None:
             return (Observe("paxos.snapshot_unusable"),)

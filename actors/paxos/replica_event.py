@@ -1,4 +1,4 @@
-"""What a replica hears: its door and others', its commander, leader and monitor, its timers."""
+"""Events of a replica: from proxies, commander, leader and failure detector, and its timers."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ ReplicaHears = (
     | BatchDelay
     | GapCheck
 )
-"""What a replica handles."""
+"""Events that a replica handles."""

@@ -1,9 +1,9 @@
-"""Which rounds are believed: a message raises them within bounds. Pure.
+"""Limits on rounds: a message can raise the known round only so far. Pure.
 
-Without a bound one forged message could use up all rounds, and no ballot would ever be led again.
-So a receiver heeds no round that is too far above those it knows. Honest members that are so far
-apart, after forged messages or a very long absence, come together again in steps: a scout leads an
-acceptor up (`Scout`), and a leader climbs to an acceptor that is above it (`Leader`).
+Without a limit one forged message could use up all rounds, and no ballot would ever be led
+again. So a receiver ignores a round too far above those it knows. If honest members are that
+far apart, after forged messages or a very long absence, they meet again in steps: a scout leads
+an acceptor up (`Scout`), and a leader climbs to an acceptor that is above it (`Leader`).
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from fencelock.actors.paxos.handover_message import Release
 from fencelock.actors.paxos.message import Accept, Ballot, Commit, Heartbeat, Preempted, Prepare
 
 ROUND_MAX = (1 << 63) - 1
-"""The highest round: what the wire can carry. It was ``1 << 62`` once, so a group whose journals
-have a round that was forged then goes on above it."""
+"""The highest round that the wire can carry. It was ``1 << 62`` once; a group whose journals
+contain a forged round of that height continues above it."""
 
 ROUND_JUMP_MAX = 1 << 24
-"""How far one message may raise a round above those that its receiver knows.
+"""Maximum distance by which one message may raise a round above those its receiver knows.
 
-An attempt to lead adds one, and takes a tenth of a second at least, so honest members are never so
-far apart unless one was away for 19 days of nothing but elections. Whoever forges messages needs
-2**39 of them, each of which waits for a disk, to use up all rounds.
+An attempt to lead adds one, and takes at least a tenth of a second. So honest members are never
+that far apart, unless one was away for 19 days of nothing but elections. A forger needs 2**39
+messages, each of which waits for a disk, to use up all rounds.
 """
 
 TOO_FAR = Observe("paxos.round_too_far")
 
 Spoken = Prepare | Accept | Commit | Heartbeat | Release
-"""What a leader, or who works for it, says."""
+"""Messages that a leader, its scout or its commander sends."""
 
 
 def refusal(
     node: str, view: View, sender: Address, event: Spoken, promised: Ballot, floor: int
 ) -> Effects:
-    """Refuse what ``sender`` may not say, or says of a round that is too far; else nothing.
+    """Refuse what ``sender`` may not send, or sends for a round too far away; else nothing.
 
-    A scout is told which round is known here, so that it can lead this acceptor up. The leader of
-    the acceptor's own node is believed: nobody else can send under its name.
+    A scout is sent the round known here, so that it can lead this acceptor up. The leader of the
+    acceptor's own node is trusted: no other process can send under its name.
 
     Args:
-        node: where the acceptor is.
-        view: who is a member.
-        sender: who says it.
-        event: for which ballot.
+        node: the acceptor's node.
+        view: the membership.
+        sender: the address that sent the event.
+        event: the message, with its ballot.
         promised: the acceptor's promise.
         floor: a round that is known without a promise.
 

@@ -1,4 +1,4 @@
-"""Phase one of one ballot: get a majority's promise, and learn what may have been decided."""
+"""Phase one of one ballot: gets a majority's promises, and learns what may have been decided."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from fencelock.actors.paxos.timer import ScoutResend
 from fencelock.actors.role import Host, Role, Summary
 
 SCOUT_RESEND_MS = 50
-"""How long an acceptor may take to answer before it is asked again (ms): a round and a sync."""
+"""Timeout of an acceptor's answer before it is asked again (ms): a round trip and a sync."""
 
 
 class Scout(Role[Promise | Preempted | ScoutResend]):
     """Spawned by a leader for one ballot, retired by it. Source: PMMC, section 4.1.
 
-    Where this differs: an acceptor answers in pages, and is counted when it sent the last;
-    and the acceptor of the scout's own node is asked only when its promise would complete a
-    majority. So a node that nobody answers goes on following the master it cannot hear of,
-    and does not disturb it by a promise when it can be heard again.
+    Differences from PMMC: an acceptor answers in pages, and counts once it has sent the last.
+    The acceptor of the scout's own node is asked only when its promise would complete a
+    majority. So a node that nobody answers goes on following a master that it cannot receive
+    from, and does not disturb it by a promise once it can.
 
-    An acceptor heeds no round that is too far above what it knows, and says what it knows. Then
-    it is led up by promises to rounds of this leader that nobody ever proposes in. A ballot that
-    is too far above this one is reported only when the others did not complete a majority in
-    time.
+    An acceptor rejects a round too far above the one it knows, and returns that one. The scout
+    then leads it up by promises to rounds of this leader in which nothing is ever proposed. A
+    ballot too far above this one is reported only if the other acceptors do not complete a
+    majority in time.
 
     Invariants:
         P8  For each slot, the batch of the highest ballot reported by a majority is
-            proposed; a no-op where none reported any.
+            proposed; a no-op if none was reported.
         P10 Each acceptor counts once.
 
     Args:
-        node: where it is.
-        config: who is a member.
+        node: the id of its node.
+        config: the membership.
         ballot: durably this node's own, and never used before.
         first: the first slot that this node does not know to be decided.
-        hurried: whether to report ballots that are too far at once.
+        hurried: whether to report a ballot that is too far at once.
 
     """
 
@@ -66,13 +66,13 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         self.config = config
         self.ballot = ballot
         self.asking: dict[Address, int] = {}
-        """The acceptors that were asked and have not answered in full, and from which slot."""
+        """Acceptors that have not answered in full, and the slot from which each was asked."""
         self.floors: dict[Address, int] = {}
-        """Before which slot each has applied everything and reported nothing, as it said."""
+        """The slot before which each acceptor reported no votes, since it has applied all of it."""
         self.complete: dict[Address, None] = {}
-        """The acceptors that have answered in full, each once (P10)."""
+        """Acceptors that have answered in full, each once (P10)."""
         self.votes: dict[int, Vote] = {}
-        """The vote of the highest ballot that was reported, by slot."""
+        """The vote of the highest reported ballot, by slot."""
         self.first = first
         self.adopted = False
         self.hurried = hurried
@@ -80,7 +80,7 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         """The ballot below this one that each acceptor was last asked to promise."""
 
     def begin(self, now: Instant) -> Effects:
-        """Ask the others; and oneself, if that is enough."""
+        """Ask the other acceptors; and the own one, if it completes a majority."""
         del now
         own = acceptor_of(self.node)
         for acceptor in self.config.view.acceptors:
@@ -130,7 +130,7 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         if promise.ballot == self.steps.get(acceptor) and acceptor in self.asking:
             return (self._step(acceptor, promise.ballot.round),)
         if promise.ballot != self.ballot or self.asking.get(acceptor) != promise.asked:
-            return (Observe("paxos.promise_ignored"),)  # Repeated, or not asked for.
+            return (Observe("paxos.promise_ignored"),)  # It is a repetition, or was not requested.
         if promise.voter != self.config.view.registered.get(acceptor):
             return (Observe("paxos.unregistered_vote"),)
         if not _is_sound(promise):
@@ -151,12 +151,12 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         return self._adopt()
 
     def _adopt(self) -> Effects:
-        """Tell the leader what it must propose.
+        """Send the leader what it must propose.
 
-        An acceptor that reported from a later slot than was asked for has applied all
-        before it, so from the latest such slot on, the floor, all of the majority reported.
-        What was decided there is among the votes, so fewer than `WINDOW` slots can be without
-        one: whoever says more would have the leader fill the log with no-ops.
+        An acceptor that reported from a later slot than requested has applied all slots before
+        it. From the latest such slot on, the floor, the whole majority reported its votes. What
+        was decided there is among them, so fewer than `WINDOW` slots can lack one: an acceptor that
+        reports more holes would make the leader fill the log with no-ops.
         """
         if self.adopted:
             return ()
@@ -181,7 +181,7 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         return (Send(leader_of(self.node), adopted), *(mark for mark in marks if mark.count))
 
     def _step(self, acceptor: Address, known: int) -> Send:
-        """Ask for a promise that is no further than may be from round ``known``."""
+        """Request a promise as far above round ``known`` as is allowed."""
         step = Ballot(min(self.ballot.round, known + ROUND_JUMP_MAX), self.ballot.leader)
         if step < self.ballot:
             self.steps[acceptor] = step
@@ -194,12 +194,12 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         if acceptor not in self.config.view.acceptors or preempted.ballot <= self.ballot:
             return (Observe("paxos.preemption_ignored"),)
         if ahead > ROUND_JUMP_MAX and not self.hurried:
-            return (TOO_FAR,)  # It says so again when it is asked again.
+            return (TOO_FAR,)  # The acceptor repeats it when it is asked again.
         return (Send(leader_of(self.node), preempted),)
 
 
 def _is_sound(promise: Promise) -> bool:
-    """Return whether votes are older than the promise, in order, and where the page says."""
+    """Return whether votes are older than the promise, in order, and within the page."""
     slots = [promise.first - 1, *(vote.slot for vote in promise.votes)]
     end = promise.more if promise.more is not None else NUMBER_MAX
     in_order = all(a < b for a, b in zip(slots, [*slots[1:], end], strict=True))

@@ -1,4 +1,4 @@
-"""The roles of the log on a member, seated once it is known which journals vote."""
+"""Creates a member's roles of the log, once it is known which journals vote."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ if TYPE_CHECKING:
 
 
 SLOTS = 1 << 20
-"""Slots and rounds that a group without disks may use for each millisecond since the one before."""
+"""Slots and rounds that a group without disks may use for each millisecond since the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """What may be chosen for the log of a member."""
+    """Options of a member's log."""
 
     listener: Address | None = None
     """A role of this node that receives all outcomes and `VotingStatus`, or None."""
     opening: tuple[bytes, ...] = ()
-    """Commands with which every reign begins."""
+    """Commands with which every leadership begins."""
     lease_ms: int = LEASE_MS
-    """How long an acceptor keeps to a master it heard (ms); the same everywhere."""
+    """Duration for which an acceptor follows a master after its heartbeat (ms); same everywhere."""
     election_ms: int = ELECTION_MS
-    """A master silent for so long is suspected (ms)."""
+    """A master that was silent for this long is suspected (ms)."""
     drift_ppm: int = DRIFT_PPM
-    """How far a clock's rate may be from true (millionths)."""
+    """Largest deviation of a clock's rate (millionths)."""
     log_max: int = LOG_MAX
     """Decided slots that each replica keeps for others, 1 or more."""
     journal_bytes: int = JOURNAL_BYTES
-    """After how many bytes of commands the journal is cut; 0 for never."""
+    """Bytes of commands after which the journal is cut; 0 for never."""
     greet_ms: int = GREET_MS
-    """How long a restarted member waits for others to confirm its start (ms)."""
+    """Time for which a restarted member waits for others to confirm its start (ms)."""
     digest_slots: int = AGREED_SLOTS
-    """After how many slots members compare their states; the same everywhere."""
+    """Number of slots between comparisons of the members' states; the same everywhere."""
 
 
 def seat_log(
@@ -79,20 +79,20 @@ def seat_log(
     date_ms: int,
     options: LogOptions,
 ) -> tuple[Spawn, ...]:
-    """Return the role that seats the log on ``node`` once the group is known.
+    """Return the role that creates the log's other roles on ``node`` once the group is known.
 
-    A member whose table differed from that of a majority gets none of these roles.
+    A member whose table differed from a majority's gets a `Quarantined` instead.
 
     Args:
-        node: the member it is for, one of ``members``.
-        members: all of them, in any order.
+        node: the member, one of ``members``.
+        members: all members, in any order.
         random: spreads elections; one of this node's own.
-        machine: empty; it is brought to where the journal ends.
-        records: the journal of this node, of each role oldest first; None for a node that
+        machine: an empty machine; the journal is applied to it.
+        records: the node's journal, oldest first for each role; None for a node that
             keeps nothing on disk.
         journal: the id of that journal; without a disk, ``boot`` is the id.
         boot: the id of this life of the node.
-        date_ms: when it began (ms since 1970).
+        date_ms: the start of this life (ms since 1970).
         options: see there.
 
     """
@@ -131,7 +131,7 @@ def seat_log(
 
 @dataclass(frozen=True, slots=True)
 class _Seats:
-    """What the roles of the log on one node are made from."""
+    """Arguments for the roles of the log on one node."""
 
     node: str
     config: Config
@@ -142,7 +142,7 @@ class _Seats:
     first_number: int
 
     def all(self, *, durable: bool, voter: int, votes: bool) -> tuple[Spawn, ...]:
-        """Return the roles, of which acceptor and leader take part in votes or do not."""
+        """Return the roles; with ``votes``, acceptor and leader take part in votes."""
         kinds = (Acceptor, Leader, CatchUp)
         if not durable:
             kinds = (MemoryAcceptor, MemoryLeader, MemoryCatchUp)

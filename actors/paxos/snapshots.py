@@ -1,8 +1,8 @@
-"""Photographs of a replica's state: taken at one slot, written down in small parts. Pure.
+"""Snapshots of a replica's state: taken at one slot, written in small parts. Pure.
 
-A photograph lets the journal forget what led to it, and goes to members that lack slots
-which nobody keeps any more. To freeze the state costs a fraction of writing it down, which
-is done part by part, between the turns of everybody else.
+A snapshot lets the journal drop what led to it, and is sent to members that lack slots
+which no replica keeps any more. Freezing the state costs a fraction of writing it, which
+is done part by part, between the turns of all other roles.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from fencelock.actors.paxos.message import PAGE, Batch, Slots, SnapshotChunk
 from fencelock.actors.paxos.timer import WriteChunk
 
 JOURNAL_BYTES = 8 << 20
-"""What may be applied before the journal is cut (bytes, 8 MiB): a second or two to read."""
+"""Bytes applied before the journal is cut (8 MiB). Bounds recovery to a second or two."""
 
 DEVELOP_MS = 1
-"""Between two parts (ms): sockets and other roles have their turn meanwhile."""
+"""Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
 
 
 class Snapshots:
-    """When to photograph, and what has become of the photograph under way.
+    """Decides when to make a snapshot, and keeps the one being made.
 
-    The journal is cut when `JOURNAL_BYTES` were applied, and at least twice what the last
-    photograph took: so the work for photographs is bounded by that for commands. Members
-    are staggered, so that seldom two are busy with it, and a master waits longest: if a
-    follower is slow meanwhile, nobody notices.
+    The journal is cut when `JOURNAL_BYTES` were applied, and at least twice the size of the last
+    snapshot: so the work for snapshots is bounded by that for commands. Members are staggered,
+    so that two are rarely busy with it at once. A master waits longest: a slow follower goes
+    unnoticed.
 
     Args:
-        journal_bytes: after how much that was applied the journal is cut; 0 for never.
-        place: which of the members this is.
-        members: how many there are.
+        journal_bytes: applied bytes after which the journal is cut; 0 for never.
+        place: index of this member.
+        members: number of members.
 
     """
 
     def __init__(self, journal_bytes: int, place: int, members: int) -> None:
         self.journal_bytes = journal_bytes
         self.patience = 8 + place % max(1, members)
-        """In eighths of what is due."""
+        """Factor on the threshold, in eighths."""
         self.grown = 0
-        """What was applied since the journal was cut (bytes)."""
+        """Bytes applied since the journal was cut."""
         self.size = 0
-        """Of the last photograph (bytes)."""
+        """Size of the last snapshot (bytes)."""
         self.slot = 0
-        """The last photograph, or the one under way, is of the state before this slot."""
+        """The last snapshot, or the one being made, is of the state before this slot."""
         self.time_ms = 0
         self.chunks: list[bytes] = []
         self.since: list[Batch] = []
-        """What was applied since ``slot``, while a photograph is under way."""
+        """Batches applied since ``slot``, while a snapshot is being made."""
         self.askers: dict[Address, None] = {}
-        """Who asked for the photograph under way."""
+        """Addresses that requested the snapshot being made."""
         self._parts: Iterator[bytes | None] | None = None
 
     def is_under_way(self) -> bool:
-        """Return whether a photograph is being written down."""
+        """Return whether a snapshot is being made."""
         return self._parts is not None
 
     def note(self, batch: Batch) -> None:
@@ -74,14 +74,14 @@ class Snapshots:
         return self.grown >= (most * 3 // 2 if reigning else most)
 
     def begin(self, machine: Machine, slot: int, time_ms: int) -> list[Wake]:
-        """Freeze the state after all slots before ``slot``; the rest is done by `develop`."""
+        """Freeze the state after all slots before ``slot``; `develop` does the rest."""
         assert self._parts is None
         self.slot, self.time_ms = slot, time_ms
         self._parts = machine.photograph()
         return [Wake(DEVELOP_MS, WriteChunk())]
 
     def develop(self) -> bool:
-        """Write down the next part; return whether the photograph is complete."""
+        """Make the next part; return whether the snapshot is complete."""
         if self._parts is None:
             return False
         for part in self._parts:
@@ -91,10 +91,10 @@ class Snapshots:
         return True
 
     def finish(self) -> tuple[SnapshotTaken, tuple[Message, ...]]:
-        """Return a complete photograph as catch-up gives it away, and as a journal keeps it.
+        """Return a complete snapshot as catch-up sends it, and as a journal keeps it.
 
-        The records stand for everything applied so far: what came since the photograph is
-        behind it. So they can take the place of all that was written before.
+        The records cover everything applied so far: batches applied since the snapshot follow it.
+        So they can replace all that was written before.
         """
         slot, time_ms, chunks = self.slot, self.time_ms, tuple(self.chunks)
         records = records_of(slot, time_ms, chunks, tuple(self.since))
@@ -107,7 +107,7 @@ class Snapshots:
         return photographed, records
 
     def replace(self, slot: int, chunks: tuple[bytes, ...]) -> None:
-        """Let ``chunks``, of ``slot``, be the last photograph; one under way is void."""
+        """Make ``chunks``, of ``slot``, the last snapshot; one being made is dropped."""
         self.grown, self.size, self.slot = 0, sum(len(chunk) for chunk in chunks), slot
         self.chunks, self.since, self.askers, self._parts = [], [], {}, None
 

@@ -1,4 +1,4 @@
-"""What a replica has applied: the machine, the slots that led to it, and its photographs. Pure."""
+"""The applied state of a replica: its machine, the slots that led to it, its snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from fencelock.actors.paxos.snapshots import DEVELOP_MS, Snapshots, records_of
 from fencelock.actors.paxos.timer import WriteChunk
 
 PastHears = MinApplied | FetchSlots | WriteChunk | LogFull | TableDigest | Compare | Isolate
-"""What `State` handles."""
+"""Events that `State` handles."""
 
 
 class State:
-    """Slots are applied in order, each once, and forgotten when a photograph stands for them.
+    """Applies slots in order, each once, and drops them when a snapshot covers them.
 
     Invariants:
-        P16 Nothing is forgotten of what led to a state before that state is durable: who
-            trims hears of it by a `Send` behind the `Checkpoint`.
+        P16 Nothing that led to a state is dropped before that state is durable: roles
+            that trim learn of it by a `Send` behind the `Checkpoint`.
 
     Args:
-        node: where it is.
-        machine: what commands are applied to.
+        node: the id of its node.
+        machine: the state machine that commands are applied to.
         ledger: decided slots.
-        snapshots: when to photograph.
+        snapshots: decides when to make a snapshot.
         watching: compares the state with that of others.
 
     """
@@ -84,7 +84,7 @@ class State:
         return self.ledger.next
 
     def handle(self, sender: Address, event: PastHears) -> Effects:
-        """Give, photograph, forget, compare."""
+        """Send slots, make snapshots, drop old slots, compare digests."""
         match event:
             case MinApplied():
                 self.ledger.trim(event.slot)
@@ -99,29 +99,29 @@ class State:
                 return self.watching.handle(sender, event, self.next)
 
     def recover(self, recovered: Recovered) -> list[Effect]:
-        """Bring the machine to where the journal ends, and compare it with others."""
+        """Apply the journal to the machine, and compare the result with other members."""
         base = recovered.base
         empty = base is None or not base.chunks
         self.digests.begin(self.machine.fingerprint() if empty else None)
         if base is not None:
-            if base.chunks:  # Without any the machine begins there, empty.
+            if base.chunks:  # Without chunks the machine starts at the slot, empty.
                 self.machine.restore(base.chunks)
             self.ledger.jump(base.slot, base.time_ms)
             self.snapshots.replace(base.slot, base.chunks)
         for slot, batch in enumerate(recovered.decided, start=self.next):
             self.ledger.take(slot, batch)
             for _ in self.apply():
-                pass  # Whom that concerned was told long ago.
+                pass  # The outcomes were sent in an earlier life.
         for slot in sorted(recovered.later):
             self.ledger.take(slot, recovered.later[slot])
         self.digests.recovered()
         return self.watching.flush()
 
     def apply(self) -> Iterator[tuple[int, Batch, list[Sequence[Message]]]]:
-        """Apply what is decided without a gap; yield each slot, its batch and what came of it.
+        """Apply what is decided without a gap; yield each slot, its batch and its outcomes.
 
-        That is first what fell due by the time of a batch without commands, then what
-        came of each command: the first lets time go on itself.
+        The first outcomes are those of a batch without commands, whose time let deadlines expire.
+        Those of each command follow: the first command lets time pass itself.
         """
         step = self.digests.step
         for slot, batch in self.ledger.drain():
@@ -136,16 +136,16 @@ class State:
             yield slot, batch, outcomes
 
     def trim(self, *, reigning: bool) -> list[Effect]:
-        """Compare the state if it is time to, and photograph it if the journal should be cut."""
+        """Compare the state if that is due, and make a snapshot if the journal should be cut."""
         compared = self.watching.flush() if self.digests.due else []
         if not self.snapshots.is_due(reigning=reigning):
             return compared
         return [*compared, *self._photograph()]
 
     def restore(self, restore: Restore) -> list[Effect] | None:
-        """Take over a state that is later than this one; None if it is not, or is none.
+        """Replace the state with a later one; return None if it is not later, or is invalid.
 
-        The caller has told everybody how far this node is, when the effects are carried out.
+        When the effects are performed, the caller has sent every role the new slot before.
         """
         if restore.slot <= self.next:
             return None
@@ -159,7 +159,7 @@ class State:
         return self._keep(records_of(restore.slot, restore.time_ms, restore.chunks))
 
     def _photograph(self) -> list[Effect]:
-        """Begin to photograph, unless one is under way or there is nothing to be seen."""
+        """Begin a snapshot, unless one is being made or the state is empty."""
         if self.snapshots.is_under_way() or self.next == 1:
             return []
         self.digests.want()
@@ -167,7 +167,7 @@ class State:
         return [*begun, Observe("paxos.photographed")]
 
     def _on_develop(self) -> Effects:
-        """Go on with the photograph; when it is complete, let it stand for what led to it."""
+        """Continue the snapshot; once it is complete, let it replace what led to it."""
         if not self.snapshots.is_under_way():
             return ()
         if not self.snapshots.develop():
@@ -176,9 +176,9 @@ class State:
         return [Send(catchup_of(self.node), photographed), *self._keep(records)]
 
     def _keep(self, records: tuple[Message, ...]) -> list[Effect]:
-        """Write down all that was applied, and only then let others forget it (P16)."""
+        """Write down all that was applied, and only then let other roles drop it (P16)."""
         if not self.snapshots.journal_bytes or self.watching.why:
-            return []  # What says that this node has diverged must not be forgotten.
+            return []  # The record that this node has diverged must be kept.
         trimmed = Trimmed(slot=self.next)
         return [
             Checkpoint(records),
@@ -188,7 +188,7 @@ class State:
         ]
 
     def _on_excerpt(self, excerpt: FetchSlots) -> Effects:
-        """Give decided slots, or the last photograph, or a new one when it is there."""
+        """Send decided slots, or the last snapshot, or a new one once it is made."""
         batches = self.ledger.page(excerpt.first)
         if batches is not None:
             return (Send(excerpt.asker, Slots(first=excerpt.first, batches=batches)),)
@@ -200,5 +200,5 @@ class State:
 
 
 def everything(outcomes: list[Sequence[Message]]) -> tuple[Message, ...]:
-    """Return what came of a slot, in order."""
+    """Return the outcomes of a slot, in order."""
     return tuple(chain.from_iterable(outcomes))

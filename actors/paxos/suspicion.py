@@ -1,4 +1,4 @@
-"""When a follower stands for election: after silence, and one follower after another. Pure."""
+"""Decides when a follower stands: after silence, and one follower after another. Pure."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ if TYPE_CHECKING:
     from random import Random
 
 SPREAD_MS = 200
-"""Over how long attempts are spread where nobody led, so that seldom two stand at once (ms)."""
+"""Range over which attempts are spread if no node led, so that two rarely stand at once (ms)."""
 
 JITTER_MS = 20
-"""The same for followers, which are ranked already (ms)."""
+"""The same for followers, which are already ranked (ms)."""
 
 STALL_MS = 2 * TIMING.beat_ms
-"""A timer that rings so late shows that this process stood still: what the leader sent meanwhile
-may wait to be read, and perhaps the leader stood still as well, so it gets as much time again."""
+"""A timer this late shows that the process was paused (ms). Messages of the leader may still be
+unread, and the leader may have been paused as well, so it gets this much more time."""
 
 
 @local
 class Isolated(Local):
-    """Monitor to the listener: whether no majority answers this leader, for some time already."""
+    """Failure detector to the listener: whether no majority has answered this leader lately."""
 
     isolated: bool
 
 
 class Suspicion:
-    """The deadline at which a node stands unless it hears of a leader or candidate.
+    """The deadline at which a node stands unless it hears from a leader or candidate.
 
-    Followers are ranked by how closely they come after the leader in the sorted list of
-    members, the last followed by the first. The first stands when the leader was silent for
-    ``election_ms``, each further one `Timing.rank_ms` later. By then the one before has sent a
-    `Prepare`, if it lives, and whoever promises it waits anew.
+    Followers are ranked by their distance after the leader in the sorted list of members,
+    which wraps around. The first stands when the leader was silent for ``election_ms``, each
+    further one `Timing.rank_ms` later. By then the one before has sent a `Prepare`, if it is
+    alive, and every member that promises it waits anew.
 
     Args:
-        node: this one.
-        members: all, sorted.
+        node: this node.
+        members: all members, sorted.
         random: spreads attempts.
-        lease_ms: how long acceptors refuse everybody but a leader they heard (ms).
-        election_ms: a leader silent for so long is suspected (ms).
+        lease_ms: time for which acceptors refuse all but the leader they follow (ms).
+        election_ms: a leader silent for this long is suspected (ms).
 
     """
 
@@ -57,22 +57,22 @@ class Suspicion:
         self._election_ms = election_ms
         self._heard_at = Instant(0)
         self.deadline = Instant(0)
-        """When this node will stand, if it hears of nobody who leads or stands."""
+        """The time at which this node stands, if it learns of no leader or candidate."""
         self.watching = Instant(0)
-        """For which deadline a timer runs."""
+        """The deadline for which a timer runs."""
 
     def wait(self, now: Instant, ms: int) -> list[Effect]:
-        """Stand after ``ms`` and a little more, unless something happens."""
+        """Stand after ``ms`` and a little more, unless a message comes."""
         spread = self._random.randrange(SPREAD_MS) if ms else 0
         return self._wait_until(_later(now, ms + spread), now)
 
     def on_heard(self, leader: str, now: Instant) -> list[Effect]:
-        """Put the deadline off: ``leader`` leads, or stands."""
+        """Extend the deadline: ``leader`` leads, or stands."""
         self._heard_at = now
         return self._wait_until(_later(now, self._election_ms + self._turn_ms(leader)), now)
 
     def on_link_down(self, leader: str, now: Instant) -> list[Effect] | None:
-        """Stand as soon as the lease of ``leader`` ends; None if it was to be sooner anyway."""
+        """Stand as soon as the lease of ``leader`` ends; return None if that is no sooner."""
         ends = max(now, _later(self._heard_at, self._lease_ms + 1))
         soon = _later(ends, self._turn_ms(leader))
         return self._wait_until(soon, now) if soon < self.deadline else None
@@ -93,7 +93,7 @@ class Suspicion:
         return []
 
     def _turn_ms(self, leader: str) -> int:
-        """Return how much later than the first this node stands after ``leader``."""
+        """Return the delay of this node's turn after ``leader`` against the first one (ms)."""
         members = self._members
         distance = (members.index(self._node) - members.index(leader)) % len(members)
         rank = max(0, distance - 1)
@@ -102,7 +102,7 @@ class Suspicion:
     def _wait_until(self, deadline: Instant, now: Instant) -> list[Effect]:
         self.deadline = deadline
         if now < self.watching <= deadline:
-            return []  # The timer that runs will look how long is left.
+            return []  # The running timer then waits for the rest.
         self.watching = deadline
         after_ms = -((now - deadline) // NS_PER_MS)
         return [Wake(max(0, after_ms), Watch(deadline=deadline))]

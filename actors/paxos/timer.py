@@ -1,4 +1,4 @@
-"""What the roles of the log tell themselves, later."""
+"""Timers of the roles of the log."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ class CommanderResend(Timer):
 
 @timer
 class SpreadNews(Timer):
-    """Tell followers what is decided, and those who were not asked what was proposed."""
+    """Send followers what is decided, and the proposals that some were not asked for."""
 
 
 @timer
 class Beat(Timer):
-    """It is time for a heartbeat of ``ballot``."""
+    """Send a heartbeat of ``ballot``."""
 
     ballot: Ballot
 
 
 @timer
 class Watch(Timer):
-    """Look whether the master has been silent for too long."""
+    """Check whether the master has been silent for too long."""
 
     deadline: Instant
 
 
 @timer
 class Tick(Timer):
-    """Something in the machine may be due at log time ``due_ms``, while ``ballot`` leads."""
+    """Let log time pass to ``due_ms``, when the machine may have work, while ``ballot`` leads."""
 
     ballot: Ballot
     due_ms: int
@@ -45,54 +45,54 @@ class Tick(Timer):
 
 @timer
 class BatchDelay(Timer):
-    """Patient commands have waited for others to share a slot with for long enough."""
+    """Stop delaying patient commands for others to share their slot with."""
 
 
 @timer
 class GapCheck(Timer):
-    """Look whether slot ``slot`` is still missing."""
+    """Check whether ``slot`` is still missing."""
 
     slot: int
 
 
 @timer
 class FetchRetry(Timer):
-    """Look whether question ``attempt`` was answered."""
+    """Check whether fetch ``attempt`` was answered."""
 
     attempt: int
 
 
 @timer
 class WriteChunk(Timer):
-    """Write down the next part of the photograph of the state that is under way."""
+    """Make the next part of the snapshot."""
 
 
 @timer
 class ExpireSnapshot(Timer):
-    """Let the last photograph go, unless a part of it was asked for since ``use``."""
+    """Drop the last snapshot, unless a part of it was requested since ``use``."""
 
     use: int
 
 
 @timer
 class ReadAgain(Timer):
-    """Ask again what reads wait for, and give up those that waited too long."""
+    """Ask again for what reads wait for, and drop reads that waited too long."""
 
 
 @timer
 class AgeCheck(Timer):
-    """A local read has waited for long enough: answer what can be shown by now."""
+    """Answer local reads that have waited long enough with what is known by now."""
 
 
 @timer
 class HandOverLate(Timer):
-    """The hand-over of ``ballot`` must not wait for slots under way any longer."""
+    """Stop the hand-over of ``ballot`` from waiting for slots under way."""
 
     ballot: Ballot
 
 
 @timer
 class ResignedLate(Timer):
-    """Whoever asked the reign of ``ballot`` to end must not wait any longer for the next."""
+    """Answer the roles that asked ``ballot``'s leader to resign: the next is not known in time."""
 
     ballot: Ballot

@@ -1,4 +1,4 @@
-"""What an acceptor accepted in slots that its node has not applied, within bounds. Pure."""
+"""An acceptor's votes in slots that its node has not applied, within bounds. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class Votes:
     """The last vote for each slot.
 
     Args:
-        by_slot: those of earlier lives.
+        by_slot: votes of earlier lives.
 
     """
 
     def __init__(self, by_slot: Mapping[int, Vote]) -> None:
         self.by_slot = dict(by_slot)
         self.size = sum(vote.batch.size() for vote in self.by_slot.values())
-        """What they take (bytes)."""
+        """Total size of their batches (bytes)."""
 
     def has_room(self, slot: int, size: int) -> bool:
         """Return whether a vote of ``size`` bytes for ``slot`` may be added."""
@@ -32,20 +32,20 @@ class Votes:
         return self.by_slot.get(slot)
 
     def put(self, vote: Vote, size: int) -> None:
-        """Let ``vote``, of ``size`` bytes, be the last for its slot."""
+        """Store ``vote``, of ``size`` bytes, as the last for its slot."""
         before = self.by_slot.get(vote.slot)
         self.size += size if before is None else size - before.batch.size()
         self.by_slot[vote.slot] = vote
 
     def slots(self, first: int, end: int | None = None) -> list[int]:
-        """Return in order which slots from ``first`` on, and before ``end``, have a vote."""
+        """Return in order the slots from ``first`` on, and before ``end``, that have a vote."""
         by_slot = self.by_slot
         if end is not None and end - first < len(by_slot):
             return [slot for slot in range(first, end) if slot in by_slot]
         return sorted(slot for slot in by_slot if slot >= first and (end is None or slot < end))
 
     def of(self, ballot: Ballot, first: int, end: int) -> tuple[tuple[int, Batch], ...]:
-        """Return what ``ballot`` got votes for here, from slot ``first`` on and before ``end``."""
+        """Return the votes under ``ballot`` from slot ``first`` on and before ``end``."""
         votes = [self.by_slot[slot] for slot in self.slots(first, end)]
         return tuple([(slot, batch) for slot, under, batch in votes if under == ballot])
 
