@@ -37,7 +37,7 @@ from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.workload import Door, session_door
 from fencelock.cluster.topology import NodeContext, Recipe, Settings, central
 
-SEEDS = 100
+SEEDS = 150
 SEEDS_FOR_A_MUTANT = 600
 JOURNAL = Settings(central_journal=True)
 FORGETFUL = Settings()
@@ -214,7 +214,6 @@ MUTANTS: dict[str, tuple[Recipe, Settings, str]] = {
     "grants are not written": (with_role(GrantsAreNotWritten), JOURNAL, "fences"),
     "holds end with a node": (holds_end_with_the_life_of_a_node, FORGETFUL, "progress"),
     "nobody is asked": (with_role(NobodyIsAskedWhetherItHolds), FORGETFUL, "progress"),
-    "ended sessions are forgotten": (with_role(EndedSessionsAreForgotten), JOURNAL, "sessions"),
     "any number is freed": (with_role(FreedByAnySession), JOURNAL, "mutual exclusion"),
     "grants are written too late": (with_role(GrantsAreWrittenTooLate), JOURNAL, "fences"),
 }
@@ -241,6 +240,26 @@ LATE = Plan(
     ),
 )
 """Nodes restart all the time, and what they said last arrives late."""
+
+
+CLOSINGS = replace(LATE, closings_ms=(2_000, 3_000, 4_000, 5_000))
+"""Clients close meanwhile, so that requests of ended sessions arrive."""
+
+
+def test_a_server_that_forgets_ended_sessions_is_caught() -> None:
+    """It grants late requests to clients that are gone, for ever; a sound server does not."""
+    promise = promise_of("central", JOURNAL)
+
+    def closing(seed: int, recipe: Recipe) -> Report:
+        return run_seed(recipe, seed, plan=CLOSINGS, settings=JOURNAL, promise=promise)
+
+    forgetful = with_role(EndedSessionsAreForgotten)
+    caught = (s for s in range(100) if "progress" in (closing(s, forgetful).violation or ""))
+    seed = next(caught)
+    sound = [closing(number, central) for number in range(max(seed + 1, 20))]
+
+    assert [report.violation for report in sound if report.violation] == []
+    assert sum(report.marks["central.request_of_ended_session"] for report in sound) >= 20
 
 
 def disowning(seed: int, door: Door) -> Report:

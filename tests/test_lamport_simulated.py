@@ -25,7 +25,7 @@ from fencelock.cluster.topology import NodeContext, Settings, lamport
 
 NS_PER_US = 1_000
 SEEDS = 100
-SEEDS_FOR_A_MUTANT = 60
+SEEDS_FOR_A_MUTANT = 160
 SEEDS_WITH_READS = 15
 
 

@@ -28,12 +28,13 @@ from fencelock.actors.role_message import DescribeRole
 from fencelock.cluster.host.cross_thread_queue import CrossThreadQueue
 from fencelock.cluster.host.gateway import Gateway
 from fencelock.cluster.host.links import Links
-from fencelock.cluster.host.pace import CLIENTS_NS, Pace
+from fencelock.cluster.host.pace import Pace
 from fencelock.cluster.host.ref import ActorStop, RoleRef
 from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.role_slot import RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, RoleFailedError, Scheduler
+from fencelock.cluster.host.turn import turn
 from fencelock.cluster.storage.record import Entry
 from fencelock.transport.wire import encode
 
@@ -42,12 +43,6 @@ if TYPE_CHECKING:
 
 ARRIVALS_MAX = 100_000
 """Limit of messages from other threads that wait for the dispatcher."""
-
-TURN_MAX = 4_096
-"""Role turns before the dispatcher looks at sockets, timers and the disk again."""
-
-FRAMES_MAX = 256
-"""Frames taken from the sockets in one turn."""
 
 _DISPATCHING = threading.local()
 """Has an attribute on each dispatcher's thread: none of them may wait for a node to stop."""
@@ -306,26 +301,10 @@ class Dispatcher:
 
     def _turn(self) -> None:
         self._arrivals.run()
-        self._gateway.take(FRAMES_MAX)
-        self._stage.ring_alarms()
-        taken = 0
-        if self._bridge.waiting:
-            self._pace.begin()
-            taken = self._gateway.take_clients(self._pace.most, CLIENTS_NS)
-        self._stage.work(TURN_MAX)
-        wrote = bool(self._stage.records)
-        while self._stage.records:  # A role that is spawned by a held effect may persist, too.
-            self._gateway.flush()  # What needs no record leaves now: peers work meanwhile.
-            self._stage.asks.wake()
+        wrote = False
+        for _ in turn(self._stage, self._gateway, self._bridge, self._pace):
             self._write()
-            self._stage.release_held()
-        if wrote:  # Others may wait only for the held effects: send them at once.
-            self._gateway.flush()
-            self._stage.work(TURN_MAX)
-        self._gateway.flush()
-        self._stage.asks.wake()  # After the frames: woken threads compete for this processor.
-        if taken:
-            self._pace.end(taken)
+            wrote = True
         if wrote and self._journal is not None:
             self._journal.trim()  # Last, so that nothing waits for it unnecessarily.
 

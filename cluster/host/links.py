@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
@@ -25,11 +25,11 @@ class Links(Protocol):
         """End a `poll`; from any thread."""
         ...
 
-    def receive_members(self, most: int) -> list[Arrival]:
+    def receive_members(self, most: int) -> Iterable[Arrival]:
         """Read up to ``most`` frames and return those of members; never block."""
         ...
 
-    def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
+    def receive_clients(self, most: int, within_ns: int) -> tuple[Iterable[Arrival], int]:
         """Return frames of clients with up to ``most`` envelopes, and the number of envelopes.
 
         Frames that are dropped count as one envelope. Decode no frame after ``within_ns``.

@@ -6,6 +6,7 @@ import heapq
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import pykka
@@ -58,7 +59,8 @@ caller that goes on without them would hold for ever."""
 BACKLOG_MAX = 1_000_000
 """Limit of waiting events of any kind on a node; more mean that roles of ours flood each other."""
 
-_READ_CLOCK = cast("Callable[[int], Instant]", time.clock_gettime_ns)
+READ_CLOCK = cast("Callable[[], Instant]", partial(time.clock_gettime_ns, CLOCK))
+"""Reads `CLOCK`; it is called once for each event, so it is no Python function."""
 
 
 class RoleFailedError(Exception):
@@ -75,13 +77,23 @@ class Scheduler:
         node: the node that the roles belong to.
         welcome: called with each new role, before its first turn.
         counters: the host's counters, with those of retired roles added.
+        clock: reads the clock of this machine (ns), which never goes back.
+
+    Attributes:
+        now: the same clock (Host).
+        ready: the waiting events with their receivers, first come, first served.
 
     """
 
     def __init__(
-        self, node: str, welcome: Callable[[RoleSlot], None], counters: Counter[str]
+        self,
+        node: str,
+        welcome: Callable[[RoleSlot], None],
+        counters: Counter[str],
+        clock: Callable[[], Instant] = READ_CLOCK,
     ) -> None:
         self.node = node
+        self.now = clock
         self.counters = counters
         self._welcome = welcome
         self.cells: dict[Address, RoleSlot] = {}
@@ -99,10 +111,6 @@ class Scheduler:
         self._held: list[tuple[RoleSlot, Effect]] = []
         self._holding: list[RoleSlot] = []
         self._opening = False
-
-    def now(self) -> Instant:
-        """Read the clock of this machine (ns); it never goes back."""
-        return _READ_CLOCK(CLOCK)
 
     def open(self, cast: RoleSet) -> None:
         """Start all roles of ``cast``, then give each its first turn, then post the openings."""
@@ -124,7 +132,7 @@ class Scheduler:
         assert role.address not in self.cells, f"{role.address} is on stage already"
         role_slot = RoleSlot(role, guest=guest)
         self._welcome(role_slot)
-        pykka.ActorRegistry.register(role.actor_ref)
+        self._register(role)
         self.cells[role.address] = role_slot
         if not self._opening:
             self._begin(role_slot)
@@ -136,10 +144,18 @@ class Scheduler:
         role_slot.dead = True
         role_slot.accepts = frozenset()
         del self.cells[role_slot.address]
-        self.counters.update(role_slot.counters)
+        self._keep_counters(role_slot)
         self.asks.fail(f"{role_slot.address} has stopped", role=role_slot.address)
         role: Any = role_slot.role
         role._stop()  # Pykka's own last step: registry, event, `on_stop`.
+
+    def _register(self, role: Role[Any]) -> None:
+        """Register ``role`` in Pykka's registry."""
+        pykka.ActorRegistry.register(role.actor_ref)
+
+    def _keep_counters(self, role_slot: RoleSlot) -> None:
+        """Add the counters of a role that retires to the host's."""
+        self.counters.update(role_slot.counters)
 
     def describe(self, role_slot: RoleSlot) -> RoleDescription:
         """Describe the role of ``cell`` as it is now, before the events that wait for it."""
@@ -176,7 +192,7 @@ class Scheduler:
             RoleFailedError: a role raised an exception, which only a bug of ours can cause.
 
         """
-        ready, cells, read_clock = self.ready, self.cells, _READ_CLOCK
+        ready, cells, now = self.ready, self.cells, self.now
         boxes, nodes = self.outboxes.boxes, self.outboxes.nodes
         assert len(ready) < BACKLOG_MAX, f"{BACKLOG_MAX} events wait on node {self.node}"
         for _ in range(most):
@@ -188,7 +204,7 @@ class Scheduler:
                 continue
             handle = role_slot.handle
             try:
-                effects = handle(sender, event, read_clock(CLOCK))
+                effects = handle(sender, event, now())
             except Exception as error:
                 raise self._failed(role_slot, event, sender, error) from error
             for effect in effects:
@@ -247,7 +263,7 @@ class Scheduler:
 
     def _failed(
         self, role_slot: RoleSlot, event: Event | None, sender: Address, error: Exception
-    ) -> RoleFailedError:
+    ) -> Exception:
         """Log a bug of ours with the event and the role's state; return the fatal error."""
         state = repr(dict(role_slot.role.state()))
         log = logger.bind(
@@ -314,9 +330,13 @@ class Scheduler:
         elif to == self.here and type(message) is Report:
             self.post(role_slot, self.here, self._report())
         elif type(message) is Notice:
-            write(self.node, message)
+            self._write_notice(message)
         else:
             self.counters["host.nobody_there"] += 1
+
+    def _write_notice(self, notice: Notice) -> None:
+        """Write a line into the log of the node."""
+        write(self.node, notice)
 
     def _report(self) -> Reported:
         total = Counter(self.counters)

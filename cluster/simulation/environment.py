@@ -73,6 +73,7 @@ class Machine(Protocol):
 
     name: str
     boot: int
+    member: bool
     disk: Disk
 
     @property

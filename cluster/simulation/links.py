@@ -74,11 +74,11 @@ class Links:
     def _tell_up(self, node: SimulatedNode, boot: int, peer: SimulatedNode, peer_boot: int) -> None:
         if node.up and peer.up and (node.boot, peer.boot) == (boot, peer_boot):
             self._down.pop((node.name, peer.name), None)
-            node.tell_all(LinkUp(node=peer.name))
+            node.notice(LinkUp(node=peer.name))
 
     def _tell_down(
         self, node: SimulatedNode, boot: int, peer: SimulatedNode, peer_boot: int
     ) -> None:
         if node.up and (node.boot, peer.boot) == (boot, peer_boot):
             self._down[node.name, peer.name] = None
-            node.tell_all(LinkDown(node=peer.name))
+            node.notice(LinkDown(node=peer.name))

@@ -1,34 +1,38 @@
-"""A simulated node: the host of its roles, with lives that begin and end."""
+"""A simulated node: what it is between its roles and the world, and lives that begin and end."""
 
 from __future__ import annotations
 
-from typing import Any
+import traceback
+from collections.abc import Callable, Iterator
 
-from fencelock.actors.clock import Arrived, Clock, Departing
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Local, address_of
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Message
+from fencelock.cluster.host.gateway import Gateway
+from fencelock.cluster.host.pace import Pace
+from fencelock.cluster.host.turn import turn
 from fencelock.cluster.simulation.disk import Disk
 from fencelock.cluster.simulation.drift import DriftingClock
 from fencelock.cluster.simulation.environment import Environment
-from fencelock.cluster.simulation.scheduler import Stage
+from fencelock.cluster.simulation.frames import VirtualLinks
+from fencelock.cluster.simulation.scheduler import SimulatedScheduler
+from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.topology import NodeContext, Recipe, Settings
-from fencelock.transport.frame import Frame, decode_frame, encode_frame
 
-CLUSTER = "simulated"
-"""The cluster id in every frame."""
+TURNS_MAX = 12
+"""Turns in a row; after more the roles of a node keep each other busy for ever."""
 
 
 class SimulatedNode:
-    """One machine. As on a real node, one dispatcher runs all roles, in turns.
+    """One machine: production's stage, gateway and turns over a virtual clock, network and disk.
 
-    A turn handles arrivals until nothing is left, and sends one frame to each peer. If
-    records were written in the turn, the node waits for its disk, and then performs the
-    effects that its roles put behind a `Persist`.
+    A turn that wrote records waits for the disk in its middle, where a dispatcher syncs its
+    journal.
 
     Args:
-        world: the world of the node.
+        world: where the node lives.
         name: its id.
-        recipe: sets up the roles of each life.
-        member: whether it is one of the cluster's nodes; if not, it is a client.
+        recipe: which roles it begins each life with.
+        member: whether it is one of the cluster's nodes; else it is a client.
         settings: for the recipe.
 
     """
@@ -50,24 +54,35 @@ class SimulatedNode:
         self.up = False
         self.paused = False
         self.syncing = False
-        self.scheduler = Stage(self)
-        self._clock_role = address_of(name, "clock")
-        self._waiting: list[tuple[str, int, bytes]] = []
         self._alarm = 0
         self._alarm_at: int | None = None
+        self._begin_life()
+
+    def _begin_life(self) -> None:
+        """Forget all that is in memory."""
+        self.scheduler = SimulatedScheduler(self)
+        self.links = VirtualLinks(self, self.scheduler.queue)
+        members = frozenset(self.world.members) if self.member else frozenset[str]()
+        self.gateway = self._make_gateway(members)
+        self._pace = Pace(lambda: 0)  # No turn takes virtual time.
+        self._amid: Iterator[None] | None = None
+        """The turn that waits for the disk."""
+
+    def _make_gateway(self, members: frozenset[str]) -> Gateway:
+        return Gateway(self.scheduler, self.links, members)
 
     def now(self) -> Instant:
         """Read the node's own clock."""
         return Instant(self.clock.read(self.world.time))
 
     def power_on(self) -> None:
-        """Begin a new life: with a new boot id, the roles of the recipe, and the disk's records."""
+        """Begin a new life: a new boot id, the roles of the recipe, what the disk kept."""
         assert not self.up
         nodes = self.world.streams.nodes
         self.up, self.lives, self.boot = True, self.lives + 1, nodes.getrandbits(63)
         self.clock.restart(nodes.randrange(10**12), self.world.time)
         self.world.mishap(self.name, f"begins life {self.lives}")
-        self.scheduler = Stage(self)
+        self._begin_life()
         self.disk.open(self.world.streams.fork(f"journal/{self.name}/{self.lives}"))
         seat = NodeContext(
             node=self.name,
@@ -79,16 +94,15 @@ class SimulatedNode:
             journal=self.disk.records(),
             journal_id=self.disk.journal_id,
         )
-        self.scheduler.open(self.recipe(seat))
+        self._judged(lambda: self.scheduler.open(self.recipe(seat)))
         self._turn()
 
     def crash(self, *, loses_tail: bool) -> None:
-        """Die at once. Memory is gone; the disk keeps what `Disk.crash` leaves."""
+        """Die at once. Memory is gone; of the disk remains what `Disk.crash` says."""
         assert self.up
         lost = self.disk.crash(self.world.streams.disk, loses_tail=loses_tail)
         self.up = self.paused = self.syncing = False
-        self.scheduler = Stage(self)
-        self._waiting = []
+        self._begin_life()
         self._set_alarm()
         self.world.faults["records lost"] += lost
         self.world.mishap(self.name, f"crashes and loses {lost} unsynced records")
@@ -96,12 +110,12 @@ class SimulatedNode:
             judge.crashed(self.name, self.boot)
 
     def pause(self) -> None:
-        """Handle nothing from now on; arrivals wait."""
+        """Handle nothing from now on; what comes waits."""
         self.paused = True
         self.world.mishap(self.name, "is paused")
 
     def resume(self) -> None:
-        """Handle all that arrived meanwhile, at once."""
+        """Handle all that came meanwhile, at once."""
         self.paused = False
         self.world.mishap(self.name, "is resumed")
         self._turn()
@@ -118,58 +132,64 @@ class SimulatedNode:
         self.world.mishap(self.name, f"has a clock that jumps {by_ms} ms")
         self._set_alarm(moved=True)
 
-    def tell(self, to: Address, event: Event) -> None:
+    def tell(self, to: Address, event: Message | Local) -> None:
         """Send ``event`` to a role of this node, as the node itself."""
-        self.scheduler.put(address_of(self.name, "node"), to, event, self.boot)
+        self.scheduler.tell(to, event)
         self._turn()
 
-    def tell_all(self, event: Local) -> None:
-        """Send ``event`` to every role of this node that accepts its type."""
-        self.scheduler.tell_all(event)
+    def notice(self, news: LinkUp | LinkDown) -> None:
+        """Take news of a link."""
+        self.links.change(news)
         self._turn()
 
     def arrive(self, link: str, boot: int, frame: bytes) -> None:
-        """Receive a frame from the node ``link``, sent in its life ``boot``."""
+        """Take a frame from the node ``link``, sent in its life ``boot``."""
         if not self.up:
             self.world.faults["sent to a dead node"] += 1
             return
-        self._waiting.append((link, boot, frame))
+        self.links.arrive(link, boot, frame)
         self._turn()
 
     def _turn(self) -> None:
         if not self.up or self.paused or self.syncing:
             return
-        arrived, self._waiting = self._waiting, []
-        for link, boot, data in arrived:
-            self._unpack(link, boot, decode_frame(data))
-        self.scheduler.ring()
-        self.scheduler.run()
-        self._depart()
+        self._judged(self._take_turns)
         self._set_alarm()
-        if self.disk.tail:
-            self._begin_sync()
 
-    def _unpack(self, link: str, boot: int, frame: Frame) -> None:
-        if link in self.world.members and self._clock_role in self.scheduler.roles:
-            sender = address_of(self.name, "node")
-            self.scheduler.put(sender, self._clock_role, Arrived(stamp=frame.stamp), self.boot)
-        for to, sender, message in frame.envelopes:
-            self.scheduler.put(sender, to, message, boot)
+    def _take_turns(self) -> None:
+        """Take turns until nothing is left to do, or until one of them waits for the disk."""
+        scheduler = self.scheduler
+        for _ in range(TURNS_MAX):
+            if self._amid is None:
+                self._amid = turn(scheduler, self.gateway, self.links, self._pace)
+            for _ in self._amid:
+                self._judge_records()
+                self._begin_sync()
+                return
+            self._amid = None
+            self._judge_records()
+            if not scheduler.ready and not scheduler.records and self.links.idle:
+                return
+        raise ViolationError(f"{self.name}: no end of its turn in {TURNS_MAX} turns")
 
-    def _depart(self) -> None:
-        """Send one frame to each peer that has messages."""
-        outbox, self.scheduler.outbox = self.scheduler.outbox, {}
-        for peer, envelopes in outbox.items():
-            frame = Frame(CLUSTER, 0, self._stamp(), tuple(envelopes))
-            self.world.carry(self.name, self.boot, peer, encode_frame(frame))
+    def _judge_records(self) -> None:
+        """Demand that the stage hands over for the journal what its roles wrote on the disk."""
+        written = sum(len(one.records) + one.alone for one in self.disk.tail)
+        if written != len(self.scheduler.records):
+            raise ViolationError(
+                f"{self.name}: {written} records were written, "
+                f"{len(self.scheduler.records)} would be in the journal"
+            )
 
-    def _stamp(self) -> int:
-        clock: Any = self.scheduler.roles.get(self._clock_role)
-        if not isinstance(clock, Clock):
-            return 0
-        self.scheduler.put(address_of(self.name, "node"), self._clock_role, Departing(), self.boot)
-        self.scheduler.run()
-        return clock.time
+    def _judged(self, run: Callable[[], None]) -> None:
+        """Run what may fail; what a dispatcher would stop for is a violation."""
+        try:
+            run()
+        except ViolationError:
+            raise
+        except Exception as error:
+            told = "".join(traceback.format_exception(error))
+            raise ViolationError(f"{self.name} broke\n{told}") from error
 
     def _begin_sync(self) -> None:
         """Wait for the disk, as a dispatcher does; nothing is handled meanwhile."""
@@ -181,18 +201,17 @@ class SimulatedNode:
             return  # It crashed before its disk was done.
         self.disk.sync()
         self.syncing = False
-        self.scheduler.release()
         self._turn()
 
     def _set_alarm(self, *, moved: bool = False) -> None:
-        """Have the world wake this node for the next timer; ``moved`` if the clock changed."""
-        due = self.scheduler.next_timer() if self.up else None
+        """Ask the world to be woken for the next timer; ``moved`` is when the clock changed."""
+        due = self.scheduler.next_wake() if self.up else None
         if due == self._alarm_at and not moved:
             return
         self._alarm += 1
         self._alarm_at = due
         if due is not None:
-            at = max(self.world.time, self.clock.reaches(due))
+            at = max(self.world.time, self.clock.reaches(due)) + self.world.lateness()
             self.world.at(at, self._ring, self._alarm)
 
     def _ring(self, alarm: int) -> None:

@@ -7,6 +7,9 @@ from typing import Protocol
 
 from fencelock.actors.message import NS_PER_MS, Address, Message
 from fencelock.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
+from fencelock.cluster.host.gateway import Gateway
+from fencelock.cluster.host.links import Links
+from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.simulation.disk import Copy, Disk
 from fencelock.cluster.simulation.drift import PPM
 from fencelock.cluster.simulation.environment import Environment
@@ -95,6 +98,25 @@ class WatchedDisk(Disk):
             self.watcher.wrote(self.node, one.role, records, alone=one.alone)
 
 
+class WatchedGateway(Gateway):
+    """A gateway that shows what leaves before it does."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        links: Links,
+        members: frozenset[str],
+        departs: Callable[[], None],
+    ) -> None:
+        super().__init__(scheduler, links, members)
+        self.departs = departs
+
+    def flush(self) -> None:
+        """Send what waits for each peer."""
+        self.departs()
+        super().flush()
+
+
 class WatchedNode(SimulatedNode):
     """A node that shows its departing messages before it sends them."""
 
@@ -110,9 +132,8 @@ class WatchedNode(SimulatedNode):
         super().__init__(world, name, recipe, member=True, settings=settings)
         self.departs = departs
 
-    def _depart(self) -> None:
-        self.departs(self)
-        super()._depart()
+    def _make_gateway(self, members: frozenset[str]) -> Gateway:
+        return WatchedGateway(self.scheduler, self.links, members, lambda: self.departs(self))
 
 
 class LogWorld(World):
@@ -177,9 +198,9 @@ class LogWorld(World):
 
     def _on_departure(self, node: SimulatedNode) -> None:
         letters = [
-            (envelope.sender, envelope.to, envelope.message)
-            for envelopes in node.scheduler.outbox.values()
-            for envelope in envelopes
+            (sender, to, message)
+            for envelopes in node.scheduler.outboxes.boxes.values()
+            for to, sender, message in envelopes
         ]
         self.watcher.leaves(node.name, node.boot, letters)
         ballots = [message.ballot for _, _, message in letters if isinstance(message, Accept)]

@@ -1,4 +1,4 @@
-"""The simulated world: true time, an agenda, the nodes, and the network between them."""
+"""The simulated world: true time, an agenda, nodes, and what lies between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.topology import Recipe, Settings
 
 DELIVERIES_MAX = 5_000_000
-"""Limit of deliveries in one run; beyond it something floods the world."""
+"""Deliveries in one run; beyond it something floods the world."""
 
 EPOCH_US = 1_800_000_000_000_000
 """The date at which every run begins, in microseconds since 1970: in January 2027."""
@@ -33,7 +33,8 @@ class World:
 
     Args:
         seed: fixes all chance.
-        misfortune: the faults of frames, disks and clocks; a `Nemesis` causes those of nodes.
+        misfortune: what may happen to frames, disks and clocks; what happens to nodes
+            is the work of a `Nemesis`.
 
     """
 
@@ -43,9 +44,9 @@ class World:
         self.streams = Streams(seed)
         self.misfortune = misfortune
         self.marks: Counter[str] = Counter()
-        """Counts of the roles' observations, by name."""
+        """Number of times each mark was observed."""
         self.faults: Counter[str] = Counter()
-        """Counts of the faults that happened, by name."""
+        """Number of times each fault happened."""
         self.network = Network(misfortune, self.streams.net, self.faults)
         self.trace = Trace()
         self.deliveries = 0
@@ -56,7 +57,7 @@ class World:
         self.nodes: dict[str, SimulatedNode] = {}
         self.links = Links(self.nodes, self.streams.nodes, self.after)
         self.calm = False
-        """Whether the faults are over."""
+        """Whether misfortune is over."""
         self.may_die_in_sync: frozenset[str] = frozenset()
         """The nodes that may crash while their disk syncs."""
         self._agenda: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -85,8 +86,8 @@ class World:
             self.power_on(name)
 
     def role_at(self, address: Address) -> Any:
-        """Return the living role at ``address``, for inspection."""
-        return self.nodes[node_of(address)].scheduler.roles[address]
+        """Return the living role at ``address``, to be looked at."""
+        return self.nodes[node_of(address)].scheduler.cells[address].role
 
     def crash(self, name: str) -> None:
         """Let a node die, unless it is dead."""
@@ -120,7 +121,7 @@ class World:
         self.time = max(self.time, until)
 
     def carry(self, source: str, boot: int, to: str, frame: bytes) -> None:
-        """Send ``frame`` from ``source`` in its life ``boot``; the network may lose it."""
+        """Let ``frame`` travel from ``source`` in its life ``boot``, if it is lucky."""
         target = self.nodes.get(to)
         if target is None:
             self.marks["host.no_such_node"] += 1
@@ -133,7 +134,7 @@ class World:
         return EPOCH_US + self.time // NS_PER_US
 
     def sync_time(self, node: str, boot: int) -> int:
-        """Return the duration of a sync (ns); now and then its node dies before the end."""
+        """Return how long a disk takes (ns); now and then its node does not live to see it."""
         disk = self.streams.disk
         time = 1 + int(disk.expovariate(1.0) * self.misfortune.sync_us * NS_PER_US)
         dies = disk.randrange(1_000) < self.misfortune.crash_in_sync_per_mille
@@ -149,7 +150,7 @@ class World:
             self.after(down, self.power_on, name)
 
     def lateness(self) -> int:
-        """Return the delay of the next timer (ns)."""
+        """Return by how much the next timer is late (ns)."""
         return int(self.streams.clock.expovariate(1.0) * LATENESS_US * NS_PER_US)
 
     def record(self, delivered: Delivered) -> None:
@@ -160,5 +161,5 @@ class World:
             raise ViolationError(f"no end of the run in {DELIVERIES_MAX} deliveries")
 
     def mishap(self, node: str, what: str) -> None:
-        """Write an incident of a node into the trace."""
+        """Write what happened to a node into the trace."""
         self.trace.entries.append(Mishap(self.time, node, what))

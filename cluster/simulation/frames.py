@@ -1,0 +1,118 @@
+"""The links of a simulated node: production's frames and checks over the virtual network."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.cluster.simulation.environment import Machine
+from fencelock.cluster.simulation.scheduler import EventQueue
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.transport.bounds import CLIENT_BYTES_MAX
+from fencelock.transport.client_queue import ClientQueue, QueuedFrame
+from fencelock.transport.frame import Frame, FrameTooLargeError, encode_frame
+from fencelock.transport.frame_validator import FrameValidator
+from fencelock.transport.listener import Arrival
+
+CLUSTER = "simulated"
+"""The cluster id in every frame."""
+
+
+class VirtualLinks:
+    """What a `SocketHub` is to a real node, without sockets (Links).
+
+    A routing id names the life of its node, as on a real node. Nobody in the simulator sends a
+    frame that does not pass, so such a frame is a violation.
+
+    Args:
+        machine: the node.
+        queue: is told which life of a node sent the frames that are being delivered.
+
+    """
+
+    def __init__(self, machine: Machine, queue: EventQueue) -> None:
+        peers = frozenset(machine.world.members) - {machine.name}
+        self.cluster = CLUSTER
+        self._machine = machine
+        self._queue = queue
+        self._peers = peers
+        self._client = not machine.member
+        self._admission = FrameValidator(machine.name, CLUSTER, gates=self._client, members=peers)
+        self._guests = ClientQueue()
+        self.waiting: Collection[str] = self._guests.frames
+        self._frames: list[tuple[str, int, bytes]] = []
+        self._news: list[LinkUp | LinkDown | LinkRefused] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be received."""
+        return not (self._frames or self._news or self.waiting)
+
+    def arrive(self, link: str, boot: int, raw: bytes) -> None:
+        """Let a frame wait that the node ``link`` sent in its life ``boot``."""
+        if link in self._peers:
+            self._frames.append((link, boot, raw))
+        elif not self._guests.put(link, QueuedFrame(b"%s#%x" % (link.encode(), boot), -1, raw)):
+            self._machine.world.faults["client flooded"] += 1
+
+    def change(self, news: LinkUp | LinkDown) -> None:
+        """Let the news of a link wait."""
+        self._news.append(news)
+
+    def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
+        """Return what changed about links since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def receive_members(self, most: int) -> Iterable[Arrival]:
+        """Return up to ``most`` frames of members."""
+        taken, self._frames = self._frames[:most], self._frames[most:]
+        return self._delivered([(boot, self._admit(link, raw)) for link, boot, raw in taken])
+
+    def receive_clients(self, most: int, within_ns: int) -> tuple[Iterable[Arrival], int]:
+        """Return frames of clients with about ``most`` envelopes, each client in turn."""
+        del within_ns  # Decoding takes no virtual time.
+        taken: list[tuple[int, Arrival]] = []
+        left = most
+        while left > 0 and self.waiting:
+            link, waiting = self._guests.take()
+            arrival = self._admit(link, waiting.raw)
+            left -= len(arrival.frame.envelopes) or 1
+            taken.append((int(waiting.identity.rpartition(b"#")[2], 16), arrival))
+        return self._delivered(taken), most - left
+
+    def send(self, link: str, frame: Frame) -> None:
+        """Let ``frame`` travel.
+
+        Raises:
+            FrameTooLargeError: encoded, it is above the limit; nothing was sent.
+
+        """
+        raw = encode_frame(frame, link if self._client else "")
+        if self._client and len(raw) > CLIENT_BYTES_MAX:
+            raise FrameTooLargeError(f"frame of {len(raw)} bytes, at most {CLIENT_BYTES_MAX}")
+        self._machine.world.carry(self._machine.name, self._machine.boot, link, raw)
+
+    def poll(self, timeout_ms: int | None) -> None:
+        """Do nothing: the world wakes its nodes."""
+
+    def ring(self) -> None:
+        """Do nothing: there is one thread."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _admit(self, link: str, raw: bytes) -> Arrival:
+        frame = self._admission.admit(link, raw)
+        if not isinstance(frame, Frame):
+            raise ViolationError(
+                f"{self._machine.name} drops a frame of {link}: {frame.counter} {frame.detail}"
+            )
+        return Arrival(link, frame)
+
+    def _delivered(self, arrivals: Sequence[tuple[int, Arrival]]) -> Iterator[Arrival]:
+        """Yield arrivals; while one of them is delivered, the queue knows its sender's life."""
+        for boot, arrival in arrivals:
+            self._queue.boot = boot
+            yield arrival
+        self._queue.boot = self._machine.boot
