@@ -28,7 +28,7 @@ TICKETS = 4
 SERVE = f"""
 import sys
 from fencelock.actors.bakery import validation
-reception.TICKETS_MAX = {TICKETS}
+validation.TICKETS_MAX = {TICKETS}
 from fencelock.cluster.cli.main import main
 sys.argv = ["fencelock", "serve", *sys.argv[1:]]
 main()
