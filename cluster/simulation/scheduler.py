@@ -74,6 +74,11 @@ class Tally(Counter[str]):
             self._marks[name] += value - before
         super().__setitem__(name, value)
 
+    def add(self, counts: Mapping[str, int]) -> None:
+        """Add ``counts``, which the marks contain already."""
+        for name, times in counts.items():
+            super().__setitem__(name, self[name] + times)
+
 
 class SimulatedScheduler(Scheduler):
     """Production's scheduler over a virtual clock and disk; judges see what each role handles.
@@ -84,7 +89,8 @@ class SimulatedScheduler(Scheduler):
     """
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__(machine.name, self._watch, Tally(machine.world.marks), machine.now)
+        self._tally = Tally(machine.world.marks)
+        super().__init__(machine.name, self._watch, self._tally, machine.now)
         self.machine = machine
         self.queue = EventQueue(machine)
         self.ready = self.queue
@@ -106,8 +112,7 @@ class SimulatedScheduler(Scheduler):
 
     def _keep_counters(self, role_slot: RoleSlot) -> None:
         """Add the counters of a role that retires, which the marks contain already."""
-        for name, times in role_slot.counters.items():
-            dict.__setitem__(self.counters, name, self.counters[name] + times)
+        self._tally.add(role_slot.counters)
 
     def _watch(self, role_slot: RoleSlot) -> None:
         role_slot.counters = Tally(self.machine.world.marks)
