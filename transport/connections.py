@@ -108,7 +108,7 @@ class Connections:
     def spoke(self, descriptor: int) -> None:
         """Record a good frame over ``descriptor``."""
         self._forget(descriptor)
-        if self.is_behind and descriptor not in self._open:
+        if self.is_behind:  # The descriptor may be that of a connection not known yet.
             self._early.add(descriptor)
 
     def _forget(self, descriptor: int) -> Connection | None:
