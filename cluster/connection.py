@@ -9,9 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from random import Random
-from typing import cast
 
 import pykka
 
@@ -30,7 +28,7 @@ from fencelock.actors.lock.command import LABEL_BYTES_MAX
 from fencelock.actors.lock.message import Acquire, Contender, Describe, NodeStatus
 from fencelock.actors.lock.name import check_new_lock_name, check_owner
 from fencelock.actors.lock.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
-from fencelock.actors.message import Event, Instant, address_of
+from fencelock.actors.message import Event, address_of
 from fencelock.cluster.callback_executor import CallbackExecutor
 from fencelock.cluster.cluster_watch import ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand
@@ -39,7 +37,7 @@ from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.host.role_set import Closing, RoleSet
-from fencelock.cluster.host.scheduler import CLOCK
+from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of
 from fencelock.cluster.operation import Operation, Wait
 from fencelock.cluster.owner import process_label, process_user
@@ -56,9 +54,6 @@ OPERATOR_BYTES_MAX = 200
 
 NUMBER_END = 1 << 63
 """End of the range of fences and limits: they cross the wire as signed 64 bits."""
-
-_READ_CLOCK = cast("Callable[[], Instant]", partial(time.clock_gettime_ns, CLOCK))
-"""Reads the dispatcher's clock without a Python call: each release reads it."""
 
 PAGE = 1_000
 """Locks requested at a time when they are listed."""
@@ -97,7 +92,7 @@ class Connection:
             hub = marks.links(hub)
         try:
             self._dispatcher = Dispatcher(self.session, hub, counters=counters)
-            self.hold_registry = HoldRegistry(_READ_CLOCK, executor)
+            self.hold_registry = HoldRegistry(READ_CLOCK, executor)
             cast = self._cast(settings, tuple(links))
             self._dispatcher.start(cast if marks is None else marks.cast(cast))
         except BaseException:

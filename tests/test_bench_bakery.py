@@ -100,17 +100,17 @@ class Stage:
 
 
 @pytest.fixture
-def scheduler(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    scheduler = Stage()
-    monkeypatch.setattr(bakery, "Members", scheduler.members)
-    monkeypatch.setattr(bakery, "started", scheduler.started)
-    monkeypatch.setattr(bakery, "together", scheduler.together)
-    monkeypatch.setattr(bakery, "connect", scheduler.connect)
-    monkeypatch.setattr(bakery, "this_machine", scheduler.machine)
-    return scheduler
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    stage = Stage()
+    monkeypatch.setattr(bakery, "Members", stage.members)
+    monkeypatch.setattr(bakery, "started", stage.started)
+    monkeypatch.setattr(bakery, "together", stage.together)
+    monkeypatch.setattr(bakery, "connect", stage.connect)
+    monkeypatch.setattr(bakery, "this_machine", stage.machine)
+    return stage
 
 
-def test_the_medians_of_all_rounds_count_and_the_ratio_of_each_round(scheduler: Stage) -> None:
+def test_the_medians_of_all_rounds_count_and_the_ratio_of_each_round(stage: Stage) -> None:
     comparison = compare(3, 1.0, lambda _: None)
     pair, turns = comparison.figures
     assert (pair.ours, pair.other) == (200.0, 100.0)
@@ -120,25 +120,25 @@ def test_the_medians_of_all_rounds_count_and_the_ratio_of_each_round(scheduler: 
     assert turns.other == pytest.approx(50.0 * PROCESSES)
     assert turns.ratio == pytest.approx(0.8)
     assert comparison.met  # There is no bar for turns.
-    assert set(scheduler.sides) == {"bakery", "paxos"}
+    assert set(stage.sides) == {"bakery", "paxos"}
 
 
-def test_one_slow_round_does_not_miss_the_bar_and_two_do(scheduler: Stage) -> None:
-    scheduler.p50_us["bakery"] = iter((151.0, 151.0, 100.0))
-    scheduler.p50_us["paxos"] = iter((100.0, 100.0, 100.0))
+def test_one_slow_round_does_not_miss_the_bar_and_two_do(stage: Stage) -> None:
+    stage.p50_us["bakery"] = iter((151.0, 151.0, 100.0))
+    stage.p50_us["paxos"] = iter((100.0, 100.0, 100.0))
     assert not compare(3, 1.0, lambda _: None).met
 
 
-def test_messages_of_a_pair_are_counted_by_step_and_warm_pairs_are_pairs(scheduler: Stage) -> None:
+def test_messages_of_a_pair_are_counted_by_step_and_warm_pairs_are_pairs(stage: Stage) -> None:
     per_lock = compare(1, 1.0, lambda _: None).per_lock
     assert per_lock == tuple(float(number * len(step.ours)) for number, step in enumerate(STEPS, 1))
-    assert next(job.kind for side, job in scheduler.jobs if side == "bakery") is Kind.PAIR
+    assert next(job.kind for side, job in stage.jobs if side == "bakery") is Kind.PAIR
 
 
 def test_what_was_said_before_a_measurement_is_not_counted(
-    scheduler: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    members = scheduler.members
+    members = stage.members
 
     def busy(folder: Path, protocol: str, nodes: int, *, durable: bool) -> Cluster:
         cluster = members(folder, protocol, nodes, durable=durable)
@@ -149,18 +149,18 @@ def test_what_was_said_before_a_measurement_is_not_counted(
     assert compare(1, 1.0, lambda _: None).per_lock[0] == 1.0
 
 
-def test_rivals_of_several_processes_share_one_lock(scheduler: Stage) -> None:
+def test_rivals_of_several_processes_share_one_lock(stage: Stage) -> None:
     compare(1, 5.0, lambda _: None)
-    jobs = [job for _, job in scheduler.jobs if job.kind is Kind.RATE]
+    jobs = [job for _, job in stage.jobs if job.kind is Kind.RATE]
     assert len(jobs) == 2 * PROCESSES
     assert {(job.lock, job.shared, job.at_once, job.warm_s) for job in jobs} == {
         ("one", True, RIVALS, 1.0)
     }
 
 
-def test_a_client_that_was_never_served_fails_the_measurement(scheduler: Stage) -> None:
-    scheduler.served = 0
-    scheduler.rates = {"bakery": 1.0, "paxos": 1.0}
+def test_a_client_that_was_never_served_fails_the_measurement(stage: Stage) -> None:
+    stage.served = 0
+    stage.rates = {"bakery": 1.0, "paxos": 1.0}
     with pytest.raises(BenchFailedError, match="not served even once"):
         compare(1, 1.0, lambda _: None)
 
@@ -170,7 +170,7 @@ def test_each_counter_belongs_to_one_step() -> None:
     assert len(names) == len(set(names))
 
 
-def test_the_table_and_the_document_have_the_sources_steps_beside_ours(scheduler: Stage) -> None:
+def test_the_table_and_the_document_have_the_sources_steps_beside_ours(stage: Stage) -> None:
     comparison = compare(1, 1.0, lambda _: None)
     plain = comparison.as_plain()
     assert plain["messages"][0] == {"step": "LOCK, forwarded", "source": 1, "ours": 1.0}
@@ -180,7 +180,7 @@ def test_the_table_and_the_document_have_the_sources_steps_beside_ours(scheduler
     console.print(steps_table(comparison.per_lock))
     text = console.export_text()
     together = next(line for line in text.splitlines() if "together" in line)
-    assert [role_slot.strip() for role_slot in together.split("│")[1:4]] == [
+    assert [cell.strip() for cell in together.split("│")[1:4]] == [
         "together",
         str(sum(step.theirs for step in STEPS)),
         f"{sum(comparison.per_lock):.2f}",

@@ -24,7 +24,7 @@ from fencelock.cluster.session_channel import SessionChannel
 PATIENCE_S = 30
 
 
-class Desk:
+class ScriptedSession:
     """A session that grants all, and answers releases as it is told."""
 
     def __init__(self) -> None:
@@ -59,33 +59,33 @@ class Desk:
 
 
 @pytest.fixture
-def lock_manager() -> Desk:
-    return Desk()
+def session() -> ScriptedSession:
+    return ScriptedSession()
 
 
 @pytest.fixture
-def lock(lock_manager: Desk) -> Iterator[Lock]:
+def lock(session: ScriptedSession) -> Iterator[Lock]:
     executor = ThreadExecutor()
     hold_registry = HoldRegistry(lambda: Instant(0), executor)
-    yield Lock(SessionChannel(lock_manager), hold_registry, LockOptions("x", owner="ann", limit=0))
+    yield Lock(SessionChannel(session), hold_registry, LockOptions("x", owner="ann", limit=0))
     executor.stop(PATIENCE_S)
 
 
 def test_each_level_is_released_though_no_release_is_confirmed(
-    lock: Lock, lock_manager: Desk
+    lock: Lock, session: ScriptedSession
 ) -> None:
     """The session repeats the inner release; of the outer one it has to be told."""
 
     def work() -> None:
         with lock, lock:
-            lock_manager.silent = True
+            session.silent = True
 
     with pytest.raises(UnavailableError):
         work()
-    (cancel,) = lock_manager.told
+    (cancel,) = session.told
     assert isinstance(cancel, Cancel)
-    assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", lock_manager.tokens[0])
-    lock_manager.silent, lock_manager.count = False, 2
+    assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", session.tokens[0])
+    session.silent, session.count = False, 2
     lock.release()  # To wait for what goes on in the background; the session does the rest.
     assert lock.state is HoldState.FREE
     with pytest.raises(NotHeldError):
@@ -106,43 +106,43 @@ def test_a_forked_process_holds_nothing(lock: Lock, monkeypatch: pytest.MonkeyPa
     assert (lock.held, lock.fence) == (True, 1)
 
 
-def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(lock_manager: Desk) -> None:
+def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(session: ScriptedSession) -> None:
     executor = ThreadExecutor()
     hold_registry = HoldRegistry(lambda: Instant(0), executor)
-    lock_manager.mute = True
+    session.mute = True
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _, __: None)  # "Task was destroyed but it is pending".
 
     async def begin() -> asyncio.Task[int | None]:
-        lock = aio.Lock(SessionChannel(lock_manager), hold_registry, LockOptions("x", owner="ann"))
+        lock = aio.Lock(SessionChannel(session), hold_registry, LockOptions("x", owner="ann"))
         task = asyncio.create_task(lock.acquire())
         await asyncio.sleep(0)
         return task
 
     task = loop.run_until_complete(begin())
     loop.close()
-    (reply,) = lock_manager.waiting
+    (reply,) = session.waiting
     reply.set(Granted(lock="x", fence=1))
-    (cancel,) = lock_manager.told
+    (cancel,) = session.told
     assert isinstance(cancel, Cancel)
-    assert cancel.request == lock_manager.tokens[0]
-    assert (lock_manager.abandoned, hold_registry.find("x", "ann")) == ([reply], None)
+    assert cancel.request == session.tokens[0]
+    assert (session.abandoned, hold_registry.find("x", "ann")) == ([reply], None)
     assert not task.done()
     executor.stop(PATIENCE_S)
 
 
 @pytest.mark.parametrize("later", [True, False])
 def test_so_is_what_was_granted_just_before_the_loop_was_closed(
-    lock_manager: Desk, later: bool
+    session: ScriptedSession, later: bool
 ) -> None:
     hold_registry = HoldRegistry(lambda: Instant(0), ThreadExecutor())
-    lock_manager.mute = True
+    session.mute = True
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _, __: None)
 
     async def begin() -> list[asyncio.Task[int | None]]:
         locks = [
-            aio.Lock(SessionChannel(lock_manager), hold_registry, LockOptions(name, owner="ann"))
+            aio.Lock(SessionChannel(session), hold_registry, LockOptions(name, owner="ann"))
             for name in "xy"
         ]
         tasks = [asyncio.create_task(lock.acquire()) for lock in locks]
@@ -150,7 +150,7 @@ def test_so_is_what_was_granted_just_before_the_loop_was_closed(
         return tasks
 
     tasks = loop.run_until_complete(begin())
-    first, second = lock_manager.waiting
+    first, second = session.waiting
     first.set(Granted(lock="x", fence=1))
     loop.close()
     if later:
@@ -158,33 +158,33 @@ def test_so_is_what_was_granted_just_before_the_loop_was_closed(
     else:
         tasks.clear()
         del first, second, loop
-        lock_manager.waiting.clear()
+        session.waiting.clear()
         gc.collect()
-    cancelled = {cancel.lock for cancel in lock_manager.told if isinstance(cancel, Cancel)}
+    cancelled = {cancel.lock for cancel in session.told if isinstance(cancel, Cancel)}
     assert cancelled == {"x", "y"}
     assert (hold_registry.find("x", "ann"), hold_registry.find("y", "ann")) == (None, None)
 
 
 def test_a_loop_whose_thread_was_interrupted_is_told_of_the_next_answer(
-    lock_manager: Desk, monkeypatch: pytest.MonkeyPatch
+    session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor = ThreadExecutor()
     hold_registry = HoldRegistry(lambda: Instant(0), executor)
     bobs, anns = (
-        aio.Lock(SessionChannel(lock_manager), hold_registry, LockOptions("x", owner=who))
+        aio.Lock(SessionChannel(session), hold_registry, LockOptions("x", owner=who))
         for who in ("bob", "ann")
     )
 
     async def contend() -> int | None:
-        lock_manager.mute = True
+        session.mute = True
         waiting = asyncio.create_task(bobs.acquire())
         await asyncio.sleep(0)
-        lock_manager.mute = False
+        session.mute = False
         with monkeypatch.context() as patch:
             patch.setattr(loop, "call_soon_threadsafe", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 await anns.acquire()
-        lock_manager.waiting[0].set(Granted(lock="x", fence=7))
+        session.waiting[0].set(Granted(lock="x", fence=7))
         return await asyncio.wait_for(waiting, PATIENCE_S)
 
     def interrupted(*_: object) -> None:

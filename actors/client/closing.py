@@ -119,7 +119,7 @@ class Closing:
 
 
 def _release_all(ledger: SessionState, now: Instant) -> list[Effect]:
-    if ledger.session_lease.scheduler is Stage.OPENING:
+    if ledger.session_lease.stage is Stage.OPENING:
         ledger.session_lease.drop()
     effects: list[Effect] = []
     for claim, hold in ledger.holds.items():

@@ -34,7 +34,7 @@ def open_session(ledger: SessionState, now: Instant) -> list[Effect]:
     from there.
     """
     session_lease, outstanding = ledger.session_lease, ledger.outstanding
-    if session_lease.scheduler is not Stage.OPENING or session_lease.due_at > now:
+    if session_lease.stage is not Stage.OPENING or session_lease.due_at > now:
         return []
     if not ledger.session_used(now):
         session_lease.drop()  # The users that wanted it have given up.

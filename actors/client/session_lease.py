@@ -73,7 +73,7 @@ class SessionLease:
     name: str
     ttl_ms: int
     label: str
-    scheduler: Stage = Stage.NONE
+    stage: Stage = Stage.NONE
     count: int = 0
     assigned: str = ""
     confirmed_at: Instant = EPOCH
@@ -98,15 +98,15 @@ class SessionLease:
     thin_at: Instant = EPOCH
     """Time at which that notification is too old by itself."""
     ready: bool = False
-    """Whether requests that need a session can be sent: derived from `scheduler`, for speed."""
+    """Whether requests that need a session can be sent: derived from `stage`, for speed."""
     kept: bool = False
     """Whether the cluster keeps the session, so that holds belong to it; likewise derived."""
 
-    def enter(self, scheduler: Stage) -> None:
+    def enter(self, stage: Stage) -> None:
         """Enter another state."""
-        self.scheduler = scheduler
-        self.kept = scheduler is Stage.OPEN
-        self.ready = self.kept or scheduler is Stage.UNKEPT
+        self.stage = stage
+        self.kept = stage is Stage.OPEN
+        self.ready = self.kept or stage is Stage.UNKEPT
 
     @property
     def wanted(self) -> str:
@@ -121,7 +121,7 @@ class SessionLease:
     def need(self, now: Instant) -> None:
         """Have a session opened, if there is none."""
         self.used_at = now
-        if not self.ready and self.scheduler is Stage.NONE:
+        if not self.ready and self.stage is Stage.NONE:
             self.enter(Stage.OPENING)
             self.count += 1
             self.due_at, self.step_ms = now, RETRY_MS
@@ -136,7 +136,7 @@ class SessionLease:
 
     def asked_for(self, session: str, number: int) -> bool:
         """Return whether an opening of that name and number is unanswered."""
-        return self.scheduler is Stage.OPENING and session == self.wanted and number in self.sent
+        return self.stage is Stage.OPENING and session == self.wanted and number in self.sent
 
     def opened(self, opened: Opened, now: Instant) -> bool:
         """Take the session the cluster gave; return whether it was requested and lives."""

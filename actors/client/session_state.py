@@ -154,15 +154,15 @@ class SessionState:
 
     def busy(self) -> bool:
         """Return whether anything may become due."""
-        outstanding, scheduler = self.outstanding, self.session_lease.scheduler
+        outstanding, stage = self.outstanding, self.session_lease.stage
         return bool(
             outstanding.pending
             or outstanding.withdrawals
             or self.holds
             or self.endings
             or self.cluster_poll.wanted
-            or scheduler is Stage.OPENING
-            or scheduler is Stage.OPEN
+            or stage is Stage.OPENING
+            or stage is Stage.OPEN
         )
 
     def next_at(self, now: Instant) -> Instant | None:
@@ -176,7 +176,7 @@ class SessionState:
             self.probing.due_at,
             *(ending.resend_at for ending in self.endings.values()),
         ]
-        if session_lease.scheduler is Stage.OPENING:
+        if session_lease.stage is Stage.OPENING:
             due.append(session_lease.due_at)
         elif session_lease.kept:
             due.append(session_lease.until)

@@ -114,7 +114,7 @@ def held_table(held: Iterable[ListedLock]) -> Table:
         fence = "" if holder.fence is None else str(holder.fence)
         waiting = str(lock.waiting) if lock.waiting else ""
         cells = (lock.lock, person(holder), fence, duration(holder.since_ms), waiting)
-        table.add_row(*(Text(role_slot) for role_slot in cells))
+        table.add_row(*(Text(cell) for cell in cells))
     return table
 
 
@@ -127,5 +127,5 @@ def queue_table(waiters: Iterable[Contender]) -> Table:
         table.add_column(name, overflow="fold")
     for place, waiter in enumerate(waiters, 1):
         cells = (str(place), duration(waiter.since_ms), person(waiter), address(waiter))
-        table.add_row(*(Text(role_slot) for role_slot in cells))
+        table.add_row(*(Text(cell) for cell in cells))
     return table

@@ -170,10 +170,8 @@ def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Table:
         whole = name in ("fence", "for")  # A truncated fence would be a wrong one.
         table.add_column(name, no_wrap=whole, overflow="fold")
     for row in rows:
-        kept = [
-            role_slot for place, role_slot in enumerate(row) if any(other[place] for other in rows)
-        ]
-        table.add_row(*(Text(role_slot) for role_slot in kept))
+        kept = [cell for place, cell in enumerate(row) if any(other[place] for other in rows)]
+        table.add_row(*(Text(cell) for cell in kept))
     return table
 
 

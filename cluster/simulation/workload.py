@@ -275,9 +275,9 @@ class Client(NamedTuple):
         )
         if not self.ttl_ms:
             return RoleSet((session, *contenders))
-        executor = Spawn(address_of(seat.node, WATCHER), Herald)
-        arguments = {**session.arguments, "watcher": executor.address, "ttl_ms": self.ttl_ms}
-        return RoleSet((executor, replace(session, arguments=arguments), *contenders))
+        watcher = Spawn(address_of(seat.node, WATCHER), Herald)
+        arguments = {**session.arguments, "watcher": watcher.address, "ttl_ms": self.ttl_ms}
+        return RoleSet((watcher, replace(session, arguments=arguments), *contenders))
 
 
 WATCHER = "watcher"

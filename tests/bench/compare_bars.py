@@ -145,9 +145,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
     cells = [head, ["-" * width for width in widths], *rows]
     return "\n".join(
-        "| "
-        + " | ".join(role_slot.ljust(width) for role_slot, width in zip(row, widths, strict=True))
-        + " |"
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
         for row in cells
     )
 
