@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from fencelock.actors.lock.self_report import Counted
+from fencelock.actors.api.self_report import Counted
 from fencelock.actors.message import Local, local
 
 A = TypeVar("A")

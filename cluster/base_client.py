@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.client.message import ClusterState
+from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.cluster_watch import ClusterCallback
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.local_hold import Callback

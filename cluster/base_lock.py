@@ -9,6 +9,8 @@ from functools import partial
 
 import pykka
 
+from fencelock.actors.api.message import Cancel, Release
+from fencelock.actors.api.session_message import Renew
 from fencelock.actors.error import (
     AlreadyHeldError,
     FencelockError,
@@ -17,8 +19,6 @@ from fencelock.actors.error import (
     LockTimeoutError,
     NotHeldError,
 )
-from fencelock.actors.lock.message import Cancel, Release
-from fencelock.actors.lock.session_message import Renew
 from fencelock.cluster.calls import AcquireCall, ReleaseCall
 from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.local_hold import (

@@ -6,8 +6,8 @@ import atexit
 from types import TracebackType
 from typing import Self
 
-from fencelock.actors.lock.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.lock.session_message import ListedLock
+from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.api.session_message import ListedLock
 from fencelock.cluster.base_client import BaseClient
 from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.connection import Connection

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.bakery.config import LEADERS_MAX, OFF, PRIORITY
 from fencelock.actors.error import ConfigError
-from fencelock.actors.lock.name import WAIT_MS_MAX
 from fencelock.cluster.config_file import ALLOWED, MS_PER_S, PRIORITY_OFF, TABLES, File
 from fencelock.cluster.guarantee import PROMISES
 from fencelock.cluster.topology import Settings

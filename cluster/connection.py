@@ -13,9 +13,9 @@ from random import Random
 
 import pykka
 
-from fencelock.actors.client.closing import CLOSE_MS
-from fencelock.actors.client.message import Close, ClusterState, Survey, Surveyed, WatchCluster
-from fencelock.actors.client.session import ClientSession
+from fencelock.actors.api.message import Acquire, Contender, Describe, NodeStatus
+from fencelock.actors.api.name import check_new_lock_name, check_owner
+from fencelock.actors.api.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Spawn
 from fencelock.actors.error import (
@@ -24,11 +24,11 @@ from fencelock.actors.error import (
     UnavailableError,
     WrongClusterError,
 )
-from fencelock.actors.lock.command import LABEL_BYTES_MAX
-from fencelock.actors.lock.message import Acquire, Contender, Describe, NodeStatus
-from fencelock.actors.lock.name import check_new_lock_name, check_owner
-from fencelock.actors.lock.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
 from fencelock.actors.message import Event, address_of
+from fencelock.actors.session.closing import CLOSE_MS
+from fencelock.actors.session.message import Close, ClusterState, Survey, Surveyed, WatchCluster
+from fencelock.actors.session.session import ClientSession
+from fencelock.actors.table.command import LABEL_BYTES_MAX
 from fencelock.cluster.callback_executor import CallbackExecutor
 from fencelock.cluster.cluster_watch import ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fencelock.actors.client.message import HoldsLost, Leased, Suspected, Trusted
+from fencelock.actors.api.message import Granted, Released
+from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
-from fencelock.actors.lock.message import Granted, Released
-from fencelock.actors.lock.session_message import Unlocking
 from fencelock.actors.message import Event, Instant
+from fencelock.actors.session.message import HoldsLost, Leased, Suspected, Trusted
 from fencelock.cluster.callback_executor import CallbackExecutor
 from fencelock.cluster.calls import AcquireCall, ReleaseCall
 from fencelock.cluster.leases import Leases

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.client.message import Leased
+from fencelock.actors.session.message import Leased
 from fencelock.cluster.local_hold import LocalHold
 
 LEASES_MAX = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from fencelock.actors.lock.message import LockStatus
+from fencelock.actors.api.message import LockStatus
 from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.operation import drive
 from fencelock.cluster.owner import owner_of_thread

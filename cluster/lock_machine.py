@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from fencelock.actors.lock.command import Command
-from fencelock.actors.lock.outcome import Denied, Freed, Held
-from fencelock.actors.lock.queries import Browse, Browsed, Looked, LookUp
-from fencelock.actors.lock.table import LockTable
-from fencelock.actors.lock.table_record import TablePart
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.digest import Fingerprint, state_of
 from fencelock.actors.paxos.digest_message import Figure
+from fencelock.actors.table.command import Command
+from fencelock.actors.table.outcome import Denied, Freed, Held
+from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
+from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.table_record import TablePart
 from fencelock.transport.cbor import load, load_each
 from fencelock.transport.schema import schema_of
 from fencelock.transport.wire import MalformedFrameError, decode, encode

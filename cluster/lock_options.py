@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fencelock.actors.api.message import Acquire, Release
+from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.fast_construction import copier
-from fencelock.actors.lock.message import Acquire, Release
-from fencelock.actors.lock.name import WAIT_MS_MAX
 
 
 @dataclass(frozen=True, slots=True)

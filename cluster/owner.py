@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 
-from fencelock.actors.lock.name import FORBIDDEN, OWNER_BYTES_MAX
+from fencelock.actors.api.name import FORBIDDEN, OWNER_BYTES_MAX
 
 _numbers = itertools.count(1)
 """Tells threads and tasks apart for the life of a process; the system reuses its numbers."""

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import pykka
 
+from fencelock.actors.api.message import Inspect, LockStatus
 from fencelock.actors.error import ClosedError, OverloadedError
-from fencelock.actors.lock.message import Inspect, LockStatus
 from fencelock.actors.message import Event, Message
 from fencelock.cluster.fork_counter import ForkCounter
 from fencelock.cluster.host.reply import Reply

@@ -8,10 +8,10 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
-from fencelock.actors.client.endpoint import GATES_MAX
+from fencelock.actors.api.name import forbidden_in, is_allowed
 from fencelock.actors.error import ConfigError, InvalidRequestError
-from fencelock.actors.lock.command import LABEL_BYTES_MAX
-from fencelock.actors.lock.name import forbidden_in, is_allowed
+from fencelock.actors.session.endpoint import GATES_MAX
+from fencelock.actors.table.command import LABEL_BYTES_MAX
 from fencelock.transport.name import check_cluster
 
 PORT_MAX = 65_535

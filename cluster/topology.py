@@ -17,21 +17,21 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.seating import seat_bakery
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.server import LockServer
-from fencelock.actors.client.message import Close
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Send, Spawn
 from fencelock.actors.error import UnsupportedError
 from fencelock.actors.lamport.message import Neighbors
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.lamport.reliable_channel import ReliableChannel
-from fencelock.actors.lock.command import FENCE_FLOOR_MAX, ExtendSessions
-from fencelock.actors.lock.proxy import Proxy
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.config import leader_of, replica_of
 from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.session.message import Close
+from fencelock.actors.table.command import FENCE_FLOOR_MAX, ExtendSessions
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.wire import encode

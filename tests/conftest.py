@@ -20,8 +20,8 @@ import pytest
 
 import fencelock
 from fencelock import aio
+from fencelock.actors.api.message import Acquire, Inspect, LockStatus, Release
 from fencelock.actors.error import LockTimeoutError
-from fencelock.actors.lock.message import Acquire, Inspect, LockStatus, Release
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports

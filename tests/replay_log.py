@@ -18,10 +18,10 @@ package = types.ModuleType("fencelock")
 package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "fencelock")]
 sys.modules["fencelock"] = package
 
-from fencelock.actors.lock.canonical import spell  # noqa: E402
-from fencelock.actors.lock.command import CloseReason, CloseSession  # noqa: E402
-from fencelock.actors.lock.table import LockTable  # noqa: E402
 from fencelock.actors.message import REGISTRY  # noqa: E402
+from fencelock.actors.table.canonical import spell  # noqa: E402
+from fencelock.actors.table.command import CloseReason, CloseSession  # noqa: E402
+from fencelock.actors.table.table import LockTable  # noqa: E402
 
 
 def main() -> None:

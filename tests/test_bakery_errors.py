@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import fencelock
-from fencelock.actors.lock.name import WAIT_MS_MAX
+from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.cluster.bench.members import stop_all
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.lock_options import wait_ms_of

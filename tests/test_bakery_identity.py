@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import fencelock
+from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason, Refused
+from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.bakery.config import OFF, Voting, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.event import BeatDue, Member, Seen, Serve, Serving, Trust
@@ -33,8 +35,6 @@ from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, bootstrap_of
 from fencelock.actors.bootstrap_message import GroupConfig, Start, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn
-from fencelock.actors.lock.message import Describe, Granted, NodeStatus, Reason, Refused
-from fencelock.actors.lock.session_message import Renew, Renewed
 from fencelock.actors.message import Event, Instant, address_of
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node

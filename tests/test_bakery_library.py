@@ -8,14 +8,7 @@ from random import Random
 import pytest
 
 import fencelock
-from fencelock.actors.bakery.config import TERM_MS_MIN
-from fencelock.actors.bakery.config import Terms as ClusterTerms
-from fencelock.actors.bakery.ticket import TERM_MS_MAX
-from fencelock.actors.client.message import HoldsLost, Leased
-from fencelock.actors.effect import Send
-from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.link import LinkDown, LinkRefused
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Cancel,
     Granted,
@@ -25,8 +18,15 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.session_message import Renew, Unlocking
+from fencelock.actors.api.session_message import Renew, Unlocking
+from fencelock.actors.bakery.config import TERM_MS_MIN
+from fencelock.actors.bakery.config import Terms as ClusterTerms
+from fencelock.actors.bakery.ticket import TERM_MS_MAX
+from fencelock.actors.effect import Send
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.link import LinkDown, LinkRefused
 from fencelock.actors.message import NS_PER_MS
+from fencelock.actors.session.message import HoldsLost, Leased
 from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of
 from fencelock.cluster.simulation.session_harness import (
     ANN,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from fencelock.actors.lock.message import Granted, Refused, Release, Released
-from fencelock.actors.lock.session_message import HoldLost, Unlocking
+from fencelock.actors.api.message import Granted, Refused, Release, Released
+from fencelock.actors.api.session_message import HoldLost, Unlocking
 from fencelock.actors.message import address_of
 from fencelock.cluster.simulation.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery.config import door_of
 from fencelock.actors.bakery.epoch_state import EpochState
 from fencelock.actors.bakery.message import Chosen
@@ -17,7 +18,6 @@ from fencelock.actors.bakery.table import Table
 from fencelock.actors.bakery.ticket import Turn, Who
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts
 from fencelock.actors.effect import Send
-from fencelock.actors.lock.message import Granted
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge

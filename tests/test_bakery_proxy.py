@@ -6,6 +6,17 @@ from random import Random
 
 import pytest
 
+from fencelock.actors.api.message import (
+    Abandon,
+    Acquire,
+    Alive,
+    Cancel,
+    Granted,
+    Reason,
+    Refused,
+    Release,
+)
+from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.bakery.config import Terms, door_of, election_of, leader_of
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
@@ -22,17 +33,6 @@ from fencelock.actors.bakery.proxy_message import (
 )
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Send
-from fencelock.actors.lock.message import (
-    Abandon,
-    Acquire,
-    Alive,
-    Cancel,
-    Granted,
-    Reason,
-    Refused,
-    Release,
-)
-from fencelock.actors.lock.session_message import Renew, Renewed
 from fencelock.actors.message import Address, address_of, node_of
 from fencelock.cluster.simulation.role_harness import RoleHarness
 from fencelock.cluster.simulation.session_harness import of, one

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, Refused
 from fencelock.actors.bakery.config import Terms, door_of, election_of, leader_of
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
@@ -15,7 +16,6 @@ from fencelock.actors.bakery.proxy_message import Query, QueryResult
 from fencelock.actors.bakery.step_message import AddTicket, Extend
 from fencelock.actors.bakery.tombstones import REMEMBERED_MAX, Tombstones
 from fencelock.actors.effect import Send
-from fencelock.actors.lock.message import Contender, Inspect, LockStatus, Reason, Refused
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.leader_trio import FENCE, GRACE_MS, HOLD_MS, LeaderTrio

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.bootstrap import GREET_MS
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Cancel,
     Granted,
     Inspect,
@@ -17,7 +16,8 @@ from fencelock.actors.lock.message import (
     Refused,
     Released,
 )
-from fencelock.actors.lock.session_message import HoldLost, Renew, Renewed, Unlocking
+from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
+from fencelock.actors.bootstrap import GREET_MS
 from fencelock.actors.message import (
     address_of,
 )

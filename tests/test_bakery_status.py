@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.api.self_report import Elected, MemberSeen
 from fencelock.actors.error import ConfigError
-from fencelock.actors.lock.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.lock.self_report import Elected, MemberSeen
 from fencelock.cluster.cli.status import headline, locks_seen, nodes_table
 from fencelock.cluster.config import loopback, parse, starting_config
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.bakery.config import later
 from fencelock.actors.bakery.entry import Entry, Phase
 from fencelock.actors.bakery.handover import ENDED_MAX, Import, parts_of
@@ -17,7 +18,6 @@ from fencelock.actors.bakery.message import Chosen, Lead, Seating
 from fencelock.actors.bakery.table import Table
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.tombstones import Tombstones
-from fencelock.actors.lock.session_message import Renew, Renewed
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge

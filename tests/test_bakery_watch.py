@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.message import KeepAlive
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.bakery.cluster_watch import NUMBERS, SILENCE_MS, WATCHERS_MAX, Watchers
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
-from fencelock.actors.client.cluster_poll import WATCH_MS
-from fencelock.actors.client.message import Close, ClusterState, WatchCluster
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.link import LinkDown, LinkUp
-from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.lock.message import KeepAlive
-from fencelock.actors.lock.session_message import Open
 from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.session.cluster_poll import WATCH_MS
+from fencelock.actors.session.message import Close, ClusterState, WatchCluster
 from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 

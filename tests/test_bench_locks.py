@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fencelock.actors.lock.message import NodeStatus
+from fencelock.actors.api.message import NodeStatus
 from fencelock.cluster.bench.failover import longest_gap_ms
 from fencelock.cluster.bench.held import Held, resident_bytes
 from fencelock.cluster.bench.job import Job, Kind, read_job

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from fencelock.actors.api.message import LockStatus
 from fencelock.actors.error import (
     AlreadyHeldError,
     ClosedError,
@@ -22,7 +23,6 @@ from fencelock.actors.error import (
     LockTimeoutError,
     NotHeldError,
 )
-from fencelock.actors.lock.message import LockStatus
 
 PATIENCE_S = 60
 

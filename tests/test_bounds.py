@@ -7,7 +7,7 @@ import time
 import cbor2
 import pytest
 
-from fencelock.actors.lock.message import Acquire, Describe, Granted
+from fencelock.actors.api.message import Acquire, Describe, Granted
 from fencelock.actors.message import Address
 from fencelock.transport import frame_validator as admission_module
 from fencelock.transport.bounds import (

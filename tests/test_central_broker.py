@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.central.broker import DOUBT_MS, Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.message import (
@@ -24,7 +25,8 @@ from fencelock.actors.central.message import (
 from fencelock.actors.central.ticket import WAITERS_SHOWN_MAX
 from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
-from fencelock.actors.lock.backend import (
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.proxy.backend import (
     Doubt,
     EndHolds,
     Freeing,
@@ -37,8 +39,6 @@ from fencelock.actors.lock.backend import (
     Surrender,
     Want,
 )
-from fencelock.actors.lock.message import Contender
-from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.cluster.simulation.machine import HOST
 
 ME = Address("a/clients")

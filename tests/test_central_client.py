@@ -18,8 +18,8 @@ from fencelock.actors.central.message import (
     Settled,
 )
 from fencelock.actors.effect import Effect, Observe, Send, Wake
-from fencelock.actors.lock.backend import Full, Give, Got, Want
 from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.proxy.backend import Full, Give, Got, Want
 from fencelock.cluster.simulation.machine import HOST
 
 ME, BROKER = Address("a/clients-1-1"), Address("a/clients")

@@ -24,8 +24,8 @@ from fencelock.actors.central.message import (
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.central.table import Holding
 from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.lock.backend import Full, Give, Got, Want
 from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.proxy.backend import Full, Give, Got, Want
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.simulation.explore import Exploration, Explorer, Violation
 from fencelock.cluster.simulation.machine import HOST, Picture

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.central.message import (
     NUMBER_MAX,
     Freed,
@@ -18,7 +19,6 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
-from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.cluster.simulation.machine import HOST
 

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.message import (
     ClientRetransmit,
@@ -24,9 +25,8 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send, Wake
-from fencelock.actors.lock.backend import Freeing, Give, Got, Taken, Want
-from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import Address, Instant
+from fencelock.actors.proxy.backend import Freeing, Give, Got, Taken, Want
 from fencelock.cluster.simulation.machine import HOST
 
 SERVER = Address("s/server")

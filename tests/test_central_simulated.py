@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fencelock.actors.api.session_message import ConfirmHold
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.message import (
@@ -22,13 +23,12 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.central.table import Holding
-from fencelock.actors.client.session import ClientSession
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn
-from fencelock.actors.lock.backend import Give, Got, Want
-from fencelock.actors.lock.proxy import Proxy
-from fencelock.actors.lock.session_message import ConfirmHold
 from fencelock.actors.message import Address, Instant, Message
+from fencelock.actors.proxy.backend import Give, Got, Want
+from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
+from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.plan import Plan

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fencelock.actors.lock.message import Acquire
-from fencelock.actors.lock.session_message import Evict
+from fencelock.actors.api.message import Acquire
+from fencelock.actors.api.session_message import Evict
 from fencelock.actors.message import NS_PER_MS, Address, address_of
 from fencelock.cluster.simulation.judge import LockJudge, judge_progress
 from fencelock.cluster.simulation.violation import ViolationError

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.central.message import (
     LocalView,
     Peek,
@@ -15,13 +16,12 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.central.watch import LOOKS_MAX, PEEKS_MAX, SILENT_MS, ServerWatch
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.lock.backend import (
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.proxy.backend import (
     Ready,
     Seen,
     Want,
 )
-from fencelock.actors.lock.message import Absence, Contender
-from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.cluster.simulation.machine import HOST
 
 ME = Address("a/clients")

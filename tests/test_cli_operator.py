@@ -11,6 +11,8 @@ from typing import Any, Self
 import pytest
 from typer.testing import CliRunner, Result
 
+from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
+from fencelock.actors.api.session_message import ListedLock
 from fencelock.actors.error import (
     ConfigError,
     NotHeldError,
@@ -18,8 +20,6 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from fencelock.actors.lock.message import Absence, Contender, LockStatus, NodeStatus
-from fencelock.actors.lock.session_message import ListedLock
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.config import loopback, starting_config
 

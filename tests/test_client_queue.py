@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.lock.message import Describe
+from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
 from fencelock.cluster.host.pace import CLIENTS_MAX, CLIENTS_MIN, Pace
 from fencelock.transport.bounds import CLIENT_BYTES_MAX

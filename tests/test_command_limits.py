@@ -7,9 +7,10 @@ from itertools import product
 
 import pytest
 
+from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, WAIT_MS_MAX
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.lock import command as commands
-from fencelock.actors.lock.command import (
+from fencelock.actors.table import command as commands
+from fencelock.actors.table.command import (
     INT_MAX,
     LABEL_BYTES_MAX,
     AcquireLock,
@@ -19,9 +20,8 @@ from fencelock.actors.lock.command import (
     ReleaseLock,
     check_command,
 )
-from fencelock.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, WAIT_MS_MAX
-from fencelock.actors.lock.outcome import Denial, Denied
-from fencelock.actors.lock.table import LockTable
+from fencelock.actors.table.outcome import Denial, Denied
+from fencelock.actors.table.table import LockTable
 
 LOCKS = ("", "a", "line\nbreak", "größe", "é" * 128, "é" * 129, "a" * LOCK_NAME_BYTES_MAX)
 OWNERS = ("", "me", "tab\t", "o" * OWNER_BYTES_MAX, "o" * (OWNER_BYTES_MAX + 1))

@@ -17,7 +17,7 @@ import cbor2
 import pytest
 import zmq
 
-from fencelock.actors.lock.message import Describe
+from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
 from fencelock.transport import connections
 from fencelock.transport.bounds import CLIENT_BYTES_MAX

@@ -13,10 +13,10 @@ import pykka
 import pytest
 
 from fencelock import Acquire, Describe, Granted, Node, NodeStatus
+from fencelock.actors.api.self_report import Counted
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.lock.self_report import Counted
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import (

@@ -35,7 +35,7 @@ MODULES = {
 }  # fmt: skip
 """Modules whose results depend on the interpreter, on the machine or on their own version."""
 
-TABLE = "actors/lock/table.py"
+TABLE = "actors/table/table.py"
 """What this module imports, directly or not, makes up the replicated table."""
 
 UNORDERED = {"sorted", "set", "frozenset", "any", "all"}
@@ -51,17 +51,20 @@ EXCEPTIONS = {
     ("actors/central/broker.py", "lower"): "the name of a counter, from the name of a class",
     ("actors/lamport/process.py", "lower"): "the name of a counter, from the name of a class",
     ("actors/paxos/proxy_replies.py", "lower"): "the name of a counter, from an enum's member",
-    ("actors/client/endpoint.py", "/"): "seconds in a text for people; a client decides for itself",
     (
-        "actors/client/session_loss.py",
+        "actors/session/endpoint.py",
         "/",
-    ): "seconds in a text for people; a client decides for itself",
+    ): "seconds in a text for people",
     (
-        "actors/client/rejection.py",
+        "actors/session/session_loss.py",
         "/",
-    ): "seconds in a text for people; a client decides for itself",
-    ("actors/client/backoff.py", "/"): "the jitter of a client's own timers",
-    ("actors/client/backoff.py", "float"): "the jitter of a client's own timers",
+    ): "seconds in a text for people",
+    (
+        "actors/session/rejection.py",
+        "/",
+    ): "seconds in a text for people",
+    ("actors/session/backoff.py", "/"): "the jitter of a client's own timers",
+    ("actors/session/backoff.py", "float"): "the jitter of a client's own timers",
     (
         "actors/fast_construction.py",
         "exec",
@@ -169,7 +172,7 @@ def modules_of_the_table() -> frozenset[str]:
 
 def test_no_role_decides_by_what_differs_from_one_python_to_the_next() -> None:
     table = modules_of_the_table()
-    assert {"actors/lock/operation.py", "actors/lock/name.py"} <= table
+    assert {"actors/table/operation.py", "actors/api/name.py"} <= table
     wrong: list[str] = []
     used: set[tuple[str, str]] = set()
     for file in sorted((ROOT / "actors").rglob("*.py")):

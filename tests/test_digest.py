@@ -7,14 +7,6 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.lock.command import (
-    AcquireLock,
-    CancelWait,
-    ForceRelease,
-    OpenSession,
-    ReleaseLock,
-)
-from fencelock.actors.lock.table import LockTable
 from fencelock.actors.message import Instant, address_of
 from fencelock.actors.paxos.digest import Digests, Fingerprint, Verdict, state_of
 from fencelock.actors.paxos.digest_message import (
@@ -22,6 +14,14 @@ from fencelock.actors.paxos.digest_message import (
     Figure,
     TableDigest,
 )
+from fencelock.actors.table.command import (
+    AcquireLock,
+    CancelWait,
+    ForceRelease,
+    OpenSession,
+    ReleaseLock,
+)
+from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.table_model import Model
 from fencelock.cluster.simulation.table_play import Writer, steps_of

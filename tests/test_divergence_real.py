@@ -15,14 +15,14 @@ from loguru import logger
 from rich.console import Console
 
 import fencelock
+from fencelock.actors.api.message import Acquire, NodeStatus
 from fencelock.actors.effect import Spawn
 from fencelock.actors.error import UnavailableError
-from fencelock.actors.lock.command import AcquireLock, Command
-from fencelock.actors.lock.message import Acquire, NodeStatus
-from fencelock.actors.lock.outcome import Outcome
-from fencelock.actors.lock.table import LockTable
 from fencelock.actors.message import node_of
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.table.command import AcquireLock, Command
+from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.table.table import LockTable
 from fencelock.cluster import log, topology
 from fencelock.cluster.cli.status import nodes_table
 from fencelock.cluster.config import Config, parse, starting_config

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencelock.actors.lock.message import Acquire, Granted
+from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.message import Address
 from fencelock.transport.clients import Clients
 from fencelock.transport.frame import (

@@ -8,7 +8,7 @@ from typing import Any
 import cbor2
 import pytest
 
-from fencelock.actors.lock.message import Acquire, Inspect, Release
+from fencelock.actors.api.message import Acquire, Inspect, Release
 from fencelock.actors.message import Address, Message
 from fencelock.transport.frame import Envelope, Frame, encode_frame
 from fencelock.transport.frame_validator import Dropped, FrameValidator

@@ -11,10 +11,9 @@ import pykka
 import pytest
 from loguru import logger
 
+from fencelock.actors.api.message import Abandon, Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
 from fencelock.actors.error import NotHeldError, OverloadedError
-from fencelock.actors.lock.backend import Report, Reported
-from fencelock.actors.lock.message import Abandon, Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.message import (
     Address,
     Instant,
@@ -25,6 +24,7 @@ from fencelock.actors.message import (
     node_of,
     timer,
 )
+from fencelock.actors.proxy.backend import Report, Reported
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet

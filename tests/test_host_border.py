@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fencelock.actors.api.message import Abandon, Acquire, Granted
 from fencelock.actors.effect import Effects, Send, Spawn
-from fencelock.actors.lock.message import Abandon, Acquire, Granted
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher

@@ -10,8 +10,8 @@ from typing import Any
 import pykka
 import pytest
 
+from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Effects, Persist, Send, Spawn
-from fencelock.actors.lock.message import Acquire, Granted
 from fencelock.actors.message import Address, Instant, Local, address_of, local
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher

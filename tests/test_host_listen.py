@@ -9,8 +9,8 @@ from functools import partial
 import pykka
 import pytest
 
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
 from fencelock.actors.effect import Effects, Send, Spawn
-from fencelock.actors.lock.message import Acquire, Granted, Reason, Refused
 from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.role import Role
 from fencelock.cluster.host.dispatcher import Dispatcher

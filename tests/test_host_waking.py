@@ -11,9 +11,9 @@ from typing import Any
 import pykka
 import pytest
 
+from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.effect import Effect, Effects, Send, Spawn
 from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
-from fencelock.actors.lock.message import Acquire, Granted, Release, Released
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.role import Role
 from fencelock.cluster.host.cross_thread_queue import CrossThreadQueue

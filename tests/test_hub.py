@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import zmq
 
+from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
-from fencelock.actors.lock.message import Alive, KeepAlive
 from fencelock.actors.message import Address, Message
 from fencelock.transport.frame import Envelope, Frame, encode_frame
 from fencelock.transport.hub import Arrival, SocketHub

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import zmq
 
-from fencelock.actors.lock.message import Acquire, Granted, LockStatus
+from fencelock.actors.api.message import Acquire, Granted, LockStatus
 from fencelock.actors.message import Address, Message
 from fencelock.transport.cbor import UndecodableError
 from fencelock.transport.frame import (

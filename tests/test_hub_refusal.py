@@ -7,8 +7,8 @@ import pytest
 import zmq
 from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
 
+from fencelock.actors.api.message import KeepAlive
 from fencelock.actors.link import LinkRefused, LinkUp
-from fencelock.actors.lock.message import KeepAlive
 from fencelock.actors.message import Address
 from fencelock.transport.frame import FRAME_BYTES_MAX, Envelope, Frame, decode_frame, encode_frame
 from fencelock.transport.refusal import Mismatch, Rejected

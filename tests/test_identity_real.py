@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import fencelock
+from fencelock.actors.api.message import Describe, NodeStatus
 from fencelock.actors.error import UnavailableError
-from fencelock.actors.lock.message import Describe, NodeStatus
 from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports

@@ -14,8 +14,8 @@ SERVER = (
     "fencelock.actors.bootstrap",
     "fencelock.actors.central",
     "fencelock.actors.lamport",
-    "fencelock.actors.lock.proxy",
-    "fencelock.actors.lock.table",
+    "fencelock.actors.proxy.proxy",
+    "fencelock.actors.table.table",
     "fencelock.actors.paxos",
     "fencelock.cluster.cli",
     "fencelock.cluster.node",
@@ -36,7 +36,7 @@ def loaded(program: str) -> set[str]:
 
 def test_importing_the_package_loads_the_client_and_no_server_role() -> None:
     modules = loaded(CLIENT_ONLY)
-    assert "fencelock.actors.client.session" in modules
+    assert "fencelock.actors.session.session" in modules
     assert [name for name in SERVER if name in modules] == []
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
-from fencelock.actors.lock.message import Acquire, Granted
 from fencelock.actors.message import (
     Address,
     Instant,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.central import server as server_module
 from fencelock.actors.central.message import Held, Numbered
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn, Wake
-from fencelock.actors.lock.message import Alive, KeepAlive
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet

@@ -20,8 +20,8 @@ from fencelock.actors.lamport.message import (
 )
 from fencelock.actors.lamport.order import Turn, unpack_fence
 from fencelock.actors.lamport.process import LockProcess
-from fencelock.actors.lock.backend import Give, Got, Want
 from fencelock.actors.message import Address, Event, Instant, address_of
+from fencelock.actors.proxy.backend import Give, Got, Want
 
 T0 = Instant(0)
 NO_HOST: Any = None

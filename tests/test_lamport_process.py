@@ -6,6 +6,7 @@ import copy
 
 import pytest
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.clock import Post
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.lamport.message import (
@@ -23,9 +24,8 @@ from fencelock.actors.lamport.message import (
 from fencelock.actors.lamport.order import pack_fence
 from fencelock.actors.lamport.process import Heard, LockProcess
 from fencelock.actors.lamport.requests import WELCOME_MAX
-from fencelock.actors.lock.backend import Give, Got, Look, Ready, Seen, Want
-from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.proxy.backend import Give, Got, Look, Ready, Seen, Want
 
 T0 = Instant(0)
 CLOCK, PROXY = Address("b/clock"), Address("b/proxy")

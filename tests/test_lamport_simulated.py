@@ -12,8 +12,8 @@ from fencelock.actors.effect import Effect, Effects
 from fencelock.actors.lamport.message import Neighbors, PeerJoined
 from fencelock.actors.lamport.order import Turn
 from fencelock.actors.lamport.process import LockProcess
-from fencelock.actors.lock.backend import Look, Ready
 from fencelock.actors.message import Instant
+from fencelock.actors.proxy.backend import Look, Ready
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.onlooker import run_read_seed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.clock import Post
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.lamport.message import (
@@ -25,9 +26,8 @@ from fencelock.actors.lamport.order import pack_fence
 from fencelock.actors.lamport.peer_contact import SILENCE_MS
 from fencelock.actors.lamport.process import PROBE_MS, Heard, LockProcess
 from fencelock.actors.lamport.proof import PROOF_MS
-from fencelock.actors.lock.backend import Full, Give, Got, Look, Seen, Want
-from fencelock.actors.lock.message import Absence, Contender
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.proxy.backend import Full, Give, Got, Look, Seen, Want
 
 T0 = Instant(0)
 CLOCK, PROXY = Address("b/clock"), Address("b/proxy")

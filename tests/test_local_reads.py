@@ -10,8 +10,8 @@ import pytest
 
 import fencelock
 from fencelock import aio
+from fencelock.actors.api.message import Inspect
 from fencelock.actors.error import UnavailableError, UnsupportedError
-from fencelock.actors.lock.message import Inspect
 from fencelock.cluster.config import Config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports

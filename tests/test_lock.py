@@ -9,6 +9,7 @@ from typing import Any
 import pykka
 import pytest
 
+from fencelock.actors.api.message import Acquire, Cancel, Granted, Release, Released
 from fencelock.actors.error import (
     AlreadyHeldError,
     ClosedError,
@@ -18,7 +19,6 @@ from fencelock.actors.error import (
     OverloadedError,
     UnavailableError,
 )
-from fencelock.actors.lock.message import Acquire, Cancel, Granted, Release, Released
 from fencelock.actors.message import Event, Instant
 from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.reply import Reply

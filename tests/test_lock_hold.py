@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from support.lock_scene import PATIENCE_S, Scene, ScriptedSession
 
-from fencelock.actors.client.message import HoldsLost, Loss, Suspected
+from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
-from fencelock.actors.lock.message import Acquire, Cancel, Release
 from fencelock.actors.message import Instant
+from fencelock.actors.session.message import HoldsLost, Loss, Suspected
 from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.local_hold import HoldState, Notice
 

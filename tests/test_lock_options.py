@@ -11,8 +11,8 @@ import pytest
 
 import fencelock
 import fencelock.aio
+from fencelock.actors.api.name import OWNER_BYTES_MAX, check_owner
 from fencelock.actors.error import ConfigError, InvalidRequestError
-from fencelock.actors.lock.name import OWNER_BYTES_MAX, check_owner
 from fencelock.cluster.aio.owner import owner_of_task
 from fencelock.cluster.lock_options import wait_ms_of
 from fencelock.cluster.owner import owner_of_thread, process_label, process_user

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.lock_scene import PATIENCE_S, Scene, ScriptedSession
 
+from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.error import LockOwnershipLostError, UnavailableError
-from fencelock.actors.lock.message import Acquire, Release
 from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.local_hold import HoldState

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.bakery.config import Terms
-from fencelock.actors.bakery.proxy_wording import problem_of
-from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.lock.command import AcquireLock, OpenSession, check_command
-from fencelock.actors.lock.message import Acquire, Reason, Release
-from fencelock.actors.lock.name import (
+from fencelock.actors.api.message import Acquire, Reason, Release
+from fencelock.actors.api.name import (
     check_lock_name,
     check_new_lock_name,
     check_owner,
     is_invisible,
 )
-from fencelock.actors.lock.outcome import Held
-from fencelock.actors.lock.table import LockTable
+from fencelock.actors.bakery.config import Terms
+from fencelock.actors.bakery.proxy_wording import problem_of
+from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.proxy_command import translate
+from fencelock.actors.table.command import AcquireLock, OpenSession, check_command
+from fencelock.actors.table.outcome import Held
+from fencelock.actors.table.table import LockTable
 from fencelock.transport.name import check_node
 
 TERMS = Terms()

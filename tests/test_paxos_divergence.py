@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from fencelock.actors.effect import Spawn
-from fencelock.actors.lock.command import AcquireLock, Command
-from fencelock.actors.lock.outcome import Outcome
-from fencelock.actors.lock.table import LockTable
 from fencelock.actors.message import node_of
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.table.command import AcquireLock, Command
+from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.paxos_judge import INVARIANTS
 from fencelock.cluster.simulation.paxos_machine import Appended, Register, Request

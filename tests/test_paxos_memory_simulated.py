@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 import fencelock
+from fencelock.actors.api.message import Describe
 from fencelock.actors.effect import Spawn
-from fencelock.actors.lock.message import Describe
 from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.actors.paxos.seating import SLOTS
 from fencelock.cluster.config import parse, starting_config

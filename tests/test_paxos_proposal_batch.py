@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Effects, Send, Wake
-from fencelock.actors.lock.message import Acquire, Granted
-from fencelock.actors.lock.outcome import Held
 from fencelock.actors.message import Instant, address_of
 from fencelock.actors.paxos.config import WINDOW, Config, View, leader_of, replica_of
 from fencelock.actors.paxos.event import (
@@ -36,6 +35,7 @@ from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.timer import BatchDelay
+from fencelock.actors.table.outcome import Held
 from fencelock.cluster.simulation.log_workload import LogCounter
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.transport.wire import encode

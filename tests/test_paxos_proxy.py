@@ -6,18 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.lock.command import (
-    AcquireLock,
-    CancelWait,
-    CloseReason,
-    CloseSession,
-    Command,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
-)
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Cancel,
@@ -28,7 +17,31 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.outcome import (
+from fencelock.actors.api.session_message import (
+    End,
+    Ended,
+    HoldLost,
+    Open,
+    Opened,
+)
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Event, Instant, Message
+from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.proxy import ROUND_MS, LogProxy
+from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.role import Role
+from fencelock.actors.table.command import (
+    AcquireLock,
+    CancelWait,
+    CloseReason,
+    CloseSession,
+    Command,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+)
+from fencelock.actors.table.outcome import (
     Denial,
     Denied,
     Freed,
@@ -41,19 +54,6 @@ from fencelock.actors.lock.outcome import (
     SessionOpened,
     WaitCancelled,
 )
-from fencelock.actors.lock.session_message import (
-    End,
-    Ended,
-    HoldLost,
-    Open,
-    Opened,
-)
-from fencelock.actors.message import Address, Event, Instant, Message
-from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
-from fencelock.actors.paxos.message import Propose
-from fencelock.actors.paxos.proxy import ROUND_MS, LogProxy
-from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.role import Role
 from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 

@@ -6,9 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.lock.command import AcquireLock, Command
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Granted,
@@ -17,9 +15,9 @@ from fencelock.actors.lock.message import (
     Refused,
     Release,
 )
-from fencelock.actors.lock.name import OWNER_BYTES_MAX
-from fencelock.actors.lock.outcome import Held, Outcome, Queued
-from fencelock.actors.lock.probe_message import Probe, ProbeReply
+from fencelock.actors.api.name import OWNER_BYTES_MAX
+from fencelock.actors.api.probe_message import Probe, ProbeReply
+from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
 from fencelock.actors.paxos.event import LeaderChanged, Skipped, SlotOutcomes
 from fencelock.actors.paxos.message import Decline, Declined, Propose, Proposed
@@ -28,6 +26,8 @@ from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
 from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.role import Role
+from fencelock.actors.table.command import AcquireLock, Command
+from fencelock.actors.table.outcome import Held, Outcome, Queued
 from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 

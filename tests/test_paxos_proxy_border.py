@@ -6,9 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.lock.command import Command, KeepSession
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Cancel,
@@ -18,9 +16,9 @@ from fencelock.actors.lock.message import (
     Refused,
     Release,
 )
-from fencelock.actors.lock.name import WAIT_MS_MAX
-from fencelock.actors.lock.outcome import Held, Lost, Outcome, SessionKept
-from fencelock.actors.lock.session_message import End, Evict, HoldLost, ListLocks, Open
+from fencelock.actors.api.name import WAIT_MS_MAX
+from fencelock.actors.api.session_message import End, Evict, HoldLost, ListLocks, Open
+from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
 from fencelock.actors.paxos import proxy_clients, proxy_in_flight, proxy_requests
 from fencelock.actors.paxos.event import SlotOutcomes
@@ -29,6 +27,8 @@ from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_clients import SILENCE_MS
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.role import Role
+from fencelock.actors.table.command import Command, KeepSession
+from fencelock.actors.table.outcome import Held, Lost, Outcome, SessionKept
 from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from support.local_callers import ONE, THREE, TWO, A, Inside
 
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Abandon,
     Acquire,
     Granted,

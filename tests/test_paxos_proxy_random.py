@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
+from fencelock.actors.api.message import Abandon, Acquire, Granted, Refused, Release, Released
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.lock.message import Abandon, Acquire, Granted, Refused, Release, Released
-from fencelock.actors.lock.outcome import Outcome
-from fencelock.actors.lock.table import LockTable
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Propose
@@ -23,6 +21,8 @@ from fencelock.actors.paxos.proxy import ROUND_MS
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS
 from fencelock.actors.role import Role
+from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.table.table import LockTable
 from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 

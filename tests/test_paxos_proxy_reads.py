@@ -6,9 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.lock.backend import Report, Reported
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Contender,
     Describe,
     Inspect,
@@ -17,9 +15,8 @@ from fencelock.actors.lock.message import (
     Reason,
     Refused,
 )
-from fencelock.actors.lock.queries import Browse, Browsed, Looked, LookUp
-from fencelock.actors.lock.report import HolderSeen, LockLine, LockReport, WaiterSeen
-from fencelock.actors.lock.session_message import ListedLock, ListLocks, LockList
+from fencelock.actors.api.session_message import ListedLock, ListLocks, LockList
+from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
 from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged
 from fencelock.actors.paxos.proxy import LogProxy
@@ -31,7 +28,10 @@ from fencelock.actors.paxos.proxy_status import (
     LOOK_AGE_MS,
     READY_AGE_MS,
 )
+from fencelock.actors.proxy.backend import Report, Reported
 from fencelock.actors.role import Role
+from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
+from fencelock.actors.table.report import HolderSeen, LockLine, LockReport, WaiterSeen
 from fencelock.transport.wire import FRAME_BYTES_MAX, encode
 
 DOOR, REPLICA, NODE = Address("n1/proxy"), Address("n1/replica"), Address("n1/node")

@@ -11,13 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from fencelock.actors.error import (
-    LockTimeoutError,
-    NotHeldError,
-    StaleError,
-    UnavailableError,
-)
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Describe,
     Granted,
@@ -25,6 +19,12 @@ from fencelock.actors.lock.message import (
     LockStatus,
     NodeStatus,
     Release,
+)
+from fencelock.actors.error import (
+    LockTimeoutError,
+    NotHeldError,
+    StaleError,
+    UnavailableError,
 )
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS

@@ -11,10 +11,7 @@ from typing import TypeVar
 import pytest
 import zmq
 
-from fencelock.actors.error import (
-    LockOwnershipLostError,
-)
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Cancel,
@@ -26,7 +23,7 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.session_message import (
+from fencelock.actors.api.session_message import (
     End,
     Ended,
     Evict,
@@ -36,6 +33,9 @@ from fencelock.actors.lock.session_message import (
     LockList,
     Open,
     Opened,
+)
+from fencelock.actors.error import (
+    LockOwnershipLostError,
 )
 from fencelock.actors.message import Address, Message
 from fencelock.cluster.config import Config, parse, starting_config

@@ -6,12 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fencelock.actors.effect import Effects, Send
-from fencelock.actors.lock.command import (
-    Command,
-    ForceRelease,
-)
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Cancel,
     KeepAlive,
@@ -19,21 +14,26 @@ from fencelock.actors.lock.message import (
     Refused,
     Release,
 )
-from fencelock.actors.lock.outcome import (
-    Denial,
-    Denied,
-    Forced,
-    Outcome,
-)
-from fencelock.actors.lock.session_message import (
+from fencelock.actors.api.session_message import (
     Evict,
     Evicted,
 )
+from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.role import Role
+from fencelock.actors.table.command import (
+    Command,
+    ForceRelease,
+)
+from fencelock.actors.table.outcome import (
+    Denial,
+    Denied,
+    Forced,
+    Outcome,
+)
 from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from fencelock.actors.effect import Spawn
-from fencelock.actors.lock.command import Command
-from fencelock.actors.lock.outcome import Held, Outcome
-from fencelock.actors.lock.table import LockTable
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.table.command import Command
+from fencelock.actors.table.outcome import Held, Outcome
+from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of

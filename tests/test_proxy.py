@@ -5,10 +5,7 @@ from typing import TypeVar
 
 import pytest
 
-from fencelock.actors.effect import Effect, Effects, Send, Wake
-from fencelock.actors.lock.backend import Full, Give, Got, Look, Seen, Want
-from fencelock.actors.lock.lock_manager import TRY_LOOK_MS, TRY_MS
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Abandon,
     Absence,
     Acquire,
@@ -23,9 +20,12 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
-from fencelock.actors.lock.timer import Sweep, TryLook, WaitOver
+from fencelock.actors.effect import Effect, Effects, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.proxy.backend import Full, Give, Got, Look, Seen, Want
+from fencelock.actors.proxy.lock_manager import TRY_LOOK_MS, TRY_MS
+from fencelock.actors.proxy.proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
+from fencelock.actors.proxy.timer import Sweep, TryLook, WaitOver
 from fencelock.actors.role import Role
 
 PROXY = Address("n1/proxy")

@@ -4,10 +4,7 @@ from typing import TypeVar
 
 import pytest
 
-from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.lock.backend import Give, Look, Reported, Seen
-from fencelock.actors.lock.lock_manager import CLAIMS_MAX
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Contender,
     Describe,
@@ -19,11 +16,14 @@ from fencelock.actors.lock.message import (
     Refused,
     Release,
 )
-from fencelock.actors.lock.name import LOCK_NAME_BYTES_MAX, WAIT_MS_MAX
-from fencelock.actors.lock.proxy import Proxy
-from fencelock.actors.lock.timer import NAP_MS_MAX, WaitOver
-from fencelock.actors.lock.wording import LOCKS_SHOWN_MAX
+from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, WAIT_MS_MAX
+from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.proxy.backend import Give, Look, Reported, Seen
+from fencelock.actors.proxy.lock_manager import CLAIMS_MAX
+from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.proxy.timer import NAP_MS_MAX, WaitOver
+from fencelock.actors.proxy.wording import LOCKS_SHOWN_MAX
 from fencelock.actors.role import Role
 from fencelock.transport.wire import FRAME_BYTES_MAX, encode
 

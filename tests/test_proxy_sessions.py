@@ -6,12 +6,12 @@ from typing import TypeVar
 
 import pytest
 
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
+from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.lock.backend import Give, Got, Want
-from fencelock.actors.lock.message import Acquire, Granted, Reason, Refused, Release
-from fencelock.actors.lock.proxy import Proxy
-from fencelock.actors.lock.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.proxy.backend import Give, Got, Want
+from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 from fencelock.cluster.simulation import session_harness as client
 

@@ -5,9 +5,7 @@ from typing import TypeVar
 
 import pytest
 
-from fencelock.actors.effect import Effect, Effects, Send, Wake
-from fencelock.actors.lock.backend import Got, Look, Ready, Report, Reported, Seen
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Absence,
     Acquire,
     Contender,
@@ -16,9 +14,11 @@ from fencelock.actors.lock.message import (
     LockStatus,
     NodeStatus,
 )
-from fencelock.actors.lock.proxy import Proxy
-from fencelock.actors.lock.timer import Sweep
+from fencelock.actors.effect import Effect, Effects, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.proxy.backend import Got, Look, Ready, Report, Reported, Seen
+from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.proxy.timer import Sweep
 from fencelock.actors.role import Role
 
 PROXY = Address("n1/proxy")

@@ -6,9 +6,6 @@ from random import Random
 from typing import Any
 
 from fencelock.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
-from fencelock.actors.lock.command import (
-    OpenSession,
-)
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.notice import Level, Notice
 from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of, replica_of
@@ -27,6 +24,9 @@ from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.message import Batch
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.seating import LogOptions, seat_log
+from fencelock.actors.table.command import (
+    OpenSession,
+)
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.transport.wire import encode

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Granted,
@@ -23,7 +23,7 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.session_message import End, Ended, HoldLost, Open, Opened
+from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened
 from fencelock.actors.message import Address, Message
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node as RealNode

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from fencelock.actors.api.message import Acquire, Cancel, Release
+from fencelock.actors.api.name import REQUEST_MAX
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.lock.description import (
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.proxy_command import translate
+from fencelock.actors.proxy.description import (
     DESCRIBES_MAX,
     DESCRIBES_OF_CLIENT_MAX,
     has_room,
 )
-from fencelock.actors.lock.message import Acquire, Cancel, Release
-from fencelock.actors.lock.name import REQUEST_MAX
-from fencelock.actors.message import Address
-from fencelock.actors.paxos.proxy_command import translate
 
 
 def acquire(request: int) -> Acquire:

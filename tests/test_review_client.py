@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.client.message import HoldsLost
-from fencelock.actors.link import LinkDown, LinkRefused
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Cancel,
     Granted,
@@ -15,7 +13,9 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
+from fencelock.actors.link import LinkDown, LinkRefused
 from fencelock.actors.message import Address
+from fencelock.actors.session.message import HoldsLost
 from fencelock.cluster.simulation.session_harness import (
     ANN,
     ME,

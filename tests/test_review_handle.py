@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from fencelock import aio
+from fencelock.actors.api.message import Acquire, Cancel, Granted, Release, Released
 from fencelock.actors.error import ClosedError, NotHeldError, UnavailableError
-from fencelock.actors.lock.message import Acquire, Cancel, Granted, Release, Released
 from fencelock.actors.message import Event, Instant
 from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.fork_counter import ForkCounter

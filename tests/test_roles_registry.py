@@ -11,8 +11,8 @@ import pykka
 import pytest
 
 import fencelock
+from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.effect import Effects, Retire, Send, Spawn
-from fencelock.actors.lock.message import Acquire, Granted, Release
 from fencelock.actors.message import Address, Instant, Local, address_of, local
 from fencelock.actors.role import Role
 from fencelock.cluster.config import Config, parse

@@ -8,11 +8,7 @@ from random import Random
 import pytest
 from support.session_play import ANN, BEN, ME, A, B, Play, of, one, refusal
 
-from fencelock.actors.client import admission
-from fencelock.actors.client.message import Tick
-from fencelock.actors.client.session import TICK_MS, ClientSession
-from fencelock.actors.effect import Send
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Describe,
     Granted,
@@ -24,7 +20,11 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
+from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
+from fencelock.actors.session import admission
+from fencelock.actors.session.message import Tick
+from fencelock.actors.session.session import TICK_MS, ClientSession
 from fencelock.cluster.simulation.role_harness import RoleHarness
 
 

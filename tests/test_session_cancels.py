@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fencelock.actors.api.message import Acquire, Alive, Cancel, Cancelled, KeepAlive, Refused
 from fencelock.actors.effect import Send
-from fencelock.actors.lock.message import Acquire, Alive, Cancel, Cancelled, KeepAlive, Refused
 from fencelock.actors.message import node_of
 from fencelock.cluster.simulation.session_harness import ANN, SessionHarness, of, one
 

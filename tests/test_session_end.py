@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 from support.session_play import ANN, BEN, ME, A, B, Play, of, one, refusal
 
-from fencelock.actors.client.message import Close, Closed, Survey, Surveyed
-from fencelock.actors.effect import Send
-from fencelock.actors.error import WrongClusterError
-from fencelock.actors.link import LinkDown, LinkRefused
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Cancel,
@@ -22,7 +18,11 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.session_message import End, Ended
+from fencelock.actors.api.session_message import End, Ended
+from fencelock.actors.effect import Send
+from fencelock.actors.error import WrongClusterError
+from fencelock.actors.link import LinkDown, LinkRefused
+from fencelock.actors.session.message import Close, Closed, Survey, Surveyed
 
 
 def node_status(node: str, request: int) -> NodeStatus:

@@ -7,11 +7,7 @@ from dataclasses import replace
 import pytest
 from support.session_play import ANN, BEN, ME, A, B, Play, of, one, refusal
 
-from fencelock.actors.client import admission
-from fencelock.actors.client.pending import Claim
-from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Abandon,
     Acquire,
     Alive,
@@ -24,7 +20,11 @@ from fencelock.actors.lock.message import (
     Reason,
     Refused,
 )
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import node_of
+from fencelock.actors.session import admission
+from fencelock.actors.session.pending import Claim
 
 
 @pytest.fixture

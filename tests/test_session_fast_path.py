@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.client import fast_path
-from fencelock.actors.client.pending import claim_named
-from fencelock.actors.client.session import ClientSession
-from fencelock.actors.client.session_lease import Stage
-from fencelock.actors.client.session_state import SessionState
+from fencelock.actors.api.message import Release
 from fencelock.actors.effect import Effect, Effects
-from fencelock.actors.lock.message import Release
 from fencelock.actors.message import Address, Instant
+from fencelock.actors.session import fast_path
+from fencelock.actors.session.pending import claim_named
+from fencelock.actors.session.session import ClientSession
+from fencelock.actors.session.session_lease import Stage
+from fencelock.actors.session.session_state import SessionState
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import run_seed

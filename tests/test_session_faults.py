@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from fencelock.actors.client.pending import Claim
-from fencelock.actors.client.session import ClientSession
-from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown, LinkUp
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Cancel,
@@ -21,8 +17,12 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.session_message import Open, Opened
+from fencelock.actors.api.session_message import Open, Opened
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address, Message, address_of
+from fencelock.actors.session.pending import Claim
+from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.simulation.role_harness import RoleHarness
 
 A, B = Address("a/proxy"), Address("b/proxy")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.lock.message import Acquire, Cancel, Reason, Refused
+from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused
 from fencelock.cluster.simulation.session_harness import ANN, A, B, SessionHarness, of, one
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.client.message import Close, Closed, HoldsLost
-from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown, LinkUp
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Abandon,
     Acquire,
     Cancel,
@@ -21,7 +18,7 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.session_message import (
+from fencelock.actors.api.session_message import (
     End,
     Evict,
     Evicted,
@@ -30,6 +27,9 @@ from fencelock.actors.lock.session_message import (
     Open,
     Opened,
 )
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.session.message import Close, Closed, HoldsLost
 from fencelock.cluster.simulation.session_harness import ANN, BEN, ME, A, B, SessionHarness, of, one
 
 

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fencelock.actors.client.message import HoldsLost, Leased
-from fencelock.actors.effect import Send
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Cancel,
     Granted,
@@ -16,8 +14,10 @@ from fencelock.actors.lock.message import (
     Refused,
     Release,
 )
-from fencelock.actors.lock.session_message import Renew, Renewed, Unlocking
+from fencelock.actors.api.session_message import Renew, Renewed, Unlocking
+from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.session.message import HoldsLost, Leased
 from fencelock.cluster.simulation.session_harness import (
     ANN,
     BEN,

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.client import holding
-from fencelock.actors.client.message import Close, HoldsLost, Loss, Suspected, Trusted
-from fencelock.actors.client.session_lease import DRIFT_PPM, SessionLease
-from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Abandon,
     Acquire,
     Granted,
@@ -19,8 +14,13 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.session_message import End, HoldLost, Open
+from fencelock.actors.api.session_message import End, HoldLost, Open
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.session import holding
+from fencelock.actors.session.message import Close, HoldsLost, Loss, Suspected, Trusted
+from fencelock.actors.session.session_lease import DRIFT_PPM, SessionLease
 from fencelock.cluster.simulation.session_harness import (
     ANN,
     BEN,

@@ -6,13 +6,13 @@ from typing import TypeVar
 
 import pytest
 
-from fencelock.actors.client.backoff import later
-from fencelock.actors.client.endpoint import PROBE_PAUSE_MS_MAX
-from fencelock.actors.client.session_lease import EPOCH
+from fencelock.actors.api.message import Acquire
+from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.lock.message import Acquire
-from fencelock.actors.lock.probe_message import Probe, ProbeReply
 from fencelock.actors.message import Address, Message, node_of
+from fencelock.actors.session.backoff import later
+from fencelock.actors.session.endpoint import PROBE_PAUSE_MS_MAX
+from fencelock.actors.session.session_lease import EPOCH
 from fencelock.actors.timing import TIMING
 from fencelock.cluster.simulation.session_harness import A, B, SessionHarness
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from support.session_play import ANN, BEN, ME, A, B, Play, of, one, refusal
 
-from fencelock.actors.effect import Send
-from fencelock.actors.error import UnavailableError
-from fencelock.actors.link import LinkDown, LinkUp
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Abandon,
     Acquire,
     Cancel,
@@ -20,6 +17,9 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
+from fencelock.actors.effect import Send
+from fencelock.actors.error import UnavailableError
+from fencelock.actors.link import LinkDown, LinkUp
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from fencelock.actors.client.session import ClientSession
-from fencelock.actors.client.session_lease import Stage
+from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Granted
+from fencelock.actors.api.session_message import ConfirmHold, DisownHold, HoldLost
 from fencelock.actors.effect import Send
-from fencelock.actors.lock.message import Acquire, Cancel, Cancelled, Granted
-from fencelock.actors.lock.session_message import ConfirmHold, DisownHold, HoldLost
 from fencelock.actors.message import Address
+from fencelock.actors.session.session import ClientSession
+from fencelock.actors.session.session_lease import Stage
 from fencelock.cluster.simulation.role_harness import RoleHarness
 
 A, B = Address("a/proxy"), Address("b/proxy")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.client.message import HoldsLost, Loss
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Abandon,
     Acquire,
     Cancel,
@@ -16,7 +15,8 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.session_message import Ended, Open
+from fencelock.actors.api.session_message import Ended, Open
+from fencelock.actors.session.message import HoldsLost, Loss
 from fencelock.cluster.simulation.session_harness import (
     ANN,
     BEN,

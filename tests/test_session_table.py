@@ -12,20 +12,7 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.client.in_flight import InFlight
-from fencelock.actors.client.message import HoldsLost
-from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown, LinkUp
-from fencelock.actors.lock.command import (
-    AcquireLock,
-    CancelWait,
-    Command,
-    ForceRelease,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
-)
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Abandon,
     Acquire,
     Alive,
@@ -38,7 +25,23 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.outcome import (
+from fencelock.actors.api.probe_message import Probe, ProbeReply
+from fencelock.actors.api.session_message import HoldLost, Open, Opened
+from fencelock.actors.effect import Send
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.message import Address, Event, Message, address_of, role_of
+from fencelock.actors.session.in_flight import InFlight
+from fencelock.actors.session.message import HoldsLost
+from fencelock.actors.table.command import (
+    AcquireLock,
+    CancelWait,
+    Command,
+    ForceRelease,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+)
+from fencelock.actors.table.outcome import (
     Denial,
     Denied,
     Freed,
@@ -49,10 +52,7 @@ from fencelock.actors.lock.outcome import (
     SessionOpened,
     WaitCancelled,
 )
-from fencelock.actors.lock.probe_message import Probe, ProbeReply
-from fencelock.actors.lock.session_message import HoldLost, Open, Opened
-from fencelock.actors.lock.table import LockTable
-from fencelock.actors.message import Address, Event, Message, address_of, role_of
+from fencelock.actors.table.table import LockTable
 from fencelock.cluster.simulation.session_harness import ME, WATCHER, A, B, SessionHarness
 
 SEEDS = 60

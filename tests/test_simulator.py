@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.link import LinkDown, LinkUp
-from fencelock.actors.lock.message import Alive, KeepAlive
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer, local, timer
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effects, Persist, Send, Spawn, Wake
-from fencelock.actors.lock.message import Alive, KeepAlive
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, timer
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.effect import Send
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Granted,
 )
+from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.cluster.simulation.judge import LockJudge
 from fencelock.cluster.simulation.trace import Delivered

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fencelock.actors.effect import Effects, Send, Spawn
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Describe,
     Granted,
@@ -17,6 +16,7 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
+from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from fencelock.actors.client.holding import Hold
-from fencelock.actors.client.message import HoldsLost, Loss, Trusted
-from fencelock.actors.client.session_lease import SessionLease
+from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.effect import Effect, Send
-from fencelock.actors.lock.message import Acquire, Granted, Release
 from fencelock.actors.message import Address, Event, Instant, node_of
+from fencelock.actors.session.holding import Hold
+from fencelock.actors.session.message import HoldsLost, Loss, Trusted
+from fencelock.actors.session.session_lease import SessionLease
 from fencelock.cluster.simulation.faults import Faults, Kind
 from fencelock.cluster.simulation.judge import LockJudge
 from fencelock.cluster.simulation.plan import Plan, draw_plan

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from fencelock.actors.lock.message import Absence, Contender, LockStatus, NodeStatus
-from fencelock.actors.lock.self_report import Counted
+from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
+from fencelock.actors.api.self_report import Counted
 from fencelock.actors.role_message import Fact, RoleDescription
 from fencelock.cluster.cli.status import (
     headline,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.lock.command import (
+from fencelock.actors.table.command import (
     AcquireLock,
     CancelWait,
     CloseReason,
@@ -23,11 +23,11 @@ from fencelock.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from fencelock.actors.lock.operation import AUDIT_MAX
-from fencelock.actors.lock.outcome import Denial, Denied, Held
-from fencelock.actors.lock.session import LOSSES_MAX, QUIET_MAX
-from fencelock.actors.lock.table import LockTable
-from fencelock.actors.lock.waiting import SLACK
+from fencelock.actors.table.operation import AUDIT_MAX
+from fencelock.actors.table.outcome import Denial, Denied, Held
+from fencelock.actors.table.session import LOSSES_MAX, QUIET_MAX
+from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.waiting import SLACK
 
 TTL_MS = 1_000_000
 
@@ -178,7 +178,7 @@ def test_the_audit_and_what_an_owner_lost_are_bounded(table: LockTable) -> None:
 def test_holds_and_waits_have_a_limit(
     table: LockTable, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(f"fencelock.actors.lock.operation.{limit}", 2)
+    monkeypatch.setattr(f"fencelock.actors.table.operation.{limit}", 2)
     table.apply(0, acquire(1, "L", "a"))
     table.apply(0, acquire(2, "L", "b"))
     for lock in ("L", "M"):

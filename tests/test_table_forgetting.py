@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.lock.command import (
+from fencelock.actors.table.command import (
     AcquireLock,
     CancelWait,
     Command,
@@ -13,7 +13,7 @@ from fencelock.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from fencelock.actors.lock.outcome import (
+from fencelock.actors.table.outcome import (
     Denial,
     Denied,
     Freed,
@@ -22,8 +22,8 @@ from fencelock.actors.lock.outcome import (
     Queued,
     WaitCancelled,
 )
-from fencelock.actors.lock.session import QUIET_MAX
-from fencelock.actors.lock.table import LockTable
+from fencelock.actors.table.session import QUIET_MAX
+from fencelock.actors.table.table import LockTable
 
 DAY_MS = 24 * 3_600_000
 

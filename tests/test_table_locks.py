@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 import pytest
 
-from fencelock.actors.lock.command import (
+from fencelock.actors.table.command import (
     AcquireLock,
     CancelWait,
     OpenSession,
     ReleaseLock,
 )
-from fencelock.actors.lock.outcome import Denied, Freed, Held, Outcome, Queued
-from fencelock.actors.lock.report import HolderSeen
-from fencelock.actors.lock.table import LockTable
+from fencelock.actors.table.outcome import Denied, Freed, Held, Outcome, Queued
+from fencelock.actors.table.report import HolderSeen
+from fencelock.actors.table.table import LockTable
 
 
 def word(outcome: Outcome) -> str:

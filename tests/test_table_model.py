@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencelock.actors.lock import operation, table_snapshot
-from fencelock.actors.lock.command import CloseReason, ReleaseLock
-from fencelock.actors.lock.outcome import Denial, Outcome
-from fencelock.actors.lock.session import Session, Sessions
-from fencelock.actors.lock.table_state import TableState
+from fencelock.actors.table import operation, table_snapshot
+from fencelock.actors.table.command import CloseReason, ReleaseLock
+from fencelock.actors.table.outcome import Denial, Outcome
+from fencelock.actors.table.session import Session, Sessions
+from fencelock.actors.table.table_state import TableState
 from fencelock.cluster.simulation.table_play import Step, play, steps_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.lock.command import (
+from fencelock.actors.table.command import (
     AcquireLock,
     CancelWait,
     Command,
@@ -12,7 +12,7 @@ from fencelock.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from fencelock.actors.lock.outcome import (
+from fencelock.actors.table.outcome import (
     Denial,
     Denied,
     Forced,
@@ -23,7 +23,7 @@ from fencelock.actors.lock.outcome import (
     Queued,
     WaitCancelled,
 )
-from fencelock.actors.lock.table import LockTable
+from fencelock.actors.table.table import LockTable
 
 DAY_MS = 24 * 3_600_000
 

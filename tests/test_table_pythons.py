@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.lock.command import (
+from fencelock.actors.table.command import (
     TTL_MS_MAX,
     AcquireLock,
     CancelWait,

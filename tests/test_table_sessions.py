@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.lock import session as session_module
-from fencelock.actors.lock.command import (
+from fencelock.actors.table import session as session_module
+from fencelock.actors.table.command import (
     FENCE_FLOOR_MAX,
     TTL_MS_MAX,
     AcquireLock,
@@ -19,7 +19,7 @@ from fencelock.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from fencelock.actors.lock.outcome import (
+from fencelock.actors.table.outcome import (
     Denial,
     Denied,
     Held,
@@ -28,7 +28,7 @@ from fencelock.actors.lock.outcome import (
     SessionKept,
     SessionOpened,
 )
-from fencelock.actors.lock.table import LockTable
+from fencelock.actors.table.table import LockTable
 
 TTL_MS = 1_000
 
@@ -261,7 +261,7 @@ def test_log_time_never_goes_back(table: LockTable) -> None:
 
 
 def test_sessions_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.actors.lock.table.SESSIONS_MAX", 2)
+    monkeypatch.setattr("fencelock.actors.table.table.SESSIONS_MAX", 2)
     opened(table, "a")
     opened(table, "b")
     over = OpenSession(session="c", ttl_ms=TTL_MS)

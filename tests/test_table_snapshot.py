@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from fencelock.actors.lock.command import (
+from fencelock.actors.table.command import (
     AcquireLock,
     CloseReason,
     CloseSession,
@@ -22,9 +22,9 @@ from fencelock.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from fencelock.actors.lock.outcome import Denial, Denied, Freed, Held
-from fencelock.actors.lock.table import LockTable
-from fencelock.actors.lock.table_record import ClaimantRecord, TablePart, WaitRecord
+from fencelock.actors.table.outcome import Denial, Denied, Freed, Held
+from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.table_record import ClaimantRecord, TablePart, WaitRecord
 from fencelock.transport.wire import decode, encode
 
 PART_BYTES_MAX = 256 * 1024

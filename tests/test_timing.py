@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from fencelock.actors.client.backoff import RETRY_MS
-from fencelock.actors.client.endpoint import SILENCE_MS, Probing
 from fencelock.actors.paxos.config import BEAT_MS, ELECTION_MS, LEASE_MS
 from fencelock.actors.paxos.scout import SCOUT_RESEND_MS
+from fencelock.actors.session.backoff import RETRY_MS
+from fencelock.actors.session.endpoint import SILENCE_MS, Probing
 from fencelock.actors.timing import TIMING, Timing
 
 

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fencelock.actors
-from fencelock.actors.lock.message import Acquire, Granted, LockStatus, Refused
+from fencelock.actors.api.message import Acquire, Granted, LockStatus, Refused
 from fencelock.actors.message import REGISTRY, Message, message
 from fencelock.transport.frame import MalformedFrameError
 from fencelock.transport.refusal import Rejected

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencelock.actors.lock.command import AcquireLock, Command, OpenSession
-from fencelock.actors.lock.message import Acquire, Granted
+from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.message import REGISTRY, Address, Message, message
 from fencelock.actors.paxos.message import Accept, Ballot, Batch
+from fencelock.actors.table.command import AcquireLock, Command, OpenSession
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.node import Node

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencelock.actors.api.message import Granted
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.lock.command import AcquireLock, KeepSession, OpenSession
-from fencelock.actors.lock.message import Granted
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.message import Batch
+from fencelock.actors.table.command import AcquireLock, KeepSession, OpenSession
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.cbor import DEPTH_MAX, MalformedFrameError, dump, load, load_each
 from fencelock.transport.wire import encode, pack

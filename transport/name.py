@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.lock.name import forbidden_in, is_allowed
+from fencelock.actors.api.name import forbidden_in, is_allowed
 from fencelock.transport.cbor import shown
 
 CLUSTER_BYTES_MAX = 128

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
+from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.bakery.config import majority
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 
 WATCHERS_MAX = 10_000

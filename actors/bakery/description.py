@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fencelock.actors.api.message import Contender, Describe, LockStatus, NodeStatus
+from fencelock.actors.api.self_report import Elected, MemberSeen
 from fencelock.actors.bakery.event import Readiness, Tally
 from fencelock.actors.bakery.in_flight import InFlightRequests, Kind
 from fencelock.actors.effect import Effect, Send
-from fencelock.actors.lock.backend import Reported
-from fencelock.actors.lock.message import Contender, Describe, LockStatus, NodeStatus
-from fencelock.actors.lock.self_report import Elected, MemberSeen
 from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.proxy.backend import Reported
 
 LOCKS_SHOWN_MAX = 200
 """Maximum locks in one `NodeStatus`: 200 KiB with the longest names."""

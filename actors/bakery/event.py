@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fencelock.actors.api.message import LockStatus
 from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.lock.message import LockStatus
 from fencelock.actors.message import Instant, Local, Timer, local, timer
 
 

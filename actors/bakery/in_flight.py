@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from fencelock.actors.api.message import Acquire, Cancel, Inspect, Release
+from fencelock.actors.api.session_message import End, Renew
 from fencelock.actors.bakery.config import exports_needed, later, leader_of, quorum
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.poll import Poll
@@ -20,8 +22,6 @@ from fencelock.actors.bakery.proxy_message import (
 )
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.lock.message import Acquire, Cancel, Inspect, Release
-from fencelock.actors.lock.session_message import End, Renew
 from fencelock.actors.message import Address, Instant, ms_between
 
 if TYPE_CHECKING:

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Granted,
+    Inspect,
+    LockStatus,
+    Release,
+    Released,
+)
+from fencelock.actors.api.session_message import End, Ended, HoldLost, Renew, Renewed
+from fencelock.actors.api.session_message import Unlocking as ClientUnlocking
 from fencelock.actors.bakery import proxy_wording as words
 from fencelock.actors.bakery.in_flight import InFlightRequest, InFlightRequests
 from fencelock.actors.bakery.proxy_message import (
@@ -13,19 +26,6 @@ from fencelock.actors.bakery.proxy_message import (
 )
 from fencelock.actors.bakery.proxy_message import Unlocking as LeaderUnlocking
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.lock.message import (
-    Acquire,
-    Alive,
-    Cancel,
-    Cancelled,
-    Granted,
-    Inspect,
-    LockStatus,
-    Release,
-    Released,
-)
-from fencelock.actors.lock.session_message import End, Ended, HoldLost, Renew, Renewed
-from fencelock.actors.lock.session_message import Unlocking as ClientUnlocking
 from fencelock.actors.message import Address
 
 

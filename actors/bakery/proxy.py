@@ -5,6 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fencelock.actors.api.cluster_message import Watch
+from fencelock.actors.api.message import (
+    Abandon,
+    Acquire,
+    Cancel,
+    Describe,
+    Inspect,
+    KeepAlive,
+    Reason,
+    Release,
+)
+from fencelock.actors.api.probe_message import Probe, ProbeReply
+from fencelock.actors.api.session_message import End, Evict, ListLocks, Open, Opened, Renew
 from fencelock.actors.bakery import notifications
 from fencelock.actors.bakery import proxy_wording as words
 from fencelock.actors.bakery.clients import RemoteClients
@@ -28,22 +41,9 @@ from fencelock.actors.bakery.proxy_requests import ANSWER_MS, ProxyRequests
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.lock.backend import Report, Reported
-from fencelock.actors.lock.cluster_message import Watch
-from fencelock.actors.lock.description import has_room
-from fencelock.actors.lock.message import (
-    Abandon,
-    Acquire,
-    Cancel,
-    Describe,
-    Inspect,
-    KeepAlive,
-    Reason,
-    Release,
-)
-from fencelock.actors.lock.probe_message import Probe, ProbeReply
-from fencelock.actors.lock.session_message import End, Evict, ListLocks, Open, Opened, Renew
 from fencelock.actors.message import Address, Instant, address_of, ms_between
+from fencelock.actors.proxy.backend import Report, Reported
+from fencelock.actors.proxy.description import has_room
 from fencelock.actors.role import Host, Role, Summary
 
 if TYPE_CHECKING:

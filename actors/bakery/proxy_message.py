@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import Message, message
 
 

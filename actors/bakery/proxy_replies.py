@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.message import Acquire, Cancel, Inspect, Release
+from fencelock.actors.api.session_message import End, Renew
 from fencelock.actors.bakery import notifications
 from fencelock.actors.bakery import proxy_wording as words
 from fencelock.actors.bakery.clients import RemoteClients
@@ -19,8 +21,6 @@ from fencelock.actors.bakery.proxy_message import (
 )
 from fencelock.actors.bakery.proxy_requests import ProxyRequests
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.lock.message import Acquire, Cancel, Inspect, Release
-from fencelock.actors.lock.session_message import End, Renew
 from fencelock.actors.message import Address, Instant, node_of
 
 FromLeader = (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fencelock.actors.api.message import Acquire, Alive, Cancel, Inspect, Release
+from fencelock.actors.api.session_message import End, Renew
 from fencelock.actors.bakery import proxy_wording as words
 from fencelock.actors.bakery.config import Terms, later
 from fencelock.actors.bakery.in_flight import Asked, InFlightRequest, InFlightRequests, Kind, Name
 from fencelock.actors.bakery.proxy_message import Locked
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.lock.message import Acquire, Alive, Cancel, Inspect, Release
-from fencelock.actors.lock.session_message import End, Renew
 from fencelock.actors.message import Address, Instant
 
 TRY_MS = 1_000

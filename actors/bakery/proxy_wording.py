@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Inspect,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+)
+from fencelock.actors.api.name import (
+    OWNER_BYTES_MAX,
+    check_lock_name,
+    check_new_lock_name,
+    check_owner,
+    check_request,
+    check_wait,
+)
+from fencelock.actors.api.session_message import (
+    End,
+    Evict,
+    ListLocks,
+    Open,
+    Renew,
+)
 from fencelock.actors.bakery.config import Terms
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.in_flight import InFlightRequest, Kind
@@ -12,32 +36,8 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.lock.checking import no_bounded_reads
-from fencelock.actors.lock.message import (
-    Acquire,
-    Cancel,
-    Inspect,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
-from fencelock.actors.lock.name import (
-    OWNER_BYTES_MAX,
-    check_lock_name,
-    check_new_lock_name,
-    check_owner,
-    check_request,
-    check_wait,
-)
-from fencelock.actors.lock.session_message import (
-    End,
-    Evict,
-    ListLocks,
-    Open,
-    Renew,
-)
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.proxy.checking import no_bounded_reads
 
 REASONS = {
     Error.TIMED_OUT: Reason.TIMED_OUT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.lock.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
+from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
 from fencelock.actors.message import Address
 
 COUNTER_BITS = 32

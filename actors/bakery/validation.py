@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.name import OWNER_BYTES_MAX, check_lock_name, check_wait
 from fencelock.actors.bakery.config import LEADERS_MAX, Terms
 from fencelock.actors.bakery.proxy_message import Error, Lock, LockFailed, RenewHold, Unlock
 from fencelock.actors.bakery.table import Table
 from fencelock.actors.bakery.ticket import ADDRESS_BYTES_MAX, TERM_MS_MAX
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.lock.name import OWNER_BYTES_MAX, check_lock_name, check_wait
 from fencelock.actors.message import Address, Instant
 
 TICKETS_MAX = 100_000

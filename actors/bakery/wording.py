@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from heapq import nsmallest
 
+from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.bakery.entry import Entry, Phase
 from fencelock.actors.bakery.proxy_message import Query, QueryResult
 from fencelock.actors.bakery.table import Queue, Table
 from fencelock.actors.bakery.ticket import Turn
-from fencelock.actors.lock.message import Contender, LockStatus
 from fencelock.actors.message import Instant, ms_between, node_of
 
 WAITERS_SHOWN_MAX = 100

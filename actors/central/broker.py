@@ -23,7 +23,8 @@ from fencelock.actors.central.message import (
 from fencelock.actors.central.ticket import TICKETS_MAX, Ticket, given_by, glance_of
 from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
-from fencelock.actors.lock.backend import (
+from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
+from fencelock.actors.proxy.backend import (
     Doubt,
     EndHolds,
     Full,
@@ -35,7 +36,6 @@ from fencelock.actors.lock.backend import (
     Taken,
     Want,
 )
-from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Broker(Role[Met]):
         for both.
 
     Args:
-        proxy: the role that uses this backend, see `fencelock.actors.lock.backend`.
+        proxy: the role that uses this backend, see `fencelock.actors.proxy.backend`.
         server: the address of the `LockServer`.
         boot: the id of this life of the node.
         random: spreads the retransmissions.

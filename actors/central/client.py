@@ -19,8 +19,8 @@ from fencelock.actors.central.message import (
     Settled,
 )
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.lock.backend import Full, Give, Got, Taken, Want
 from fencelock.actors.message import Address, Instant
+from fencelock.actors.proxy.backend import Full, Give, Got, Taken, Want
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import Queues, ReadQueues, queue_of
 

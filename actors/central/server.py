@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heapq import nsmallest
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.central.message import (
     NUMBER_MAX,
     EndSession,
@@ -42,7 +43,6 @@ from fencelock.actors.central.table import (
     reply_to,
 )
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
-from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import Address, Instant, Message, address_of, node_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.central.message import (
     Free,
     FreeReply,
@@ -14,9 +15,8 @@ from fencelock.actors.central.message import (
     Revoked,
     SessionEnded,
 )
-from fencelock.actors.lock.backend import Freeing
-from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.proxy.backend import Freeing
 
 LOCKS_MAX = 100_000
 """Maximum locks held at one time. An entry is under a kilobyte, so the table is below 100 MB."""

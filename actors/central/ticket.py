@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.central.message import FreeReply, LocalView, Settled
-from fencelock.actors.lock.backend import Freeing, Given, Look
-from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.proxy.backend import Freeing, Given, Look
 
 TICKETS_MAX = 10_000
 """Owners of one node that wait or hold: each is under a kilobyte, and sends every 50 ms."""

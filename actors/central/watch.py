@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fencelock.actors.api.message import Absence
 from fencelock.actors.central.message import (
     LocalView,
     Peek,
@@ -15,9 +16,8 @@ from fencelock.actors.central.message import (
     holder_fits,
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.lock.backend import Ready, Seen
-from fencelock.actors.lock.message import Absence
 from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.proxy.backend import Ready, Seen
 from fencelock.actors.role import Host, Role, Summary
 
 PROBE_FIRST_MS = 100

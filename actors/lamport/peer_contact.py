@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fencelock.actors.lock.message import Absence
+from fencelock.actors.api.message import Absence
 from fencelock.actors.message import Instant, ms_between
 
 SILENCE_MS = 150

@@ -29,8 +29,8 @@ from fencelock.actors.lamport.proof import PROOF_MS, Proofs
 from fencelock.actors.lamport.rejoin import Rejoin
 from fencelock.actors.lamport.requests import REQUESTS_MAX, Requests
 from fencelock.actors.lamport.status_view import StatusView
-from fencelock.actors.lock.backend import Full, Give, Got, Look, Ready, Seen, Want
 from fencelock.actors.message import Address, Instant
+from fencelock.actors.proxy.backend import Full, Give, Got, Look, Ready, Seen, Want
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 

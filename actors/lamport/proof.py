@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fencelock.actors.lamport.order import Evidence, Turn
-from fencelock.actors.lock.backend import Look
+from fencelock.actors.proxy.backend import Look
 
 PROOF_MS = 2_000
 """Time limit for a read to hear every other process (ms): several resendings of a lost message."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.name import check_lock_name
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.lamport.message import Greet, Pending, Welcome
 from fencelock.actors.lamport.order import Queue, Turn
-from fencelock.actors.lock.name import check_lock_name
 from fencelock.actors.message import Instant
 
 REQUESTS_MAX = 100_000

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.lamport.order import Evidence, Turn, pack_fence
 from fencelock.actors.lamport.peer_contact import PeerContact
 from fencelock.actors.lamport.pending_request import PendingRequests, Ticket
 from fencelock.actors.lamport.rejoin import Rejoin
 from fencelock.actors.lamport.requests import Requests
-from fencelock.actors.lock.backend import Look, Seen
-from fencelock.actors.lock.message import Contender
 from fencelock.actors.message import Instant, ms_between
+from fencelock.actors.proxy.backend import Look, Seen
 
 UNSTAMPED = Turn(STAMP_MAX, "")
 """Stands for the turn of a request that is not stamped yet: later than all received stamps."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from fencelock.actors.lock.name import is_allowed, utf8_size
+from fencelock.actors.api.name import is_allowed, utf8_size
 from fencelock.actors.paxos.digest_message import (
     COUNTER_NAME_BYTES_MAX,
     COUNTERS_MAX,

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fencelock.actors.bootstrap_message import VotingStatus
-from fencelock.actors.client.message import Close
-from fencelock.actors.effect import Effect, Effects, Observe, Wake
-from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.lock.backend import Reported
-from fencelock.actors.lock.command import Command
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Abandon,
     Acquire,
     Describe,
@@ -20,9 +14,12 @@ from fencelock.actors.lock.message import (
     Reason,
     Release,
 )
-from fencelock.actors.lock.name import OWNER_BYTES_MAX
-from fencelock.actors.lock.probe_message import Probe
-from fencelock.actors.lock.session_message import Evict, ListLocks
+from fencelock.actors.api.name import OWNER_BYTES_MAX
+from fencelock.actors.api.probe_message import Probe
+from fencelock.actors.api.session_message import Evict, ListLocks
+from fencelock.actors.bootstrap_message import VotingStatus
+from fencelock.actors.effect import Effect, Effects, Observe, Wake
+from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.digest_message import Divergence
 from fencelock.actors.paxos.event import Consulted, Gather, LeaderChanged, Skipped, SlotOutcomes
@@ -50,7 +47,10 @@ from fencelock.actors.paxos.proxy_session_lease import NodeSessionLease
 from fencelock.actors.paxos.proxy_status import Description
 from fencelock.actors.paxos.proxy_wording import refuse
 from fencelock.actors.paxos.suspicion import Isolated
+from fencelock.actors.proxy.backend import Reported
 from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.session.message import Close
+from fencelock.actors.table.command import Command
 
 ROUND_MS = 250
 """Interval of the check for requests to repeat, while any is in flight (ms)."""

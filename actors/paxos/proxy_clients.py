@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from fencelock.actors.lock.command import SESSION_BYTES_MAX
 from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.table.command import SESSION_BYTES_MAX
 
 GUESTS_MAX = 100_000
 """Clients that a proxy knows; a new one replaces the one silent for longest."""

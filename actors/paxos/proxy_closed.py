@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fencelock.actors.client.message import Close
-from fencelock.actors.client.message import Closed as Left
+from fencelock.actors.api.message import Describe, NodeStatus, Reason
+from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.effect import Effect, Effects, Observe, Send
-from fencelock.actors.lock.backend import Report, Reported
-from fencelock.actors.lock.message import Describe, NodeStatus, Reason
-from fencelock.actors.lock.name import OWNER_BYTES_MAX
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos.proxy_event import Asked, Heard, Question
 from fencelock.actors.paxos.proxy_reading import QUESTIONS_MAX
 from fencelock.actors.paxos.proxy_wording import refuse
+from fencelock.actors.proxy.backend import Report, Reported
+from fencelock.actors.session.message import Close
+from fencelock.actors.session.message import Closed as Left
 
 
 class Closed:

@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.message import Acquire, Cancel, Inspect, KeepAlive, Release
+from fencelock.actors.api.name import (
+    LOCK_NAME_BYTES_MAX,
+    REQUEST_MAX,
+    WAIT_MS_MAX,
+    check_lock_name,
+    check_new_lock_name,
+    check_owner,
+    check_request,
+    is_invisible,
+)
+from fencelock.actors.api.session_message import End, Evict, Open
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.lock.command import (
+from fencelock.actors.paxos.proxy_clients import client_of
+from fencelock.actors.paxos.proxy_event import Asked, Question, Rarely, Rest
+from fencelock.actors.paxos.proxy_in_flight import (
+    ACQUIRE,
+    RELEASE,
+    InFlightRequest,
+    InFlightRequests,
+    Key,
+    Kind,
+    key_of_cancel,
+    key_of_session,
+)
+from fencelock.actors.table.command import (
     LABEL_BYTES_MAX,
     AcquireLock,
     CancelWait,
@@ -17,18 +41,7 @@ from fencelock.actors.lock.command import (
     ReleaseLock,
     check_command,
 )
-from fencelock.actors.lock.message import Acquire, Cancel, Inspect, KeepAlive, Release
-from fencelock.actors.lock.name import (
-    LOCK_NAME_BYTES_MAX,
-    REQUEST_MAX,
-    WAIT_MS_MAX,
-    check_lock_name,
-    check_new_lock_name,
-    check_owner,
-    check_request,
-    is_invisible,
-)
-from fencelock.actors.lock.outcome import (
+from fencelock.actors.table.outcome import (
     Denial,
     Denied,
     Forced,
@@ -38,19 +51,6 @@ from fencelock.actors.lock.outcome import (
     SessionKept,
     SessionOpened,
     WaitCancelled,
-)
-from fencelock.actors.lock.session_message import End, Evict, Open
-from fencelock.actors.paxos.proxy_clients import client_of
-from fencelock.actors.paxos.proxy_event import Asked, Question, Rarely, Rest
-from fencelock.actors.paxos.proxy_in_flight import (
-    ACQUIRE,
-    RELEASE,
-    InFlightRequest,
-    InFlightRequests,
-    Key,
-    Kind,
-    key_of_cancel,
-    key_of_session,
 )
 
 _acquire, _release = maker(AcquireLock), maker(ReleaseLock)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.bootstrap_message import VotingStatus
-from fencelock.actors.client.message import Close
-from fencelock.actors.lock.backend import Reported
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Abandon,
     Acquire,
     Cancel,
@@ -14,7 +11,17 @@ from fencelock.actors.lock.message import (
     KeepAlive,
     Release,
 )
-from fencelock.actors.lock.outcome import (
+from fencelock.actors.api.probe_message import Probe
+from fencelock.actors.api.session_message import End, Evict, ListLocks, Open
+from fencelock.actors.bootstrap_message import VotingStatus
+from fencelock.actors.message import Timer, timer
+from fencelock.actors.paxos.digest_message import Divergence
+from fencelock.actors.paxos.event import Consulted, Gather, LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.message import Declined, Proposed
+from fencelock.actors.paxos.suspicion import Isolated
+from fencelock.actors.proxy.backend import Reported
+from fencelock.actors.session.message import Close
+from fencelock.actors.table.outcome import (
     Denied,
     Forced,
     Freed,
@@ -26,13 +33,6 @@ from fencelock.actors.lock.outcome import (
     SessionOpened,
     WaitCancelled,
 )
-from fencelock.actors.lock.probe_message import Probe
-from fencelock.actors.lock.session_message import End, Evict, ListLocks, Open
-from fencelock.actors.message import Timer, timer
-from fencelock.actors.paxos.digest_message import Divergence
-from fencelock.actors.paxos.event import Consulted, Gather, LeaderChanged, Skipped, SlotOutcomes
-from fencelock.actors.paxos.message import Declined, Proposed
-from fencelock.actors.paxos.suspicion import Isolated
 
 
 @timer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fencelock.actors.lock.outcome import Held
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.proxy_in_flight import InFlightRequest
+from fencelock.actors.table.outcome import Held
 
 LOSSES_MAX = 10_000
 """Lost holds that are remembered for a later release."""

@@ -10,13 +10,13 @@ from operator import attrgetter
 
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.lock.command import Command
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.paxos.event import Gather
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proposal_batch import ProposalBatch
 from fencelock.actors.paxos.proxy_clients import RemoteClient
 from fencelock.actors.paxos.proxy_event import Asked
+from fencelock.actors.table.command import Command
 
 ERRANDS_MAX = 100_000
 """Maximum commands in flight through one node; further requests are refused, to bound memory."""

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from fencelock.actors.client.message import Closed
+from fencelock.actors.api.message import Acquire, Reason, Release
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.lock.command import AcquireLock, CancelWait, Command, ReleaseLock
-from fencelock.actors.lock.message import Acquire, Reason, Release
-from fencelock.actors.lock.outcome import (
-    Denial,
-    Denied,
-    Freed,
-    Held,
-    Lost,
-    SessionClosed,
-    SessionOpened,
-)
 from fencelock.actors.message import Address, Instant, role_of
 from fencelock.actors.paxos.proxy_event import Ending
 from fencelock.actors.paxos.proxy_holding import Holding
@@ -31,6 +20,17 @@ from fencelock.actors.paxos.proxy_quorum_contact import QuorumContact
 from fencelock.actors.paxos.proxy_session_lease import NodeSessionLease
 from fencelock.actors.paxos.proxy_waiting import Waiting
 from fencelock.actors.paxos.proxy_wording import answer, lost_release, refuse, why_closed
+from fencelock.actors.session.message import Closed
+from fencelock.actors.table.command import AcquireLock, CancelWait, Command, ReleaseLock
+from fencelock.actors.table.outcome import (
+    Denial,
+    Denied,
+    Freed,
+    Held,
+    Lost,
+    SessionClosed,
+    SessionOpened,
+)
 
 
 class LocalSession:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason
+from fencelock.actors.api.session_message import ListedLock, LockList
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.lock.message import Contender, Inspect, LockStatus, Reason
-from fencelock.actors.lock.queries import Browse, Browsed, Looked, LookUp
-from fencelock.actors.lock.report import HolderSeen, LockReport, WaiterSeen
-from fencelock.actors.lock.session_message import ListedLock, LockList
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 from fencelock.actors.paxos.event import Consult, Consulted
 from fencelock.actors.paxos.proxy_clients import client_of
 from fencelock.actors.paxos.proxy_event import Question
 from fencelock.actors.paxos.proxy_quorum_contact import QuorumContact
 from fencelock.actors.paxos.proxy_wording import refuse
+from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
+from fencelock.actors.table.report import HolderSeen, LockReport, WaiterSeen
 
 _look_up, _consult, _lock_status = maker(LookUp), maker(Consult), maker(LockStatus)
 

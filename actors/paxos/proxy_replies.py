@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.message import Reason
 from fencelock.actors.effect import Effect, Effects, Observe, Send
-from fencelock.actors.lock.command import CloseReason
-from fencelock.actors.lock.message import Reason
-from fencelock.actors.lock.outcome import Denied, Freed, Held, Lost, Queued, SessionClosed
 from fencelock.actors.message import Instant, Message
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Decline, Declined
@@ -28,6 +26,8 @@ from fencelock.actors.paxos.proxy_wording import (
     new_released,
     refuse,
 )
+from fencelock.actors.table.command import CloseReason
+from fencelock.actors.table.outcome import Denied, Freed, Held, Lost, Queued, SessionClosed
 
 _LOSSES: frozenset[type[Message]] = frozenset({Lost, SessionClosed})
 

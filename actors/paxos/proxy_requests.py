@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.message import Alive, KeepAlive, Reason
+from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.lock.message import Alive, KeepAlive, Reason
-from fencelock.actors.lock.session_message import Evict, Open
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.proxy_clients import (
     GUEST_ERRANDS_MAX,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.name import OWNER_BYTES_MAX
+from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.lock.name import OWNER_BYTES_MAX
-from fencelock.actors.lock.probe_message import Probe, ProbeReply
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.proxy_clients import RemoteClient
 from fencelock.actors.paxos.proxy_in_flight import InFlightRequests

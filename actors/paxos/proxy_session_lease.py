@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 from fencelock.actors.effect import Effect
-from fencelock.actors.lock.command import (
-    CloseReason,
-    CloseSession,
-    Command,
-    KeepSession,
-    OpenSession,
-)
-from fencelock.actors.lock.outcome import SessionOpened
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
 from fencelock.actors.paxos.config import DRIFT_PPM
 from fencelock.actors.paxos.proxy_in_flight import (
@@ -20,6 +12,14 @@ from fencelock.actors.paxos.proxy_in_flight import (
     Kind,
     key_of_session,
 )
+from fencelock.actors.table.command import (
+    CloseReason,
+    CloseSession,
+    Command,
+    KeepSession,
+    OpenSession,
+)
+from fencelock.actors.table.outcome import SessionOpened
 
 _PPM = 1_000_000
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.message import Describe, LockStatus, NodeStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
-from fencelock.actors.lock.backend import Report, Reported
-from fencelock.actors.lock.description import addressed, has_room
-from fencelock.actors.lock.message import Describe, LockStatus, NodeStatus
-from fencelock.actors.lock.queries import Browse, Browsed, Looked, LookUp
-from fencelock.actors.lock.report import LockLine, LockReport
 from fencelock.actors.message import Address, Instant, address_of, ms_between
 from fencelock.actors.paxos.event import Consult, Consulted
 from fencelock.actors.paxos.proxy_reading import (
@@ -18,6 +14,10 @@ from fencelock.actors.paxos.proxy_reading import (
     size_of,
     waiters_of,
 )
+from fencelock.actors.proxy.backend import Report, Reported
+from fencelock.actors.proxy.description import addressed, has_room
+from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
+from fencelock.actors.table.report import LockLine, LockReport
 
 LOCKS_SHOWN_MAX = 100
 """Held locks in a description; `ListLocks` has all of them."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fencelock.actors.api.message import Acquire, Reason
 from fencelock.actors.effect import Send
-from fencelock.actors.lock.message import Acquire, Reason
 from fencelock.actors.message import Address, Instant, ms_between
 from fencelock.actors.paxos.proxy_wording import refuse
 

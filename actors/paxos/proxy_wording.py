@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.effect import Send
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.lock.command import CloseReason
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Cancelled,
@@ -16,7 +13,15 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.outcome import (
+from fencelock.actors.api.session_message import Ended, Evict, Evicted, HoldLost, Opened
+from fencelock.actors.effect import Send
+from fencelock.actors.fast_construction import maker
+from fencelock.actors.message import Address, Instant, Message, ms_between
+from fencelock.actors.paxos.proxy_clients import client_of
+from fencelock.actors.paxos.proxy_event import Asked, Ending, Question
+from fencelock.actors.paxos.proxy_in_flight import InFlightRequest
+from fencelock.actors.table.command import CloseReason
+from fencelock.actors.table.outcome import (
     Denial,
     Denied,
     Forced,
@@ -28,11 +33,6 @@ from fencelock.actors.lock.outcome import (
     SessionOpened,
     WaitCancelled,
 )
-from fencelock.actors.lock.session_message import Ended, Evict, Evicted, HoldLost, Opened
-from fencelock.actors.message import Address, Instant, Message, ms_between
-from fencelock.actors.paxos.proxy_clients import client_of
-from fencelock.actors.paxos.proxy_event import Asked, Ending, Question
-from fencelock.actors.paxos.proxy_in_flight import InFlightRequest
 
 new_granted, new_released = maker(Granted), maker(Released)
 """Makers of the most frequent replies."""

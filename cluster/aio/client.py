@@ -7,8 +7,8 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
-from fencelock.actors.lock.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.lock.session_message import ListedLock
+from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.api.session_message import ListedLock
 from fencelock.cluster import operation
 from fencelock.cluster.aio.lock import Lock
 from fencelock.cluster.aio.loop import LoopExecutor, drive

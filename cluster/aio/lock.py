@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from fencelock.actors.lock.message import LockStatus
+from fencelock.actors.api.message import LockStatus
 from fencelock.cluster.aio.loop import drive
 from fencelock.cluster.aio.owner import owner_of_task
 from fencelock.cluster.base_lock import BaseLock

@@ -13,8 +13,8 @@ from collections.abc import Collection, Generator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from fencelock.actors.api.message import NodeStatus
 from fencelock.actors.error import FencelockError, UnavailableError
-from fencelock.actors.lock.message import NodeStatus
 from fencelock.cluster.client import Client
 from fencelock.cluster.config import parse
 from fencelock.cluster.ports import free_ports

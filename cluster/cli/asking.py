@@ -10,9 +10,9 @@ from typing import Annotated, Protocol
 
 import typer
 
+from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.api.session_message import ListedLock
 from fencelock.actors.error import ConfigError, UnavailableError, WrongClusterError
-from fencelock.actors.lock.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.lock.session_message import ListedLock
 
 EXIT_NO_ANSWER = 1
 
@@ -87,7 +87,7 @@ def target(connect: str | None, cluster: str | None, config: Path = CONFIG) -> T
             f"where is the cluster? Say --connect tcp://host:4040 (or set FENCELOCK_CONNECT), "
             f"or change to the folder of its {config}"
         )
-    from fencelock.actors.client.endpoint import GATES_MAX  # noqa: PLC0415
+    from fencelock.actors.session.endpoint import GATES_MAX  # noqa: PLC0415
     from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic)
 
     known = load(config)

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fencelock.actors.lock.message import Contender, LockStatus
-from fencelock.actors.lock.session_message import ListedLock
+from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.actors.api.session_message import ListedLock
 from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fencelock.actors.api.message import LockStatus
 from fencelock.actors.error import ConfigError, NotHeldError
-from fencelock.actors.lock.message import LockStatus
 from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,

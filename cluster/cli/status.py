@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fencelock.actors.lock.message import LockStatus, NodeStatus
-from fencelock.actors.lock.self_report import Elected
+from fencelock.actors.api.message import LockStatus, NodeStatus
+from fencelock.actors.api.self_report import Elected
 from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,

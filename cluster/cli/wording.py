@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, cast
 
-from fencelock.actors.lock.message import Contender
+from fencelock.actors.api.message import Contender
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 _ENVELOPE = frozenset({"session", "request"})

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 
-from fencelock.actors.lock.self_report import Counted
+from fencelock.actors.api.self_report import Counted
 from fencelock.actors.message import role_of
 from fencelock.actors.role_message import (
     COUNTERS_MAX,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pykka
 from loguru import logger
 
+from fencelock.actors.api.message import Abandon, Cancel, Release
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import OverloadedError
-from fencelock.actors.lock.message import Abandon, Cancel, Release
 from fencelock.actors.message import (
     NS_PER_MS,
     Address,

@@ -23,7 +23,6 @@ from fencelock.actors.effect import (
     Spawn,
     Wake,
 )
-from fencelock.actors.lock.backend import Report, Reported
 from fencelock.actors.message import (
     NS_PER_MS,
     Address,
@@ -38,6 +37,7 @@ from fencelock.actors.message import (
     role_of,
 )
 from fencelock.actors.notice import Notice
+from fencelock.actors.proxy.backend import Report, Reported
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import RoleDescription
 from fencelock.cluster.host.description import counted, describe, describe_all

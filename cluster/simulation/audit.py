@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.message import Describe, NodeStatus
+from fencelock.actors.api.session_message import ListLocks, LockList
 from fencelock.actors.effect import Effects, Send, Wake
-from fencelock.actors.lock.message import Describe, NodeStatus
-from fencelock.actors.lock.session_message import ListLocks, LockList
 from fencelock.actors.message import Address, Instant, Timer, node_of, timer
 from fencelock.actors.role import Host, Role
 

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from fencelock.actors.bakery.config import leader_of
-from fencelock.actors.bootstrap_message import GroupConfig, Voter
-from fencelock.actors.effect import Effects, Send, Spawn
-from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.api.message import (
     Acquire,
     Granted,
     LockStatus,
@@ -19,7 +16,10 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.session_message import HoldLost, Renewed, Unlocking
+from fencelock.actors.api.session_message import HoldLost, Renewed, Unlocking
+from fencelock.actors.bakery.config import leader_of
+from fencelock.actors.bootstrap_message import GroupConfig, Voter
+from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import (
     NS_PER_MS,
     Address,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fencelock.actors.api.message import Granted, Release
 from fencelock.actors.bakery.entry import Key, Phase
 from fencelock.actors.bakery.message import Merged
 from fencelock.actors.bakery.proxy_message import (
@@ -17,10 +18,9 @@ from fencelock.actors.bakery.proxy_message import (
 )
 from fencelock.actors.bakery.step_message import DropTicket
 from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.client.message import HoldsLost, Leased
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.lock.message import Granted, Release
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
+from fencelock.actors.session.message import HoldsLost, Leased
 from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from random import Random
 
-from fencelock.actors.client.session_lease import DRIFT_PPM
 from fencelock.actors.effect import Spawn
+from fencelock.actors.session.session_lease import DRIFT_PPM
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.cluster.simulation.environment import Judge

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fencelock.actors.client.message import HoldsLost, Leased, Trusted
+from fencelock.actors.api.message import Acquire, Granted, Refused, Release
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.lock.message import Acquire, Granted, Refused, Release
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of, role_of
+from fencelock.actors.session.message import HoldsLost, Leased, Trusted
 from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import Contender, Mood

@@ -8,8 +8,8 @@ from __future__ import annotations
 from itertools import cycle
 from random import Random
 
+from fencelock.actors.api.message import Inspect, LockStatus, Refused
 from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
-from fencelock.actors.lock.message import Inspect, LockStatus, Refused
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, address_of, timer
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet

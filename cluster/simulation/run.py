@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from fencelock.actors.client.message import Close
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
+from fencelock.actors.session.message import Close
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.adversary import Adversary
 from fencelock.cluster.simulation.audit import Auditor

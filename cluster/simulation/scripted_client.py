@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.lock.backend import Full, Give, Got, Ready, Seen, Want
 from fencelock.actors.message import Address, Event, Instant, Timer, timer
+from fencelock.actors.proxy.backend import Full, Give, Got, Ready, Seen, Want
 from fencelock.actors.role import Host, Role
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, TypeVar
 
-from fencelock.actors.client.session import TTL_MS, ClientSession
-from fencelock.actors.effect import Send
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Cancel,
@@ -19,8 +17,10 @@ from fencelock.actors.lock.message import (
     Release,
     Released,
 )
-from fencelock.actors.lock.session_message import End, Ended, Open, Opened
+from fencelock.actors.api.session_message import End, Ended, Open, Opened
+from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, node_of, role_of
+from fencelock.actors.session.session import TTL_MS, ClientSession
 from fencelock.cluster.simulation.role_harness import RoleHarness
 
 A, B = Address("a/proxy"), Address("b/proxy")

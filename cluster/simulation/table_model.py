@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencelock.actors.lock.command import (
+from fencelock.actors.table.command import (
     AcquireLock,
     CancelWait,
     CloseReason,
@@ -21,7 +21,7 @@ from fencelock.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from fencelock.actors.lock.outcome import Denial
+from fencelock.actors.table.outcome import Denial
 from fencelock.cluster.simulation.table_word import Claim, Request, Who, Word
 
 

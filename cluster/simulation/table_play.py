@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fencelock.actors.lock.command import (
+from fencelock.actors.table.command import (
     AcquireLock,
     CancelWait,
     CloseReason,
@@ -18,9 +18,9 @@ from fencelock.actors.lock.command import (
     OpenSession,
     ReleaseLock,
 )
-from fencelock.actors.lock.holding import Hold
-from fencelock.actors.lock.outcome import Denial, Denied, Held, Outcome, SessionClosed
-from fencelock.actors.lock.table import LockTable
+from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.outcome import Denial, Denied, Held, Outcome, SessionClosed
+from fencelock.actors.table.table import LockTable
 from fencelock.cluster.simulation.table_model import Model
 from fencelock.cluster.simulation.table_word import Word, word_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from fencelock.actors.lock.outcome import Outcome
+from fencelock.actors.table.outcome import Outcome
 
 Word = tuple[Any, ...]
 """An outcome: its name, then its fields."""

@@ -9,16 +9,15 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from fencelock.actors.client.message import HoldsLost, Leased, Suspected, Trusted
-from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Granted,
     Refused,
     Release,
     Released,
 )
-from fencelock.actors.lock.session_message import Unlocking
+from fencelock.actors.api.session_message import Unlocking
+from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import (
     Address,
     Instant,
@@ -30,6 +29,7 @@ from fencelock.actors.message import (
     timer,
 )
 from fencelock.actors.role import Host, Role
+from fencelock.actors.session.message import HoldsLost, Leased, Suspected, Trusted
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.topology import NodeContext, Recipe
 
@@ -286,7 +286,7 @@ WATCHER = "watcher"
 
 def session_door(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
     """Return the product's own session of a client: `ClientSession`."""
-    from fencelock.actors.client.session import ClientSession  # noqa: PLC0415
+    from fencelock.actors.session.session import ClientSession  # noqa: PLC0415
 
     arguments = {"session": seat.node, "gates": gates, "random": seat.random}
     return Spawn(address_of(seat.node, "session"), ClientSession, arguments)

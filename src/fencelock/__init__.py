@@ -10,7 +10,25 @@ For example::
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fencelock.actors.client.message import ClusterState
+from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.message import (
+    Absence,
+    Acquire,
+    Cancel,
+    Cancelled,
+    Contender,
+    Describe,
+    Granted,
+    Inspect,
+    LockStatus,
+    NodeStatus,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
+from fencelock.actors.api.session_message import ListedLock
 from fencelock.actors.error import (
     AlreadyHeldError,
     CancelledError,
@@ -31,25 +49,6 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from fencelock.actors.lock.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.lock.message import (
-    Absence,
-    Acquire,
-    Cancel,
-    Cancelled,
-    Contender,
-    Describe,
-    Granted,
-    Inspect,
-    LockStatus,
-    NodeStatus,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
-from fencelock.actors.lock.self_report import Counted, Elected, MemberSeen
-from fencelock.actors.lock.session_message import ListedLock
 from fencelock.actors.role_message import (
     ClockTime,
     DescribeRole,
@@ -62,6 +61,7 @@ from fencelock.actors.role_message import (
     ReadQueues,
     RoleDescription,
 )
+from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.local_hold import HoldState, Notice
 from fencelock.cluster.lock import Lock

@@ -24,10 +24,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fencelock.actors.lock import table_state
-from fencelock.actors.lock.command import TTL_MS_MAX, AcquireLock, OpenSession, ReleaseLock
-from fencelock.actors.lock.table_state import TableState
 from fencelock.actors.paxos.digest import AGREED_SLOTS, STEPS, Digests
+from fencelock.actors.table import table_state
+from fencelock.actors.table.command import TTL_MS_MAX, AcquireLock, OpenSession, ReleaseLock
+from fencelock.actors.table.table_state import TableState
 from fencelock.cluster import lock_machine
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.wire import encode

@@ -32,8 +32,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from fencelock.actors.lock.message import Acquire, Granted, Release, Released
-from fencelock.actors.lock.session_message import Open, Opened
+from fencelock.actors.api.message import Acquire, Granted, Release, Released
+from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.cluster.cli.serve import GC_THRESHOLDS
 from fencelock.cluster.host.scheduler import Scheduler

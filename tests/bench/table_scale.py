@@ -21,9 +21,9 @@ from itertools import count
 from rich.console import Console
 from rich.table import Table
 
-from fencelock.actors.lock.command import AcquireLock, OpenSession, ReleaseLock
-from fencelock.actors.lock.outcome import Held, Outcome
-from fencelock.actors.lock.table import LockTable
+from fencelock.actors.table.command import AcquireLock, OpenSession, ReleaseLock
+from fencelock.actors.table.outcome import Held, Outcome
+from fencelock.actors.table.table import LockTable
 
 SLOWER_MAX = 1.5
 """A full table may be so many times slower than a nearly empty one: caches are finite."""

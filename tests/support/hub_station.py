@@ -6,8 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from fencelock.actors.api.message import Alive
 from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
-from fencelock.actors.lock.message import Alive
 from fencelock.actors.message import Address, Message
 from fencelock.transport.frame import Envelope, Frame
 from fencelock.transport.hub import Arrival, SocketHub

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from fencelock.actors.client.message import Closed
-from fencelock.actors.effect import Effects, Send
-from fencelock.actors.lock.command import (
-    Command,
-)
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Granted,
     Reason,
     Refused,
 )
-from fencelock.actors.lock.outcome import Outcome
-from fencelock.actors.lock.table import LockTable
+from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import ROUND_MS
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.role import Role
+from fencelock.actors.session.message import Closed
+from fencelock.actors.table.command import (
+    Command,
+)
+from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.table.table import LockTable
 from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 

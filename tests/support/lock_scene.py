@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fencelock.actors.client.message import HoldsLost, Loss, Trusted
-from fencelock.actors.lock.message import Acquire, Granted, Release, Released
+from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.message import Event, Instant
+from fencelock.actors.session.message import HoldsLost, Loss, Trusted
 from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.reply import Reply

@@ -5,17 +5,17 @@ from __future__ import annotations
 from random import Random
 from typing import TypeVar
 
-from fencelock.actors.client.session import ClientSession
-from fencelock.actors.client.session_lease import Stage
-from fencelock.actors.effect import Send
-from fencelock.actors.lock.message import (
+from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Granted,
     KeepAlive,
     Refused,
 )
+from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Message, node_of
+from fencelock.actors.session.session import ClientSession
+from fencelock.actors.session.session_lease import Stage
 from fencelock.cluster.simulation.role_harness import RoleHarness
 
 A, B = Address("a/proxy"), Address("b/proxy")

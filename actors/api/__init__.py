@@ -1,0 +1,1 @@
+"""Requests and replies of clients, their limits, and names."""

@@ -1,0 +1,301 @@
+"""Messages between a client and the proxy of a node. Tags 0x10 to 0x1f.
+
+Every request carries ``session`` (a client), ``owner`` (an owner within it) and ``request``, a
+number that rises with each new request of that owner and stays the same when it is sent again.
+A caller inside the node's process may leave out all three: its `ask` is then an owner of its
+own, and the fence is its proof.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from fencelock.actors.api.self_report import Counted, Elected
+from fencelock.actors.error import (
+    AlreadyHeldError,
+    CancelledError,
+    InvalidRequestError,
+    LimitReachedError,
+    LockOwnershipLostError,
+    LockTimeoutError,
+    NotHeldError,
+    OverloadedError,
+    RefusedError,
+    SessionExpiredError,
+    StaleError,
+    UnavailableError,
+    UnsupportedError,
+    WrongClusterError,
+)
+from fencelock.actors.message import Local, Message, Refusal, local, message
+from fencelock.actors.role_message import RoleDescription
+
+
+class Reason(IntEnum):
+    """Reason of a refusal. Numbers are on the wire and never reused."""
+
+    TIMED_OUT = 1
+    """The wait timed out while another owner held the lock."""
+    NOT_HELD = 2
+    """Release of a lock that is not held under the fence shown."""
+    ALREADY_HELD = 3
+    """The owner already holds the lock, or waits for it."""
+    CANCELLED = 4
+    """The wait was cancelled."""
+    INVALID = 5
+    """A field exceeds its limits."""
+    UNSUPPORTED = 6
+    """The protocol does not support this."""
+    OVERLOADED = 7
+    """A queue is at its limit."""
+    UNAVAILABLE = 8
+    """The wait timed out while a node that is needed was silent."""
+    WRONG_CLUSTER = 9
+    """The endpoint belongs to another cluster or version; only the client's session sends this."""
+    LIMIT_REACHED = 10
+    """The owner holds the lock as often as it may."""
+    OWNERSHIP_LOST = 11
+    """The owner did hold the lock, until its session ended or an operator took it."""
+    SESSION_EXPIRED = 12
+    """The session does not exist (any more): open one. Only sessions receive this, not users."""
+    STALE = 13
+    """The node's state is too old, see `Inspect`."""
+
+
+ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
+    Reason.TIMED_OUT: LockTimeoutError,
+    Reason.NOT_HELD: NotHeldError,
+    Reason.ALREADY_HELD: AlreadyHeldError,
+    Reason.CANCELLED: CancelledError,
+    Reason.INVALID: InvalidRequestError,
+    Reason.UNSUPPORTED: UnsupportedError,
+    Reason.OVERLOADED: OverloadedError,
+    Reason.UNAVAILABLE: UnavailableError,
+    Reason.WRONG_CLUSTER: WrongClusterError,
+    Reason.LIMIT_REACHED: LimitReachedError,
+    Reason.OWNERSHIP_LOST: LockOwnershipLostError,
+    Reason.SESSION_EXPIRED: SessionExpiredError,
+    Reason.STALE: StaleError,
+}
+"""The error that a user's program gets for each reason."""
+
+
+@message(0x10)
+class Acquire(Message):
+    """Let me hold ``lock``. Answered by `Granted` or `Refused`, possibly much later.
+
+    ``wait_ms`` is the timeout (ms), 0 for no wait, None for no limit. ``limit`` is the number
+    of times the owner may hold the lock at once: 1 for not reentrant, 0 for no limit.
+    ``label`` is for people. Where holds have deadlines, ``hold_ms`` and ``grace_ms`` are their
+    duration and grace (ms); 0 for the cluster's default.
+    """
+
+    lock: str
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    wait_ms: int | None = None
+    limit: int = 1
+    label: str = ""
+    hold_ms: int = 0
+    grace_ms: int = 0
+
+
+@message(0x11)
+class Release(Message):
+    """Release one hold of ``lock`` under ``fence``. Answered by `Released` or `Refused`."""
+
+    lock: str
+    fence: int
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+
+
+@message(0x12)
+class Cancel(Message):
+    """Cancel my `Acquire` numbered ``request``; if it was granted, end the hold.
+
+    Always answered by `Cancelled`, so it can be repeated until that arrives.
+    """
+
+    lock: str
+    session: str
+    owner: str
+    request: int
+
+
+@message(0x13)
+class Inspect(Message):
+    """Report the state of ``lock``. Answered by `LockStatus`.
+
+    With ``age_ms`` None it is a linearizable read, if the protocol has them. Otherwise the node
+    answers from its own state, if that is no older.
+    """
+
+    lock: str
+    session: str = ""
+    request: int = 0
+    age_ms: int | None = None
+
+
+@message(0x14)
+class Describe(Message):
+    """Describe the node, and with ``roles`` each of its roles. Answered by `NodeStatus`."""
+
+    session: str = ""
+    request: int = 0
+    roles: bool = False
+
+
+@message(0x15)
+class KeepAlive(Message):
+    """The client ``session`` is alive. Answered by `Alive`."""
+
+    session: str
+    request: int = 0
+
+
+@message(0x16)
+class Alive(Message):
+    """The node is alive and serves ``session``.
+
+    Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
+    ``master`` is the node that replies soonest, if known.
+    """
+
+    session: str
+    node: str
+    request: int = 0
+    master: str = ""
+
+
+@message(0x18)
+class Granted(Message):
+    """``owner`` holds ``lock`` under ``fence``, which is above every earlier one of the lock.
+
+    It holds it ``count`` times at once; acquiring again does not change the fence.
+    """
+
+    lock: str
+    fence: int
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    count: int = 1
+    hold_ms: int = 0  # 0 for no deadline.
+    grace_ms: int = 0
+
+
+@message(0x19)
+class Released(Message):
+    """``owner`` released one hold of ``lock``, and has ``count`` left."""
+
+    lock: str
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    count: int = 0
+
+
+@message(0x1A)
+class Cancelled(Message):
+    """The `Acquire` numbered ``request`` neither waits nor holds any more."""
+
+    lock: str
+    session: str
+    owner: str
+    request: int
+
+
+@message(0x1B)
+class Refused(Refusal):
+    """The request is refused for ``reason``; ``detail`` is a text that a user can act on."""
+
+    lock: str
+    reason: Reason
+    detail: str
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+
+    def error(self) -> RefusedError | UnavailableError:
+        """Return the typed error for ``reason``, with ``detail`` as its text."""
+        return ERRORS[self.reason](self.detail)
+
+
+class Contender(NamedTuple):
+    """An owner that holds a lock or waits for it, as far as the answering node knows."""
+
+    node: str
+    session: str
+    owner: str
+    fence: int | None
+    """The fence of a holder, if known; None while waiting."""
+    since_ms: int
+    """Duration of the hold or wait so far, as seen by the answering node (ms)."""
+    label: str = ""
+    """The client's label: host, process, and a text of the application's."""
+    times: int = 1
+    """Number of times that a holder holds it at once."""
+
+
+class Absence(NamedTuple):
+    """A node whose message is needed before the next grant, and the duration of its silence."""
+
+    node: str
+    silent_ms: int
+
+
+@message(0x1C)
+class LockStatus(Message):
+    """State of ``lock`` as the answering node knew it when it replied; it may be old on arrival."""
+
+    lock: str
+    holder: Contender | None
+    waiters: tuple[Contender, ...]
+    """The waiters in the order in which they will be served, if there is one."""
+    waits_for: tuple[Absence, ...]
+    """Nodes that must reply before another owner can be granted the lock here."""
+    session: str = ""
+    request: int = 0
+    slot: int = 0  # Where there is a log: the state after all slots before this one.
+    age_ms: int | None = None
+    """Largest possible age of the state at the reply (ms): 0 if linearizable, None if unknown."""
+
+
+@message(0x1D)
+class NodeStatus(Message):
+    """Description of a node, and of every lock that is held or awaited through it."""
+
+    node: str
+    protocol: str
+    nodes: tuple[str, ...]
+    ready: bool
+    """Whether a request made now can be granted once its turn comes; ``detail`` says why not."""
+    detail: str
+    uptime_ms: int
+    counters: tuple[Counted, ...]
+    locks: tuple[LockStatus, ...]
+    session: str = ""
+    request: int = 0
+    master: str = ""
+    """The node that leads, where there is one and it is known."""
+    elected: Elected | None = None
+    """The elected leaders, where there are several."""
+    roles: tuple[RoleDescription, ...] = ()
+    """The roles that started first, if they were requested; at most
+    `fencelock.actors.role_message.ROLES_MAX`."""
+
+
+Request = Acquire | Release | Cancel | Inspect | Describe | KeepAlive
+"""Requests of clients to a proxy."""
+
+Answer = Granted | Released | Cancelled | Refused | LockStatus | NodeStatus | Alive
+"""Replies of a proxy to a client."""
+
+
+@local
+class Abandon(Local):
+    """From the host: the `ask` behind the sender's address has stopped waiting for its reply."""

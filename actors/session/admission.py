@@ -1,0 +1,87 @@
+"""Checks on a user's request that let a session refuse it at once, without asking an endpoint."""
+
+from __future__ import annotations
+
+from fencelock.actors.api.message import Acquire, Describe, Inspect, Reason, Release
+from fencelock.actors.api.session_message import Evict, ListLocks, Renew
+from fencelock.actors.message import Instant
+from fencelock.actors.session.holding import HOLDS_MAX
+from fencelock.actors.session.lease import why_not_renew
+from fencelock.actors.session.pending import Claim, Question, claim_named
+from fencelock.actors.session.rejection import Rejection, lost, problem_of, wrong_cluster
+from fencelock.actors.session.session_state import SessionState
+
+PENDING_MAX = 10_000
+"""Maximum unanswered requests and cancels; each is repeated, and an endpoint reads them all."""
+
+
+def why_not(ledger: SessionState, question: Question, now: Instant) -> Rejection | None:
+    """Return why ``question`` is not sent to any endpoint, None if it is."""
+    problem = problem_of(question)
+    if problem is not None:
+        return problem
+    match question:
+        case Inspect() | Describe() | ListLocks() | Evict():
+            no = None
+        case Acquire():
+            no = _why_not_acquire(ledger, question)
+        case Release():
+            return _why_not_release(ledger, question)
+        case Renew():
+            return why_not_renew(ledger, question)
+    if no is not None:
+        return no
+    if ledger.gates.all_refused():
+        return wrong_cluster(ledger.gates, now)
+    unanswered = len(ledger.outstanding.pending) + len(ledger.outstanding.withdrawals)
+    if unanswered >= PENDING_MAX:
+        text = f"{PENDING_MAX} requests of this client are unanswered, the limit"
+        return Rejection(Reason.OVERLOADED, text)
+    return None
+
+
+def _why_not_acquire(ledger: SessionState, acquire: Acquire) -> Rejection | None:
+    claim = claim_named(acquire.lock, acquire.owner)
+    if claim in ledger.outstanding.waits:
+        text = f"lock {claim.lock!r}: owner {claim.owner!r} waits for it already"
+        return Rejection(Reason.ALREADY_HELD, text)
+    hold = ledger.holds.get(claim)
+    if hold is not None and (acquire.limit == 1 or not ledger.session_lease.kept):
+        text = f"lock {claim.lock!r}: owner {claim.owner!r} holds it, under fence {hold.fence}"
+        if claim in ledger.outstanding.releases:
+            by = ledger.gates.table[ledger.gate_for(hold)].label
+            text += f"; its release is not confirmed by {by} yet"
+        return Rejection(Reason.ALREADY_HELD, text)
+    if hold is None and len(ledger.holds) >= HOLDS_MAX:
+        return Rejection(Reason.OVERLOADED, f"this client holds {HOLDS_MAX} locks, the limit")
+    return None
+
+
+def _why_not_release(ledger: SessionState, release: Release) -> Rejection | None:
+    claim = claim_named(release.lock, release.owner)
+    loss = ledger.memory.tell(claim, release.fence) if ledger.memory.losses else None
+    if loss is not None:
+        return lost(claim, release.fence, loss)
+    hold = ledger.holds.get(claim)
+    if hold is None:
+        text = f"lock {claim.lock!r}: owner {claim.owner!r} does not hold it"
+    elif hold.fence != release.fence:
+        text = (
+            f"lock {claim.lock!r}: owner {claim.owner!r} holds it under fence "
+            f"{hold.fence}, fence {release.fence} was shown"
+        )
+    elif _being_released(ledger, claim) >= len(hold.levels):
+        text = f"lock {claim.lock!r}: owner {claim.owner!r} is releasing it already"
+    else:
+        return None
+    return Rejection(Reason.NOT_HELD, text)
+
+
+def _being_released(ledger: SessionState, claim: Claim) -> int:
+    """Return the number of releases of ``claim`` that users wait for."""
+    outstanding = ledger.outstanding
+    numbers = outstanding.releases.get(claim)
+    if numbers is None:
+        return 0
+    pending = [outstanding.pending[number] for number in numbers]
+    return sum(one.user is not None and isinstance(one.asked, Release) for one in pending)

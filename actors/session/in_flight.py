@@ -1,0 +1,301 @@
+"""Requests of a session that have no reply yet, and their repetition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from fencelock.actors.api.message import Acquire, Release, Request
+from fencelock.actors.api.session_message import OperatorRequest, SessionRequest
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.session.backoff import (
+    MARGIN_MS,
+    RETRY_MS,
+    RETRY_MS_MAX,
+    WITHDRAWAL_MS_MAX,
+    RandomSource,
+    later,
+    paused,
+)
+from fencelock.actors.session.endpoint import Endpoints
+from fencelock.actors.session.pending import (
+    ANY_GATE,
+    CancelKey,
+    Claim,
+    Pending,
+    PendingCancel,
+    Question,
+    as_said,
+    cancel_of,
+    claim_of,
+)
+from fencelock.actors.session.session_lease import SessionLease
+
+
+@dataclass(slots=True)
+class InFlight:
+    """All unanswered requests; those of one claim are sent one after another.
+
+    No `Acquire` is sent to an endpoint that owes a `Cancelled` for its claim, and none of a
+    claim's requests while an earlier one is unanswered (``releases`` has renewals, too). So an
+    endpoint knows of one wait of a claim at a time, and one cancel per endpoint and claim is
+    enough. Where sessions are kept any endpoint will do; else each has its own waits and holds.
+    """
+
+    random: RandomSource
+    gates: Endpoints
+    session_lease: SessionLease
+    number: int = 0
+    pending: dict[int, Pending] = field(default_factory=dict[int, Pending])
+    waits: dict[Claim, int] = field(default_factory=dict[Claim, int])
+    releases: dict[Claim, list[int]] = field(default_factory=dict[Claim, list[int]])
+    withdrawals: dict[CancelKey, PendingCancel] = field(
+        default_factory=dict[CancelKey, PendingCancel]
+    )
+
+    def ask(
+        self,
+        user: Address | None,
+        question: Question,
+        gate: Address,
+        now: Instant,
+        *,
+        limit_ms: int | None,
+        survey: int = 0,
+        owed: bool = False,
+    ) -> list[Effect]:
+        """Send ``question`` to ``gate``, and repeat it until `drop`."""
+        self.number = number = self.number + 1
+        claim = claim_of(question)
+        ends_at = None if limit_ms is None else later(now, limit_ms)
+        # By position, which costs half of what keywords do.
+        pending = Pending(number, user, question, claim, gate, now, ends_at)
+        if survey or owed:
+            pending.survey, pending.owed = survey, owed
+        self._file(pending)
+        return self._say(pending, now)
+
+    def drop(self, pending: Pending) -> None:
+        """Forget ``pending``: it has a reply, or is not wanted any more."""
+        del self.pending[pending.number]
+        claim = pending.claim
+        if claim is None:
+            return
+        if isinstance(pending.asked, Acquire):
+            del self.waits[claim]
+            return
+        numbers = self.releases[claim]
+        numbers.remove(pending.number)
+        if not numbers:
+            del self.releases[claim]
+
+    def withdraw(self, pending: Pending, now: Instant) -> list[Effect]:
+        """Forget ``pending``; cancel a wait at the endpoint to which it was sent."""
+        self.drop(pending)
+        claim = pending.claim
+        if claim is None:
+            return []
+        if not isinstance(pending.asked, Acquire) or pending.said_at is None:
+            return self.go_on(claim, now)
+        gate = self.gates.table[pending.gate]
+        if gate.refused and gate.heard_at is None and not self.session_lease.kept:
+            return []  # It never was a node of ours; a kept wait may have been elsewhere before.
+        debt = self._debt(pending.gate, claim)
+        assert debt not in self.withdrawals
+        withdrawal = PendingCancel(pending.number, now, paused(self.random, RETRY_MS, now))
+        self.withdrawals[debt] = withdrawal
+        return [self.cancel(debt, withdrawal, now)]
+
+    def go_on(self, claim: Claim, now: Instant, gate: Address = ANY_GATE) -> list[Effect]:
+        """Send the requests that were blocked by an earlier one of ``claim`` (at ``gate``)."""
+        if claim not in self.waits and claim not in self.releases:
+            return []
+        effects: list[Effect] = []
+        numbers = self.releases.get(claim, [])
+        if claim in self.waits:
+            numbers = sorted([*numbers, self.waits[claim]])
+        for number in list(numbers):
+            pending = self.pending[number]
+            if pending.said_at is None and gate in (ANY_GATE, pending.gate):
+                effects += self._say(pending, now)
+        return effects
+
+    def leave(self, gate: Address, now: Instant) -> list[Effect]:
+        """Move requests from ``gate`` to the next usable endpoint, as far as possible.
+
+        Where the cluster keeps the session, all move, under their numbers. Otherwise a request is
+        sent there under a new number for the rest of its time, the wait under the old number is
+        cancelled, and a release stays with its hold. Without a usable endpoint everything stays.
+        """
+        other = self.gates.after(gate)
+        if other is None:
+            return []
+        if self.gates.current == gate:
+            self.gates.current = other.address
+        return self.move(gate, other.address, now)
+
+    def move(self, gate: Address, other: Address, now: Instant) -> list[Effect]:
+        """Move requests from ``gate`` to ``other``, as far as possible; see `leave`."""
+        effects: list[Effect] = []
+        for pending in list(self.pending.values()):
+            if pending.gate != gate or pending.survey:
+                continue
+            if self.session_lease.kept:
+                pending.gate = other
+                pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
+                effects += self._say(pending, now)
+            elif not isinstance(pending.asked, Release):
+                effects += self.again(pending, other, now)
+            else:
+                continue
+            effects.append(Observe("client.request_moved"))
+        for debt, withdrawal in self.withdrawals.items():
+            if debt.gate == ANY_GATE:
+                withdrawal.resend_at = paused(self.random, RETRY_MS, now)
+                withdrawal.step_ms = RETRY_MS
+                effects.append(self.cancel(debt, withdrawal, now))
+        return effects
+
+    def renew(self, pending: Pending, now: Instant) -> None:
+        """Send a request to the same endpoint under a new number, after a pause.
+
+        The endpoint has ended the wait under the old number.
+        """
+        self.drop(pending)
+        self._file(self._renumbered(pending, pending.gate, now))
+
+    def start_over(self, now: Instant) -> list[Effect]:
+        """Send the requests that waited for the session, which is open now."""
+        effects: list[Effect] = []
+        for pending in list(self.pending.values()):
+            if pending.said_at is None:
+                pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
+                effects += self._say(pending, now)
+        return effects
+
+    def repeat(self, now: Instant) -> list[Effect]:
+        """Repeat the requests and cancels that are due."""
+        effects: list[Effect] = []
+        for pending in list(self.pending.values()):
+            if self._resend_at(pending) <= now:
+                pending.step_ms = min(2 * pending.step_ms, RETRY_MS_MAX)
+                pending.resend_at = paused(self.random, pending.step_ms, now)
+                effects += self._say(pending, now)
+        for debt, withdrawal in self.withdrawals.items():
+            if withdrawal.resend_at <= now:
+                withdrawal.step_ms = min(2 * withdrawal.step_ms, WITHDRAWAL_MS_MAX)
+                withdrawal.resend_at = paused(self.random, withdrawal.step_ms, now)
+                effects.append(self.cancel(debt, withdrawal, now))
+        return effects
+
+    def hurry(self, gate: Address, now: Instant) -> None:
+        """Make everything unanswered at ``gate`` due: its link is new."""
+        for pending in self.pending.values():
+            if pending.gate == gate:
+                pending.resend_at, pending.step_ms = now, RETRY_MS
+        for debt, withdrawal in self.withdrawals.items():
+            if debt.gate in (ANY_GATE, gate):
+                withdrawal.resend_at, withdrawal.step_ms = now, RETRY_MS
+
+    def say(
+        self,
+        address: Address,
+        message: Request | SessionRequest | OperatorRequest,
+        now: Instant,
+        *,
+        owes: bool = True,
+    ) -> Send:
+        """Send, and note that ``address`` owes a reply, unless that may come much later."""
+        gate = self.gates.table[address]
+        if owes and gate.owing_since is None:
+            gate.owing_since = now
+        return Send(address, message)
+
+    def over(self, now: Instant) -> list[Pending]:
+        """Return the requests that time out now, by the session's own clock."""
+        return [
+            pending
+            for pending in self.pending.values()
+            if (end := self._end(pending)) is not None and end <= now
+        ]
+
+    def next_at(self) -> Instant | None:
+        """Return when the next one is due; None if nothing is unanswered."""
+        ends = (self._end(pending) for pending in self.pending.values())
+        return min(
+            [
+                *map(self._resend_at, self.pending.values()),
+                *(end for end in ends if end is not None),
+                *(withdrawal.resend_at for withdrawal in self.withdrawals.values()),
+            ],
+            default=None,
+        )
+
+    def _resend_at(self, pending: Pending) -> Instant:
+        if pending.resend_at is None:
+            pending.resend_at = paused(self.random, RETRY_MS, pending.asked_at)
+        return pending.resend_at
+
+    def _end(self, pending: Pending) -> Instant | None:
+        if pending.ends_at is None or not isinstance(pending.asked, Acquire):
+            return pending.ends_at
+        # With every link broken no node can judge the wait, or grant it.
+        return later(pending.ends_at, MARGIN_MS if self.gates.any_usable() else 0)
+
+    def again(self, pending: Pending, gate: Address, now: Instant) -> list[Effect]:
+        """Send the request to ``gate`` under a new number, and cancel a wait under the old one."""
+        effects = self.withdraw(pending, now)
+        renewed = self._renumbered(pending, gate, now)
+        self._file(renewed)
+        return [*effects, *self._say(renewed, now)]
+
+    def _renumbered(self, pending: Pending, gate: Address, now: Instant) -> Pending:
+        self.number += 1
+        renumbered = replace(pending, number=self.number, gate=gate)
+        renumbered.resend_at = paused(self.random, RETRY_MS, now)
+        renumbered.survey, renumbered.owed = pending.survey, pending.owed
+        return renumbered
+
+    def _file(self, pending: Pending) -> None:
+        number, claim = pending.number, pending.claim
+        self.pending[number] = pending
+        if claim is None:
+            return
+        if isinstance(pending.asked, Acquire):
+            self.waits[claim] = number
+        else:
+            self.releases.setdefault(claim, []).append(number)
+
+    def _say(self, pending: Pending, now: Instant) -> list[Effect]:
+        session_lease, claim = self.session_lease, pending.claim
+        session = session_lease.name
+        if claim is not None:
+            if not session_lease.ready or self._waits_its_turn(claim, pending.number):
+                return []
+            if self.withdrawals and (debt := self._debt(pending.gate, claim)) in self.withdrawals:
+                return [self.cancel(debt, self.withdrawals[debt], now)]
+            session = session_lease.assigned
+        pending.said += 1
+        if pending.said_at is None:
+            pending.said_at = now
+        said = as_said(pending, session, now)
+        # A grant may take long; where the session is kept, keep-alives show that a node lives.
+        if type(said) is Acquire and session_lease.kept:
+            return [Send(pending.gate, said)]
+        return [self.say(pending.gate, said, now)]
+
+    def _waits_its_turn(self, claim: Claim, number: int) -> bool:
+        """Return whether an earlier request of ``claim`` than ``number`` is unanswered."""
+        if self.waits.get(claim, number) < number:
+            return True
+        line = self.releases.get(claim)
+        return line is not None and line[0] < number  # Numbers only rise: the first is the least.
+
+    def _debt(self, gate: Address, claim: Claim) -> CancelKey:
+        return CancelKey(ANY_GATE if self.session_lease.kept else gate, claim)
+
+    def cancel(self, debt: CancelKey, withdrawal: PendingCancel, now: Instant) -> Send:
+        """Send a cancel, once more."""
+        withdrawal.last_said_at = now
+        cancel = cancel_of(debt, withdrawal, self.session_lease.assigned)
+        return self.say(debt.gate or self.gates.current, cancel, now)

@@ -1,0 +1,134 @@
+"""Regular tasks of a session, and its reactions to links that change."""
+
+from __future__ import annotations
+
+from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.session import probing
+from fencelock.actors.session.backoff import later
+from fencelock.actors.session.cluster_watch import keep_watching
+from fencelock.actors.session.endpoint_selection import come_back, prefer_master
+from fencelock.actors.session.keep_alive import (
+    end_sessions,
+    greet,
+    hasten,
+    keep_session,
+    open_session,
+    probe,
+)
+from fencelock.actors.session.rejection import silence, wrong_cluster
+from fencelock.actors.session.session_state import SessionState
+
+KEEPALIVE_MS = 1_000
+"""Interval of keep-alives to an endpoint at which anything is pending or held (ms).
+
+It applies where the cluster keeps no sessions; else see `SessionLease.keep_ms`.
+"""
+
+
+def keep_up(ledger: SessionState, now: Instant) -> list[Effect]:
+    """Do what is due: send keep-alives, leave silent endpoints, end timed-out requests, repeat."""
+    effects: list[Effect] = []
+    busy = _busy(ledger, now)
+    _forgive_idle(ledger, busy)
+    if ledger.session_lease.kept:
+        effects += ledger.tell_watcher(now)
+    elif not (greeted := _greeted(ledger, busy)):
+        ledger.greet_at = None
+    elif ledger.greet_at is None or ledger.greet_at <= now:
+        effects += greet(ledger, greeted, now)
+        ledger.greet_at = later(now, KEEPALIVE_MS)
+    for gate in ledger.gates.fall_silent(busy, now):
+        effects.append(Observe("client.gate_silent"))
+        effects += _leave(ledger, gate, now)
+    for pending in ledger.outstanding.over(now):
+        if pending.survey:
+            ledger.outstanding.drop(pending)
+        else:
+            effects.append(Observe("client.unanswered"))
+            effects += ledger.refuse(pending, silence(pending, ledger.gates, now), now)
+    repeated = ledger.outstanding.repeat(now)
+    if repeated:
+        probe(ledger, now)
+    effects += probing.look_after(ledger, now, late=bool(repeated))
+    effects += keep_watching(ledger, now)
+    effects += [*repeated, *open_session(ledger, now), *keep_session(ledger, now)]
+    return [*effects, *end_sessions(ledger, now), *ledger.finish_surveys()]
+
+
+def on_link_up(ledger: SessionState, node: str, now: Instant) -> list[Effect]:
+    """Send ``node`` a keep-alive, since it may be new, and repeat what is unanswered there."""
+    gate = ledger.gates.of_node(node)
+    if gate is None:
+        return [Observe("client.unknown_link")]
+    revived = not gate.usable
+    ledger.gates.linked(gate, now)
+    ledger.outstanding.hurry(gate.address, now)
+    effects = come_back(ledger, now) if revived else []
+    effects += prefer_master(ledger, now)
+    effects += greet(ledger, [gate.address], now)
+    return effects + ledger.outstanding.repeat(now) + keep_watching(ledger, now)
+
+
+def on_link_down(ledger: SessionState, node: str, now: Instant) -> list[Effect]:
+    """Move the requests that can be moved to another endpoint."""
+    gate = ledger.gates.of_node(node)
+    if gate is None:
+        return [Observe("client.unknown_link")]
+    gate.down = True
+    left = _leave(ledger, gate.address, now)
+    left += keep_watching(ledger, now)
+    return [Observe("client.link_down"), *left, *ledger.finish_surveys()]
+
+
+def on_link_refused(ledger: SessionState, node: str, detail: str, now: Instant) -> list[Effect]:
+    """Stop using this endpoint; if it was the last, refuse every user's request."""
+    gate = ledger.gates.of_node(node)
+    if gate is None:
+        return [Observe("client.unknown_link")]
+    gate.refused = detail
+    effects: list[Effect] = [Observe("client.gate_refused")]
+    if ledger.gates.all_refused():
+        no = wrong_cluster(ledger.gates, now)
+        for pending in list(ledger.outstanding.pending.values()):
+            if not pending.survey:
+                effects += ledger.refuse(pending, no, now)
+    else:
+        effects += _leave(ledger, gate.address, now)
+    return effects + keep_watching(ledger, now) + ledger.finish_surveys()
+
+
+def _leave(ledger: SessionState, gate: Address, now: Instant) -> list[Effect]:
+    """Leave ``gate``; if it was the one in use, announce the session to the next at once."""
+    former = ledger.gates.current
+    effects = ledger.outstanding.leave(gate, now)
+    if ledger.gates.current != former:
+        effects += hasten(ledger, now)
+    return effects
+
+
+def _busy(ledger: SessionState, now: Instant) -> list[Address]:
+    """Return the endpoints that need keep-alives, in order; all, if none replies."""
+    outstanding, gates = ledger.outstanding, ledger.gates
+    used = {question.gate for question in outstanding.pending.values()}
+    if ledger.session_lease.kept:
+        used |= {gates.current} if ledger.session_used(now) else set()
+    else:
+        used |= {hold.gate for hold in ledger.holds.values()}
+    if outstanding.pending and not gates.any_usable():
+        return list(gates.table)
+    return [gate for gate in gates.table if gate in used]
+
+
+def _greeted(ledger: SessionState, busy: list[Address]) -> list[Address]:
+    """Return the endpoints that get keep-alives: busy ones, and those that owe a `Cancelled`."""
+    owing = {debt.gate or ledger.gates.current for debt in ledger.outstanding.withdrawals}
+    return [gate for gate in ledger.gates.table if gate in owing or gate in busy]
+
+
+def _forgive_idle(ledger: SessionState, busy: list[Address]) -> None:
+    """Ignore the silence of an endpoint that owes us nothing."""
+    owing = {debt.gate or ledger.gates.current for debt in ledger.outstanding.withdrawals}
+    for gate in ledger.gates.table.values():
+        if gate.address not in busy and gate.address not in owing:
+            gate.owing_since = None

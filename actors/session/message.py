@@ -1,0 +1,120 @@
+"""Messages between a client's session and its users, besides those about locks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fencelock.actors.api.message import NodeStatus
+from fencelock.actors.message import Instant, Local, Timer, local, timer
+
+
+@local
+class Close(Local):
+    """Release every hold and cancel every wait. Answered by `Closed`; nothing is served after."""
+
+
+@local
+class Closed(Local):
+    """The session ended; ``unanswered`` releases and cancels were not confirmed in time."""
+
+    unanswered: int
+
+
+@local
+class Survey(Local):
+    """Ask every endpoint to describe itself, with or without its roles. Answered by `Surveyed`."""
+
+    roles: bool = False
+
+
+@local
+class Surveyed(Local):
+    """The endpoints' replies, in order, and the names of those that did not reply."""
+
+    statuses: tuple[NodeStatus, ...]
+    silent: tuple[str, ...]
+
+
+class Loss(NamedTuple):
+    """A hold that ended without having been released."""
+
+    lock: str
+    owner: str
+    fence: int
+
+
+@local
+class Trusted(Local):
+    """To the watcher: what is held now is held for certain until ``until`` (this node's clock).
+
+    Sent whenever the cluster has confirmed the session. From ``suspect_at`` on there is
+    reason to worry: confirmations should have arrived.
+    """
+
+    suspect_at: Instant
+    until: Instant
+
+
+@local
+class Leased(Local):
+    """To the watcher: that hold has a deadline, and is lost at ``until`` (this node's clock).
+
+    Sent when it is granted and whenever it is renewed; its duration ends ``grace_ms`` before.
+    """
+
+    lock: str
+    owner: str
+    fence: int
+    until: Instant
+    grace_ms: int
+
+
+@local
+class Suspected(Local):
+    """To the watcher: the session was not confirmed for ``silent_ms``; a `Trusted` may follow."""
+
+    silent_ms: int
+    left_ms: int
+    """Time until the holds count as lost (ms)."""
+
+
+@local
+class HoldsLost(Local):
+    """To the watcher: these holds are lost for good; ``detail`` says why."""
+
+    losses: tuple[Loss, ...]
+    detail: str
+
+
+@local
+class WatchCluster(Local):
+    """Notify the watcher of the cluster's state, now and whenever it changes."""
+
+
+@local
+class ClusterState(Local):
+    """State of the cluster, as the node in use reports it. Immutable.
+
+    While a client has lost its node and no other has replied yet, the cluster counts as neither
+    up nor ready, and ``reason`` says why for every node.
+    """
+
+    up: bool
+    """Whether a majority of the members is connected."""
+    complete: bool
+    """Whether all members are connected."""
+    ready: bool
+    """Whether a lock can be granted now, once its turn comes."""
+    reason: str
+    """The missing condition, in words; or ``ready``."""
+    epoch: int
+    """Number of the highest election known; 0 before the first."""
+    leaders: tuple[str, ...]
+    """The nodes elected in it, in order of rank."""
+
+
+@timer
+class Tick(Timer):
+    """Check what is due. Only the tick of the current ``round`` counts, earlier ones are stale."""
+
+    round: int

@@ -1,0 +1,139 @@
+"""An unanswered request of a client's user, and a wait that must be cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Describe, Inspect, Release
+from fencelock.actors.api.session_message import Evict, ListLocks, Renew
+from fencelock.actors.fast_construction import copier
+from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.session.backoff import RETRY_MS
+
+ANY_GATE = Address("")
+"""In a `CancelKey`: any endpoint in use may settle it."""
+
+
+class Claim(NamedTuple):
+    """An owner and a lock that it wants or holds."""
+
+    lock: str
+    owner: str
+
+
+class CancelKey(NamedTuple):
+    """A claim, and the endpoint that owes a `Cancelled` for it."""
+
+    gate: Address
+    claim: Claim
+
+
+CLAIMS_MAX = 4_096
+"""Claims that are cached: most locks are requested again and again."""
+
+Question = Acquire | Release | Renew | Inspect | Describe | ListLocks | Evict
+
+
+@dataclass
+class Pending:
+    """A request of a user that has no reply yet.
+
+    One is made for each request. Rarely set fields default on the class, which makes
+    construction cheaper.
+    """
+
+    number: int
+    user: Address | None
+    """None for a release that no user waits for."""
+    asked: Question
+    """The request as the user sent it."""
+    claim: Claim | None
+    """The claim that needs a session, None if it needs none."""
+    gate: Address
+    asked_at: Instant
+    ends_at: Instant | None
+    """End of the wait of an `Acquire`; otherwise, timeout after which the user is refused."""
+    resend_at: Instant | None = field(init=False, default=None)
+    """Time of the next repetition; None until a tick asks for it: most get a reply before."""
+    step_ms: int = field(init=False, default=RETRY_MS)
+    said: int = field(init=False, default=0)
+    """Number of times it was sent, under this number and in this session."""
+    said_at: Instant | None = field(init=False, default=None)
+    """Time at which it was first sent so."""
+    survey: int = field(init=False, default=0)
+    """The survey it belongs to; such a request stays at its endpoint."""
+    owed: bool = field(init=False, default=False)
+    """Whether it releases a hold that no user owns any more."""
+    renewed_at: Instant | None = field(init=False, default=None)
+    """Send time of the first renewal of an `Acquire` that was granted late."""
+
+
+@dataclass(slots=True)
+class PendingCancel:
+    """A wait that was sent to an endpoint under ``number`` and must not be granted any more."""
+
+    number: int
+    said_at: Instant
+    resend_at: Instant
+    step_ms: int = RETRY_MS
+    last_said_at: Instant | None = None
+    """Time of the last repetition; None before the first."""
+
+
+@lru_cache(maxsize=CLAIMS_MAX)
+def claim_named(lock: str, owner: str) -> Claim:
+    """Return the claim of ``owner`` to ``lock``, usually from the cache."""
+    return Claim(lock, owner)
+
+
+def claim_of(question: Question) -> Claim | None:
+    """Return the claim of ``question`` that needs a session, None if it needs none."""
+    match question:
+        case Acquire() | Release() | Renew():
+            return claim_named(question.lock, question.owner)
+        case _:
+            return None
+
+
+def as_said(pending: Pending, session: str, now: Instant) -> Question:
+    """Return the request of ``pending`` as it is sent to an endpoint in ``session``."""
+    asked = pending.asked
+    match asked:
+        case Inspect():
+            return _inspect_said(asked, session, pending.number)
+        case Acquire():
+            wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
+            return acquire_said(asked, session, pending.number, wait_ms)
+        case Release():
+            return release_said(asked, session, pending.number)
+        case _:
+            return replace(asked, session=session, request=pending.number)
+
+
+acquire_said = copier(Acquire, "session", "request", "wait_ms")
+release_said = copier(Release, "session", "request")
+_inspect_said = copier(Inspect, "session", "request")
+"""Copies of a request with the session and the number for an endpoint."""
+
+
+def cancel_of(debt: CancelKey, withdrawal: PendingCancel, session: str) -> Cancel:
+    """Return the message that cancels the wait of ``withdrawal``."""
+    claim, number = debt.claim, withdrawal.number
+    return Cancel(lock=claim.lock, session=session, owner=claim.owner, request=number)
+
+
+def settle(
+    withdrawals: dict[CancelKey, PendingCancel], gates: Iterable[Address], cancelled: Cancelled
+) -> tuple[CancelKey, PendingCancel] | None:
+    """Note that a wait was cancelled; return the cancel, None if none was pending."""
+    claim = Claim(cancelled.lock, cancelled.owner)
+    for gate in (ANY_GATE, *gates):
+        debt = CancelKey(gate, claim)
+        withdrawal = withdrawals.get(debt)
+        if withdrawal is not None and withdrawal.number == cancelled.request:
+            del withdrawals[debt]
+            return debt, withdrawal
+    return None

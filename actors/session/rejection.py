@@ -1,0 +1,185 @@
+"""Refusals that a session makes itself, without asking an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple, get_args
+
+from fencelock.actors.api.message import (
+    Acquire,
+    Describe,
+    Granted,
+    Inspect,
+    LockStatus,
+    NodeStatus,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from fencelock.actors.api.name import check_lock_name, check_owner, check_wait
+from fencelock.actors.api.session_message import (
+    Evict,
+    Evicted,
+    ListLocks,
+    LockList,
+    Renew,
+    Renewed,
+)
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.fast_construction import copier
+from fencelock.actors.message import Instant, ms_between
+from fencelock.actors.session.endpoint import Endpoints
+from fencelock.actors.session.pending import Claim, Pending, Question, claim_named
+
+Answer = Granted | Released | Renewed | Refused | LockStatus | NodeStatus | LockList | Evicted
+"""Replies that end a request."""
+
+
+CHECKED_MAX = 4_096
+"""Valid claims that are cached: most are used again and again."""
+
+
+class Rejection(NamedTuple):
+    """Reason why a request is not sent, or has ended."""
+
+    reason: Reason
+    detail: str
+
+
+def refused(question: Question, session: str, no: Rejection) -> Refused:
+    """Return the refusal ``no`` as the reply to ``question``."""
+    match question:
+        case Acquire() | Release() | Renew():
+            lock, owner = question.lock, question.owner
+        case Inspect() | Evict():
+            lock, owner = question.lock, ""
+        case Describe() | ListLocks():
+            lock, owner = "", ""
+    return Refused(
+        lock=lock,
+        reason=no.reason,
+        detail=no.detail,
+        session=session,
+        owner=owner,
+        request=question.request,
+    )
+
+
+def problem_of(question: Question) -> Rejection | None:
+    """Return the problem of the fields of ``question``, None if there is none."""
+    try:
+        match question:
+            case Inspect() | Evict():
+                claim_checked(question.lock, "")  # So the name is checked once.
+            case Acquire():
+                claim_checked(question.lock, question.owner)
+                if question.wait_ms is not None:
+                    check_wait(question.wait_ms)
+            case Release() | Renew():
+                claim_checked(question.lock, question.owner)
+            case Describe() | ListLocks():
+                pass
+    except InvalidRequestError as problem:
+        return Rejection(Reason.INVALID, str(problem))
+    return None
+
+
+@lru_cache(maxsize=CHECKED_MAX)
+def claim_checked(lock: str, owner: str) -> Claim:
+    """Return the claim of ``owner`` to ``lock``; each pair is checked once.
+
+    Raises:
+        InvalidRequestError: a name is invalid; that is not cached.
+
+    """
+    check_lock_name(lock)
+    check_owner(owner)
+    return claim_named(lock, owner)
+
+
+def silence(pending: Pending, gates: Endpoints, now: Instant) -> Rejection:
+    """Return why ``pending`` ends unanswered, with the state of every endpoint."""
+    asked = f"{ms_between(pending.asked_at, now) / 1000:.1f} s"
+    match pending.asked:
+        case Acquire(lock=lock) if pending.said_at is None:
+            text = f"lock {lock!r}: no node could be asked for it within {asked}"
+        case Acquire(lock=lock):
+            text = (
+                f"lock {lock!r}: no node decided within {asked}, and the outcome is unknown; the "
+                "client cancels the request as soon as it is connected again, and releases "
+                "the lock if it was granted meanwhile"
+            )
+        case Release(lock=lock):
+            text = (
+                f"lock {lock!r}: its release was not confirmed by "
+                f"{gates.table[pending.gate].label} within {asked}; it goes on being "
+                "repeated in the background until it is"
+            )
+        case Renew(lock=lock):
+            text = f"lock {lock!r}: no node renewed its lease within {asked}"
+        case Inspect(lock=lock):
+            text = f"lock {lock!r}: no node told its status within {asked}"
+        case Describe():
+            text = f"no node described itself within {asked}"
+        case ListLocks():
+            text = f"no node told which locks are held within {asked}"
+        case Evict(lock=lock, fence=fence):
+            text = (
+                f"lock {lock!r}: no node confirmed within {asked} that it was taken from whoever "
+                f"holds it under fence {fence}; to ask again does no harm"
+            )
+    return Rejection(Reason.UNAVAILABLE, f"{text}; nodes: {gates.describe(now)}")
+
+
+def wrong_cluster(gates: Endpoints, now: Instant) -> Rejection:
+    """Return why nothing can be requested when every endpoint is the wrong one."""
+    return Rejection(Reason.WRONG_CLUSTER, f"no address is the right one: {gates.describe(now)}")
+
+
+def lost(claim: Claim, fence: int, detail: str) -> Rejection:
+    """Return the refusal of a release, or another acquire, of a hold that was lost."""
+    text = f"lock {claim.lock!r}: owner {claim.owner!r} held it under fence {fence} and lost it"
+    return Rejection(Reason.OWNERSHIP_LOST, f"{text}: {detail}")
+
+
+granted_as_asked = copier(Granted, "request")
+released_as_asked = copier(Released, "request")
+"""`as_asked` for the most frequent replies."""
+
+
+def as_asked(answer: Answer, request: int) -> Answer:
+    """Return ``answer`` under the user's own number."""
+    return _AS_ASKED[type(answer)](answer, request)
+
+
+_AS_ASKED: dict[type[Answer], Callable[[Answer, int], Answer]] = {
+    kind: copier(kind, "request") for kind in get_args(Answer)
+}
+
+
+def answers(question: Question, answer: Answer) -> bool:
+    """Return whether ``answer`` is a possible reply to ``question``."""
+    match question:
+        case Acquire() | Release() | Renew():
+            match answer:
+                case Granted():
+                    fits = isinstance(question, Acquire) and answer.fence > 0
+                case Released():
+                    fits = isinstance(question, Release)
+                case Renewed():
+                    fits = isinstance(question, Acquire | Renew) and answer.fence > 0
+                case Refused():
+                    fits = True
+                case _:
+                    return False
+            return fits and answer.lock == question.lock and answer.owner == question.owner
+        case Inspect():
+            return isinstance(answer, LockStatus | Refused) and answer.lock == question.lock
+        case Describe():
+            return isinstance(answer, NodeStatus | Refused)
+        case ListLocks():
+            return isinstance(answer, LockList | Refused)
+        case Evict():
+            return isinstance(answer, Evicted | Refused) and answer.lock == question.lock

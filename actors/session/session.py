@@ -1,0 +1,297 @@
+"""The session role of a client: sends requests, repeats them, and leaves silent endpoints."""
+
+from __future__ import annotations
+
+from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.api.message import (
+    Abandon,
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Describe,
+    Granted,
+    Inspect,
+    LockStatus,
+    Release,
+    Released,
+)
+from fencelock.actors.api.probe_message import ProbeReply
+from fencelock.actors.api.session_message import (
+    ConfirmHold,
+    Ended,
+    Evict,
+    HoldLost,
+    ListLocks,
+    Opened,
+    Renew,
+    Unlocking,
+)
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
+from fencelock.actors.role import Host, Role
+from fencelock.actors.session import (
+    cancellation,
+    cluster_watch,
+    fast_path,
+    maintenance,
+    notifications,
+    probing,
+    replies,
+)
+from fencelock.actors.session.admission import why_not
+from fencelock.actors.session.backoff import ANSWER_MS, RandomSource, later
+from fencelock.actors.session.broadcast import Broadcast
+from fencelock.actors.session.closing import CLOSED, Closing
+from fencelock.actors.session.endpoint import GATES_MAX, Endpoint, Endpoints
+from fencelock.actors.session.in_flight import InFlight
+from fencelock.actors.session.keep_alive import greet, open_session
+from fencelock.actors.session.message import Close, Survey, Tick, WatchCluster
+from fencelock.actors.session.pending import claim_named
+from fencelock.actors.session.rejection import Answer, refused
+from fencelock.actors.session.session_lease import SessionLease
+from fencelock.actors.session.session_loss import judge_belief
+from fencelock.actors.session.session_state import SessionState
+
+SURVEY_MS = 2_000
+"""Timeout of a survey for the last endpoint (ms)."""
+
+TTL_MS = 15_000
+"""Default time for which the holds of a dead client stay taken (ms)."""
+
+TICK_MS = 100
+"""Resolution of the session's timers (ms): they may be late by this much."""
+
+_TICK_NS = TICK_MS * NS_PER_MS
+
+FromUser = Acquire | Release | Renew | Cancel | Inspect | Describe | ListLocks | Evict
+News = ClusterUp | ClusterDown
+FromGate = (
+    Answer
+    | Cancelled
+    | Alive
+    | Opened
+    | Ended
+    | HoldLost
+    | ConfirmHold
+    | Unlocking
+    | ProbeReply
+    | News
+)
+FromFace = Abandon | Close | Survey | WatchCluster
+Said = FromUser | FromGate | FromFace | LinkUp | LinkDown | LinkRefused
+
+
+class ClientSession(Role[Said | Tick]):
+    """Serves the threads of one client process, or roles of its own node.
+
+    A user's ``session`` is ignored and its ``request`` is its own token, which the reply
+    returns. On the wire the session numbers its own requests.
+
+    Where the cluster keeps sessions, one is opened for the first acquire. All holds and waits
+    belong to it, and any endpoint will do for any request. When it can no longer be trusted,
+    its holds are lost, and its waits continue in the next one.
+
+    Invariants:
+        C1  A user receives one reply to a request, from an endpoint or the session.
+        C2  A grant that no user waits for any more is cancelled until that is confirmed.
+        C3  Without a kept session a claim waits at one endpoint at a time, is held through
+            at most one, never both.
+        C4  Nothing is held after ``session_lease.until``, whatever the cluster sends later.
+
+    Args:
+        session: the id of this client, from which its node is named; without ``~`` and ``.``.
+        gates: the proxies it may use, 1 to `GATES_MAX`, each on a node of its own; the first
+            one is chosen at random, the others follow in order.
+        random: chooses the first endpoint, and jitter.
+        labels: the user's names of the endpoints, for texts; by default their nodes.
+        watcher: the role of this node that receives `Trusted`, `Suspected`, `HoldsLost`.
+        ttl_ms: time for which the cluster keeps the session without a keep-alive (ms).
+        label: description of this client for people, such as host and process.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        session: str,
+        gates: tuple[Address, ...],
+        random: RandomSource,
+        labels: tuple[str, ...] = (),
+        watcher: Address | None = None,
+        ttl_ms: int = TTL_MS,
+        label: str = "",
+    ) -> None:
+        super().__init__(address, host)
+        labels = labels or tuple(node_of(gate) for gate in gates)
+        assert 1 <= len(gates) <= GATES_MAX
+        assert len({node_of(gate) for gate in gates}) == len(gates) == len(labels)
+        assert not set("~.") & set(session)
+        table = {gate: Endpoint(gate, label) for gate, label in zip(gates, labels, strict=True)}
+        doors = Endpoints(table, gates[random.randrange(len(gates))])
+        session_lease = SessionLease(session, ttl_ms, label)
+        outstanding, home = InFlight(random, doors, session_lease), f"{node_of(address)}/"
+        self.ledger = SessionState(doors, outstanding, session_lease, home, watcher)
+        self.surveys_begun = 0
+        self.closing = Closing()
+        self.round = 0
+        self.wake_at: Instant | None = None
+
+    def begin(self, now: Instant) -> Effects:
+        """Send every endpoint a keep-alive, so that it is known which ones reply."""
+        return [*greet(self.ledger, self.ledger.gates.table, now), *self._rearm(TICK_MS, now)]
+
+    def handle(self, sender: Address, event: Said | Tick, now: Instant) -> Effects:
+        """Process a request or a message, and make sure that the next tick comes in time."""
+        ledger = self.ledger
+        lost: list[Effect] = []
+        lapses_at = ledger.lapses_at
+        if now >= ledger.session_lease.until or (lapses_at is not None and now >= lapses_at):
+            lost = judge_belief(ledger, now)  # C4: before any message that came meanwhile.
+        way, effects = fast_path.WAYS.get(type(event)), None
+        if way is not None and not self.closing.begun:
+            effects = way(ledger, sender, event, now)
+        if effects is None:
+            if isinstance(event, Tick):
+                return [*lost, *self._on_tick(event, now)]
+            effects = self._decide(sender, event, now)
+            if self.closing.due_at is not None:
+                effects += self.closing.finish(ledger, now)
+        if lost:
+            effects = [*lost, *effects]
+        if (self.wake_at is None or self.wake_at > now + _TICK_NS) and ledger.busy():
+            effects += self._rearm(TICK_MS, now)
+        return effects
+
+    def _decide(self, sender: Address, event: Said, now: Instant) -> list[Effect]:
+        match event:
+            case Granted() | Released() | LockStatus():
+                return replies.on_answer(self.ledger, sender, event, now)
+            case (
+                Inspect()
+                | Acquire()
+                | Release()
+                | Renew()
+                | Cancel()
+                | Describe()
+                | ListLocks()
+                | Evict()
+            ):
+                if not sender.startswith(self.ledger.home):
+                    return [Observe("client.stranger_dropped")]
+                return self._on_user(sender, event, now)
+            case LinkUp():
+                return maintenance.on_link_up(self.ledger, event.node, now)
+            case LinkDown():
+                return maintenance.on_link_down(self.ledger, event.node, now)
+            case LinkRefused():
+                return maintenance.on_link_refused(self.ledger, event.node, event.detail, now)
+            case Abandon():
+                return cancellation.on_abandon(self.ledger, sender, now)
+            case Survey():
+                return self._on_survey(sender, event, now)
+            case WatchCluster():
+                return [] if self.closing.begun else cluster_watch.watch(self.ledger, now)
+            case Close():
+                return self.closing.begin(self.ledger, sender, now)
+            case _:
+                return self._on_gate(sender, event, now)
+
+    def _on_gate(self, sender: Address, event: FromGate, now: Instant) -> list[Effect]:
+        match event:
+            case Cancelled():
+                return replies.on_cancelled(self.ledger, sender, event, now)
+            case Alive():
+                return replies.on_alive(self.ledger, sender, event, now)
+            case Opened():
+                return replies.on_opened(self.ledger, sender, event, now)
+            case Ended() if self.closing.ends(event.session):
+                return self.closing.ended(self.ledger)
+            case Ended():
+                return notifications.on_ended(self.ledger, sender, event, now)
+            case HoldLost():
+                return notifications.on_hold_lost(self.ledger, sender, event, now)
+            case ConfirmHold():
+                return notifications.on_confirm_hold(self.ledger, sender, event, now)
+            case ProbeReply():
+                return probing.on_reply(self.ledger, sender, event, now)
+            case Unlocking():
+                return notifications.on_unlocking(self.ledger, sender, event, now)
+            case ClusterUp() | ClusterDown():
+                return cluster_watch.on_news(self.ledger, sender, event, now)
+            case _:
+                return replies.on_answer(self.ledger, sender, event, now)
+
+    def _on_user(self, user: Address, event: FromUser, now: Instant) -> list[Effect]:
+        if isinstance(event, Cancel):
+            return cancellation.on_cancel(self.ledger, user, event, now)
+        ledger = self.ledger
+        no = CLOSED if self.closing.begun else why_not(ledger, event, now)
+        if no is not None:
+            return [Send(user, refused(event, self.ledger.session_lease.name, no))]
+        match event:
+            case Acquire():
+                limit_ms = event.wait_ms
+                ledger.session_lease.need(now)
+            case Release():
+                return self._on_release(user, event, now)
+            case Inspect() | Renew() | Describe() | ListLocks() | Evict():
+                limit_ms = ANSWER_MS
+        gate = ledger.gates.choose()
+        effects = ledger.outstanding.ask(user, event, gate.address, now, limit_ms=limit_ms)
+        return effects or open_session(ledger, now)  # Without a session nothing was sent yet.
+
+    def _on_release(self, user: Address, release: Release, now: Instant) -> list[Effect]:
+        claim = claim_named(release.lock, release.owner)
+        ledger, outstanding = self.ledger, self.ledger.outstanding
+        ledger.session_lease.need(now)
+        for number in outstanding.releases.get(claim, ()):
+            pending = outstanding.pending[number]
+            if pending.user is None:  # It is in flight already: wait for its reply.
+                pending.user, pending.asked, pending.asked_at = user, release, now
+                pending.ends_at, pending.owed = later(now, ANSWER_MS), False
+                outstanding.hurry(pending.gate, now)
+                return outstanding.repeat(now)
+        gate = ledger.gate_for(ledger.holds[claim])
+        return outstanding.ask(user, release, gate, now, limit_ms=ANSWER_MS)
+
+    def _on_survey(self, user: Address, survey: Survey, now: Instant) -> list[Effect]:
+        ledger = self.ledger
+        no = CLOSED if self.closing.begun else why_not(ledger, Describe(), now)
+        if no is not None:
+            return [Send(user, refused(Describe(), self.ledger.session_lease.name, no))]
+        self.surveys_begun += 1
+        number = self.surveys_begun
+        effects: list[Effect] = []
+        missing: dict[Address, int] = {}
+        for gate in ledger.gates.table:
+            effects += ledger.outstanding.ask(
+                None, Describe(roles=survey.roles), gate, now, limit_ms=SURVEY_MS, survey=number
+            )
+            missing[gate] = ledger.outstanding.number
+        ledger.surveys[number] = Broadcast(user, missing)
+        return [*effects, *ledger.finish_surveys()]
+
+    def _on_tick(self, tick: Tick, now: Instant) -> Effects:
+        if tick.round != self.round:
+            return ()
+        self.wake_at = None
+        effects = [*maintenance.keep_up(self.ledger, now), *self.closing.finish(self.ledger, now)]
+        due = self.ledger.next_at(now)
+        if self.closing.due_at is not None:
+            due = self.closing.due_at if due is None else min(due, self.closing.due_at)
+        if due is None:
+            return effects
+        return [*effects, *self._rearm(max(TICK_MS, -((now - due) // NS_PER_MS)), now)]
+
+    def _rearm(self, after_ms: int, now: Instant) -> list[Effect]:
+        """Set a timer for a tick in ``after_ms``, unless one comes before that."""
+        at = Instant(now + after_ms * NS_PER_MS)
+        if self.wake_at is not None and self.wake_at <= at:
+            return []
+        self.round += 1
+        self.wake_at = at
+        return [Wake(after_ms, Tick(round=self.round))]

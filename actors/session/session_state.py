@@ -1,0 +1,187 @@
+"""State of a client session: requests in flight, holds and unreported losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fencelock.actors.api.message import Release
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.session.backoff import later
+from fencelock.actors.session.broadcast import Broadcast
+from fencelock.actors.session.cluster_poll import ClusterPoll
+from fencelock.actors.session.endpoint import Endpoints, Probing
+from fencelock.actors.session.holding import Acquisition, Hold, UnreportedLosses
+from fencelock.actors.session.in_flight import InFlight
+from fencelock.actors.session.message import HoldsLost, Loss
+from fencelock.actors.session.pending import Claim, Pending
+from fencelock.actors.session.rejection import Answer, Rejection, as_asked, refused
+from fencelock.actors.session.session_lease import LINGER_MS, Ending, SessionLease, Stage
+
+
+@dataclass(slots=True)
+class SessionState:
+    """The session's state. Methods return the effects of their changes."""
+
+    gates: Endpoints
+    outstanding: InFlight
+    session_lease: SessionLease
+    home: str
+    """Prefix of the users' addresses: they live on the session's own node."""
+    watcher: Address | None = None
+    """The role that is notified of suspicion and losses."""
+    holds: dict[Claim, Hold] = field(default_factory=dict[Claim, Hold])
+    memory: UnreportedLosses = field(default_factory=UnreportedLosses)
+    surveys: dict[int, Broadcast] = field(default_factory=dict[int, Broadcast])
+    endings: dict[str, Ending] = field(default_factory=dict[str, Ending])
+    """Sessions that were given up and may live on at the cluster."""
+    lapses_at: Instant | None = None
+    """Time at which the first hold with a deadline is lost, unless it is renewed by then."""
+    cluster_poll: ClusterPoll = field(default_factory=ClusterPoll)
+    probing: Probing = field(default_factory=Probing)
+    greetings: int = 0
+    greet_at: Instant | None = None
+
+    def reply(self, pending: Pending, answer: Answer) -> list[Effect]:
+        """Reply to the user, under its own number; do nothing if no user waits."""
+        if pending.user is None:
+            return []
+        return [Send(pending.user, as_asked(answer, pending.asked.request))]
+
+    def reply_no(self, pending: Pending, no: Rejection) -> list[Effect]:
+        """Reply to the user with the refusal ``no``."""
+        return self.reply(pending, refused(pending.asked, self.session_lease.name, no))
+
+    def refuse(self, pending: Pending, no: Rejection, now: Instant) -> list[Effect]:
+        """End ``pending`` with ``no``; a wait is cancelled, a release goes on unattended."""
+        effects = self.reply_no(pending, no)
+        if isinstance(pending.asked, Release):
+            pending.user, pending.ends_at = None, None
+            return effects
+        return [*effects, *self.outstanding.withdraw(pending, now)]
+
+    def gate_for(self, hold: Hold) -> Address:
+        """Return the endpoint for a release of ``hold``."""
+        return self.gates.choose().address if self.session_lease.kept else hold.gate
+
+    def give_back(self, claim: Claim, level: Acquisition, now: Instant) -> list[Effect]:
+        """Release one acquisition of ``claim``, though no user waits for the reply."""
+        self.holds[claim].take(level)
+        return self.release_owed(claim, now)
+
+    def release_owed(self, claim: Claim, now: Instant) -> list[Effect]:
+        """Release the holds that no user owns, one after the other."""
+        hold = self.holds[claim]
+        if hold.owed <= 0 or claim in self.outstanding.releases:
+            return []
+        release = Release(lock=claim.lock, fence=hold.fence, owner=claim.owner)
+        gate = self.gate_for(hold)
+        return self.outstanding.ask(None, release, gate, now, limit_ms=None, owed=True)
+
+    def confirm(self, sent_at: Instant | None, now: Instant) -> list[Effect]:
+        """Note that the cluster received the message that was sent at ``sent_at``."""
+        session_lease = self.session_lease
+        if sent_at is None or not session_lease.kept:
+            return []
+        return self.tell_watcher(now) if session_lease.confirm(sent_at, now) else []
+
+    def tell_watcher(self, now: Instant) -> list[Effect]:
+        """Send the watcher the news of the session's life."""
+        if self.watcher is None:
+            return []
+        news = self.session_lease.news(now, holding=bool(self.holds))
+        return [Send(self.watcher, word) for word in news]
+
+    def lose_hold(self, claim: Claim, detail: str, told: int = 0) -> list[Effect]:
+        """Drop a hold that was taken away; ``told`` of its users learn of it otherwise."""
+        hold = self.holds.pop(claim)
+        self.memory.add(claim, hold.fence, len(hold.levels) - told, detail)
+        return self.report_losses((Loss(claim.lock, claim.owner, hold.fence),), detail)
+
+    def report_losses(self, losses: tuple[Loss, ...], detail: str) -> list[Effect]:
+        """Notify the watcher of lost holds."""
+        counted = Observe("client.holds_lost", len(losses))
+        if self.watcher is None:
+            return [counted]
+        return [counted, Send(self.watcher, HoldsLost(losses=losses, detail=detail))]
+
+    def finish_surveys(self) -> list[Effect]:
+        """Complete the surveys that no usable endpoint can still contribute to."""
+        effects: list[Effect] = []
+        for number, survey in list(self.surveys.items()):
+            left = [
+                pending
+                for question in survey.missing.values()
+                if (pending := self.outstanding.pending.get(question)) is not None
+            ]
+            if any(self.gates.table[pending.gate].usable for pending in left):
+                continue
+            for pending in left:
+                self.outstanding.drop(pending)
+            del self.surveys[number]
+            effects.append(Send(survey.user, survey.result(self.gates)))
+        return effects
+
+    def unconfirmed(self) -> list[Address]:
+        """Return, for each release and cancel without a reply, the endpoint that owes it.
+
+        A session that the cluster keeps ends as a whole, with all its holds.
+        """
+        outstanding, current = self.outstanding, self.gates.current
+        if self.session_lease.kept:
+            return [current] * max(1, len(self.holds) + len(outstanding.withdrawals))
+        return [
+            *(outstanding.pending[n].gate for line in outstanding.releases.values() for n in line),
+            *(debt.gate or current for debt in outstanding.withdrawals),
+        ]
+
+    def session_used(self, now: Instant) -> bool:
+        """Return whether the session must be kept alive: it is needed, or was lately."""
+        outstanding = self.outstanding
+        return bool(
+            self.holds
+            or outstanding.withdrawals
+            or outstanding.waits
+            or outstanding.releases
+            or self.cluster_poll.wanted
+            or now < later(self.session_lease.used_at, LINGER_MS)
+        )
+
+    def claims_pending(self) -> list[Pending]:
+        """Return the requests that need a session, in order."""
+        questions = self.outstanding.pending.values()
+        return [pending for pending in questions if pending.claim is not None]
+
+    def busy(self) -> bool:
+        """Return whether anything may become due."""
+        outstanding, stage = self.outstanding, self.session_lease.stage
+        return bool(
+            outstanding.pending
+            or outstanding.withdrawals
+            or self.holds
+            or self.endings
+            or self.cluster_poll.wanted
+            or stage is Stage.OPENING
+            or stage is Stage.OPEN
+        )
+
+    def next_at(self, now: Instant) -> Instant | None:
+        """Return when something is due next; None if nothing is under way."""
+        session_lease = self.session_lease
+        due = [
+            self.outstanding.next_at(),
+            self.greet_at,
+            self.lapses_at,
+            self.cluster_poll.next_at(),
+            self.probing.due_at,
+            *(ending.resend_at for ending in self.endings.values()),
+        ]
+        if session_lease.stage is Stage.OPENING:
+            due.append(session_lease.due_at)
+        elif session_lease.kept:
+            due.append(session_lease.until)
+            if self.session_used(now):
+                due.append(session_lease.due_at)
+            if self.holds and not session_lease.suspected:
+                due.append(session_lease.suspect_at)
+        return min((at for at in due if at is not None), default=None)

@@ -1,0 +1,1 @@
+"""The replicated table of locks: a pure function of the log."""

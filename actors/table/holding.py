@@ -1,0 +1,88 @@
+"""The hold of a lock: its owner, count, fence and queue."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fencelock.actors.api.name import quoted
+from fencelock.actors.fast_construction import maker
+from fencelock.actors.table.outcome import Held
+
+if TYPE_CHECKING:
+    from fencelock.actors.table.session import OwnerState
+    from fencelock.actors.table.waiting import Wait
+
+
+_held = maker(Held)
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """One ownership of a lock, and the queue of those who wait for its end.
+
+    A free lock has none. The queue is made with the first wait, since most locks never see one,
+    and moves from each ownership to the next. It is an `OrderedDict`, since a dict that keeps
+    losing its first key walks over all the lost ones each time.
+
+    Attributes:
+        fence: the token of this ownership; it does not change when the owner acquires again.
+        count: number of times the owner holds the lock at once, at least 1.
+        request: the last acquire that added to ``count``, 0 if that was undone.
+        level: ``count`` after that acquire, so that a repetition gets the same reply.
+        since_ms: log time of the grant.
+        queue: waits by ticket, which is the order of the log; see `waits`.
+
+    """
+
+    owner_state: OwnerState
+    label: str
+    fence: int
+    since_ms: int
+    request: int
+    count: int = 1
+    level: int = 1
+    queue: OrderedDict[int, Wait] | None = None
+
+    def answer(self) -> Held:
+        """Return the outcome of the last acquire."""
+        owner_state = self.owner_state
+        return _held(
+            session=owner_state.session.id,
+            owner=owner_state.owner,
+            request=self.request,
+            lock=owner_state.lock,
+            fence=self.fence,
+            count=self.level,
+        )
+
+    def wording(self) -> str:
+        """Describe the holder."""
+        owner, session = self.owner_state.owner, self.owner_state.session.id
+        label = self.owner_state.labelled(self.label)
+        who = f"{quoted(owner)} of {quoted(session)}"
+        who = f"{who} ({label})" if label else who
+        return f"held by {who} under fence {self.fence}"
+
+    def enqueue(self, wait: Wait) -> None:
+        """Append ``wait`` to the queue."""
+        if self.queue is None:
+            self.queue = OrderedDict()
+        self.queue[wait.ticket] = wait
+
+    def withdraw(self, wait: Wait) -> None:
+        """Remove ``wait`` from anywhere in the queue."""
+        assert self.queue is not None
+        del self.queue[wait.ticket]
+
+    @property
+    def waits(self) -> Iterable[Wait]:
+        """The waits, in order."""
+        return self.queue.values() if self.queue else ()
+
+    @property
+    def waiting(self) -> int:
+        """Number of waits."""
+        return len(self.queue) if self.queue else 0

@@ -1,0 +1,297 @@
+"""Sessions in log time, and the state of their owners."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from fencelock.actors.fast_construction import maker
+from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.outcome import Denial, Denied, Freed
+from fencelock.actors.table.waiting import SLACK, Wait
+
+SESSIONS_MAX = 100_000
+"""Live sessions of a group; the next is refused."""
+
+SESSION_CLAIMS_MAX = 100_000
+"""Holds and waits of one session, so that one client cannot fill the table."""
+
+QUIET_MAX = 4_096
+"""Maximum owner states of a session without a hold or wait whose last outcome is kept.
+
+More than a client has requests in flight; beyond it the oldest is forgotten.
+"""
+
+LOSSES_MAX = 100
+"""Unreported losses of a session's owners; beyond it the oldest is dropped."""
+
+_freed = maker(Freed)
+
+Key = tuple[str, str]
+"""An owner and a lock."""
+
+
+@dataclass(slots=True, eq=False)
+class OwnerState:
+    """One owner's relation to one lock: an owner is sequential, so its last request is enough.
+
+    The owner's requests about other locks are independent. An owner holds, or waits, or
+    neither; never both.
+    waits, or neither; never both.
+
+    Attributes:
+        key: owner and lock, which are also attributes of their own.
+        request: its last request, 0 before the first.
+        releasing: whether that was a release.
+        outcome: its outcome; None while it waits, or while `Hold.answer` gives it.
+        lost: fence of an evicted hold whose loss was not reported yet, or 0.
+        quiet_ms: log time since which it neither holds nor waits.
+        mark: a checksum of session, owner and lock, 0 until it first holds or waits.
+
+    """
+
+    session: Session
+    key: Key
+    owner: str
+    lock: str
+    request: int = 0
+    releasing: bool = False
+    outcome: Freed | Denied | None = None
+    hold: Hold | None = None
+    wait: Wait | None = None
+    lost: int = 0
+    quiet_ms: int = 0
+    mark: int = 0
+
+    def marked(self) -> int:
+        """Compute and return `mark`, which is not 0."""
+        self.mark = 1 + crc32(f"{self.session.id}\n{self.owner}\n{self.lock}".encode())
+        return self.mark
+
+    def settle(self, outcome: Freed | Denied) -> None:
+        """Store the outcome of a request, if it is still the last."""
+        if outcome.request == self.request:
+            self.outcome = outcome
+
+    def freed(self, count: int) -> Freed:
+        """Return the outcome of a last request that released one hold, with ``count`` left."""
+        return _freed(
+            session=self.session.id,
+            owner=self.owner,
+            request=self.request,
+            lock=self.lock,
+            count=count,
+        )
+
+    def denied(self, reason: Denial, detail: str = "") -> Denied:
+        """Return the denial of the last request."""
+        return Denied(
+            session=self.session.id,
+            owner=self.owner,
+            request=self.request,
+            lock=self.lock,
+            reason=reason,
+            detail=detail,
+        )
+
+    def labelled(self, label: str) -> str:
+        """Return the session's label, followed by ``label`` of the claim."""
+        return ", ".join(filter(None, (self.session.label, label)))
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One client's liveness, and its owners' holds, waits and last requests.
+
+    An owner state without a hold or wait is kept for one TTL: a request whose reply was lost is
+    repeated far more often, or the session ends. After that it is unknown which of its requests
+    were done. It is certain that it neither holds nor waits. So a request up to ``floor`` of an
+    unknown owner is answered so (`Denial.FORGOTTEN`), although the log may never have seen it.
+
+    Attributes:
+        number: its place among all sessions there ever were (rule 92).
+        id: its name with the number: unique for ever, at no cost in memory.
+        name: the client's name for it.
+        version: rises with every keep-alive.
+        deadline_ms: log time at which it expires, unless a new master extends it.
+        floor: the highest request of a forgotten owner state.
+        claims: number of its holds and waits.
+        kept_ms: log time of the last keep-alive. Another one within the same millisecond
+            changes only the version.
+        quiet: owner states without holds or waits, the oldest first.
+        bereft: those of them with an unreported loss, the oldest loss first.
+
+    """
+
+    number: int
+    id: str
+    name: str
+    label: str
+    ttl_ms: int
+    version: int
+    deadline_ms: int
+    floor: int = 0
+    claims: int = 0
+    owner_states: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
+    kept_ms: int = -1
+    quiet: OrderedDict[Key, OwnerState] = field(default_factory=OrderedDict[Key, OwnerState])
+    bereft: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
+
+    def mark(self) -> int:
+        """Return a checksum of its constant fields."""
+        return crc32(f"{self.id}\n{self.label}\n{self.ttl_ms}".encode()) * self.number
+
+    def enter(self, key: Key) -> OwnerState:
+        """Add an owner state."""
+        assert key not in self.owner_states
+        owner_state = self.owner_states[key] = OwnerState(self, key, *key)
+        return owner_state
+
+    def rouse(self, owner_state: OwnerState) -> None:
+        """Activate an owner state without hold or wait, since it has a new request."""
+        among = self.bereft if owner_state.lost else self.quiet
+        del among[owner_state.key]
+
+    def rest(self, owner_state: OwnerState, now_ms: int) -> None:
+        """Retire an owner state that neither holds nor waits any more."""
+        owner_state.quiet_ms = now_ms
+        if not owner_state.lost:
+            self.quiet[owner_state.key] = owner_state
+            if len(self.quiet) > QUIET_MAX:
+                self._forget_first()
+            return
+        self.lay(owner_state)
+        if len(self.bereft) > LOSSES_MAX:
+            oldest = self.bereft.pop(next(iter(self.bereft)))
+            oldest.lost = 0
+            self.rest(oldest, now_ms)
+
+    def lay(self, owner_state: OwnerState) -> None:
+        """Append ``owner_state`` to the quiet ones, or to those with an unreported loss."""
+        among = self.bereft if owner_state.lost else self.quiet
+        among[owner_state.key] = owner_state
+
+    def forget(self, now_ms: int) -> None:
+        """Forget the owner states that have been quiet for a TTL."""
+        while self.quiet:
+            first = next(iter(self.quiet.values()))
+            if first.quiet_ms + self.ttl_ms > now_ms:
+                return
+            self._forget_first()
+
+    def _forget_first(self) -> None:
+        key, owner_state = self.quiet.popitem(last=False)
+        del self.owner_states[key]
+        self.floor = max(self.floor, owner_state.request)
+
+
+class Sessions:
+    """All live sessions, ordered by their expiry; ties by number.
+
+    A keep-alive does not touch the heap: the entry is moved when it reaches the top. Nor does a
+    new master's extension touch any session: it is one number for all.
+
+    Attributes:
+        opened: number of sessions there ever were; the last number given.
+        signs: number of keep-alives there ever were; versions are drawn from it.
+        marks: the sum of the marks of all live sessions.
+        extended_ms: log time of the last extension.
+        extended_version: the lowest version of any session since.
+
+    """
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Session] = {}
+        self.by_name: dict[str, Session] = {}
+        self.heap: list[tuple[int, int, str]] = []
+        self.opened = 0
+        self.signs = 0
+        self.marks = 0
+        self.extended_ms = 0
+        self.extended_version = 0
+
+    def open(self, name: str, label: str, ttl_ms: int, now_ms: int) -> Session:
+        """Open a session for ``name``, which must have none."""
+        assert name not in self.by_name
+        self.opened += 1
+        self.signs += 1
+        session = Session(
+            number=self.opened,
+            id=f"{name}.{self.opened}",
+            name=name,
+            label=label,
+            ttl_ms=ttl_ms,
+            version=self.signs,
+            deadline_ms=now_ms + ttl_ms,
+        )
+        self.add(session)
+        return session
+
+    def add(self, session: Session) -> None:
+        """Add ``session`` as it is."""
+        self.by_id[session.id] = session
+        self.by_name[session.name] = session
+        self.marks += session.mark()
+        heapq.heappush(self.heap, (session.deadline_ms, session.number, session.id))
+
+    def keep(self, session: Session, now_ms: int) -> bool:
+        """Note a keep-alive, and forget owner states that no request can need any more.
+
+        Under a new master nothing is forgotten for a TTL: clients repeat the requests that they
+        sent while there was none.
+
+        Returns:
+            Whether owner states may have been forgotten.
+
+        """
+        self.signs = session.version = self.signs + 1
+        if now_ms == session.kept_ms:
+            return False  # What became quiet within this millisecond cannot be forgotten yet.
+        session.kept_ms = now_ms
+        session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
+        if now_ms >= self.extended_ms + session.ttl_ms:
+            session.forget(now_ms)
+        return True
+
+    def extend(self, now_ms: int) -> None:
+        """Let every session live at least one TTL from ``now_ms`` (rule 83)."""
+        self.signs += 1
+        self.extended_version = self.signs
+        self.extended_ms = max(self.extended_ms, now_ms)
+
+    def drop(self, session: Session) -> None:
+        """Forget ``session``; its id is never given again."""
+        del self.by_id[session.id]
+        del self.by_name[session.name]
+        self.marks -= session.mark()
+        session.owner_states.clear()  # They point back, and must not wait for the collector.
+        session.quiet.clear()
+        session.bereft.clear()
+        if len(self.heap) > 2 * len(self.by_id) + SLACK:  # Amortized over as many drops.
+            self.heap = [(self.deadline(s), s.number, s.id) for s in self.by_id.values()]
+            heapq.heapify(self.heap)
+
+    def deadline(self, session: Session) -> int:
+        """Return the log time at which ``session`` expires."""
+        if session.version > self.extended_version:
+            return session.deadline_ms
+        return max(session.deadline_ms, self.extended_ms + session.ttl_ms)
+
+    def version(self, session: Session) -> int:
+        """Return the version of ``session``, which rises with each sign of life."""
+        return max(session.version, self.extended_version)
+
+    def first(self) -> Session | None:
+        """Return the session that expires first."""
+        while self.heap:
+            due_ms, number, name = self.heap[0]
+            session = self.by_id.get(name)
+            if session is None:
+                heapq.heappop(self.heap)
+            elif (deadline_ms := self.deadline(session)) > due_ms:
+                heapq.heapreplace(self.heap, (deadline_ms, number, name))
+            else:
+                return session
+        return None

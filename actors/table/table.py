@@ -1,0 +1,270 @@
+"""The replicated table of fenced locks: a pure function of the log.
+
+Every member applies the same commands with the same log times, and so has the same table
+and the same outcomes. It reads no clock and no random numbers, and iterates in order. The cost
+of a command does not depend on the number of names, sessions or waiters (heaps aside:
+O(log n)); closing a session costs in proportion to what it has.
+
+Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` lists the differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.table import operation, table_snapshot
+from fencelock.actors.table.command import (
+    AcquireLock,
+    CancelWait,
+    CloseReason,
+    CloseSession,
+    Command,
+    ExtendSessions,
+    ForceRelease,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+    SessionCommand,
+    check_command,
+)
+from fencelock.actors.table.outcome import (
+    Denial,
+    Forced,
+    Outcome,
+    SessionClosed,
+    SessionKept,
+    SessionOpened,
+    denied,
+)
+from fencelock.actors.table.report import LockLine, LockReport, list_locks, report_lock
+from fencelock.actors.table.session import SESSIONS_MAX, Session
+from fencelock.actors.table.table_record import TablePart, TableSnapshot
+from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.waiting import Wait
+
+TIME_MS_MAX = 1 << 53
+"""Log time ends here, after 285,000 years: a later deadline must still fit the wire format."""
+
+PATIENT_MS = 100
+"""Acquires with a shorter timeout than this (ms) are never delayed for batching."""
+
+
+class LockTable(TableState):
+    """The table as the log and its readers use it; see `TableState` for its invariants."""
+
+    def apply(self, batch_time_ms: int, command: Command) -> list[Outcome]:
+        """Apply one command, after everything that falls due by the time of its batch.
+
+        It is total: no command, however wrong, raises. One that did would stop every member, and
+        again after each restart.
+
+        Args:
+            batch_time_ms: log time (ms); one below the last counts as the last.
+            command: the command.
+
+        Returns:
+            The outcomes, in order.
+
+        """
+        out: list[Outcome] = []
+        if batch_time_ms > self.time_ms and not isinstance(command, ExtendSessions):
+            out = self.advance(batch_time_ms)
+        try:
+            if isinstance(command, AcquireLock):
+                operation.acquire(self, command, out)
+            elif isinstance(command, ReleaseLock):
+                operation.release(self, command, out)
+            elif isinstance(command, ExtendSessions):
+                self._on_extend(batch_time_ms, command, out)
+            else:
+                check_command(command)
+                self._on_rare(command, out)
+        except InvalidRequestError as error:
+            out.append(denied(command, Denial.INVALID, str(error)))
+        return out
+
+    def advance(self, time_ms: int) -> list[Outcome]:
+        """Perform everything that falls due up to log time ``time_ms``, in that order.
+
+        Of what is due at the same time, waits come first, by ticket, then sessions, by number:
+        a wait is never granted at the very time at which it ends.
+        """
+        out: list[Outcome] = []
+        if time_ms <= self.time_ms:
+            return out  # All that was due by then is done, and no command adds to it.
+        self.time_ms = self._later(time_ms)
+        if not self.may_be_due():
+            return out
+        while (due := self.first_due()) is not None and due[0] <= self.time_ms:
+            ending = due[1]
+            if isinstance(ending, Wait):
+                wording = self.locks[ending.owner_state.lock].wording()
+                self.end_wait(ending, Denial.TIMED_OUT, out, wording)
+            else:
+                self.close(ending, CloseReason.EXPIRED, 0, out)
+        return out
+
+    def due_ms(self) -> int | None:
+        """Return the next log time at which `advance` has something to do."""
+        due = self.first_due()
+        return None if due is None else due[0]
+
+    def is_patient(self, command: Command | None) -> bool:
+        """Return whether ``command``, applied now, would go into a queue and stay there a while."""
+        if not isinstance(command, AcquireLock):
+            return False
+        hold = self.locks.get(command.lock)
+        if hold is None or (command.wait_ms is not None and command.wait_ms < PATIENT_MS):
+            return False
+        holder = hold.owner_state
+        return (holder.session.id, holder.owner) != (command.session, command.owner)
+
+    def shift(self, time_ms: int) -> None:
+        """Let every session live at least one TTL from ``time_ms`` (rule 83)."""
+        self.sessions.extend(self._later(time_ms))
+
+    def status(self, lock: str) -> LockReport:
+        """Return the holder of ``lock`` and its waiters, in order, as of `time_ms`."""
+        return report_lock(lock, self.locks.get(lock), self.time_ms)
+
+    def listing(self, prefix: str = "", after: str = "", most: int = 1_000) -> tuple[LockLine, ...]:
+        """Return a page of the held locks whose names begin with ``prefix``, sorted.
+
+        It reads every name: it is for people, not for the log.
+
+        Args:
+            prefix: the beginning of the names.
+            after: only names above this one, the last of the page before.
+            most: the length of a page, at least 0.
+
+        """
+        return list_locks(self.locks, prefix, after, most, self.time_ms)
+
+    def forced(self) -> tuple[Forced, ...]:
+        """Return the last forced releases, the oldest first."""
+        return tuple(self.audit.values())
+
+    def snapshot(self) -> TableSnapshot:
+        """Return the whole table as immutable messages below 256 KiB, for `restore`."""
+        return table_snapshot.take(self)
+
+    def freeze(self) -> Iterator[TablePart | None]:
+        """Return the parts that `snapshot` would return now; see `table_snapshot.freeze`."""
+        return table_snapshot.freeze(self)
+
+    @classmethod
+    def restore(cls, parts: TableSnapshot) -> LockTable:
+        """Return the table of which `snapshot` returned ``parts``.
+
+        Raises:
+            ValueError: a part is missing, comes twice or is of another snapshot, or the
+                parts contradict each other.
+
+        """
+        table = cls()
+        table_snapshot.fill(table, parts)
+        return table
+
+    def digest(self) -> bytes:
+        """Return 32 bytes that are equal for equal tables, and only then; it reads everything."""
+        return table_snapshot.digest_of(self)
+
+    def numbers(self) -> tuple[int, ...]:
+        """Return numbers that are equal for equal tables, and hardly ever for others.
+
+        They are kept up to date with every change, so this costs the same for every table. They
+        contain counters, and checksums of holds, waits and sessions. Differences in the rest of the
+        table show in the outcomes of later commands.
+        """
+        sessions = self.sessions
+        return (
+            self.time_ms,
+            self.fence,
+            self.tickets,
+            self.claims,
+            self.held,
+            self.queued,
+            len(self.locks),
+            len(self.timeouts.waits),
+            len(self.audit),
+            sessions.opened,
+            sessions.signs,
+            sessions.marks,
+            sessions.extended_ms,
+            sessions.extended_version,
+            len(sessions.by_id),
+        )
+
+    def _later(self, time_ms: int) -> int:
+        """Return ``time_ms``, or the log time if that is later (it never goes back)."""
+        return max(self.time_ms, min(time_ms, TIME_MS_MAX))
+
+    def _on_rare(
+        self,
+        command: CancelWait | ForceRelease | SessionCommand,
+        out: list[Outcome],
+    ) -> None:
+        """Apply one of the rare commands."""
+        match command:
+            case CancelWait():
+                operation.cancel(self, command, out)
+            case ForceRelease():
+                operation.force(self, command, out)
+            case OpenSession():
+                self._on_open(command, out)
+            case KeepSession():
+                self._on_keep(command, out)
+            case CloseSession():
+                self._on_close(command, out)
+
+    def _on_extend(self, time_ms: int, command: ExtendSessions, out: list[Outcome]) -> None:
+        self.shift(time_ms)  # Before `advance`, which would end the sessions to be extended.
+        out += self.advance(time_ms)
+        check_command(command)
+        self.fence = max(self.fence, command.fence_floor)
+
+    def _on_open(self, command: OpenSession, out: list[Outcome]) -> None:
+        session = self.sessions.by_name.get(command.session)
+        if session is not None:
+            self.sessions.keep(session, self.time_ms)
+        elif len(self.sessions.by_id) >= SESSIONS_MAX:
+            text = f"{SESSIONS_MAX} sessions are open, no more are allowed"
+            out.append(denied(command, Denial.OVERLOADED, text))
+            return
+        else:
+            name, label = command.session, command.label
+            session = self.sessions.open(name, label, command.ttl_ms, self.time_ms)
+        opened = SessionOpened(
+            session=command.session,
+            assigned=session.id,
+            ttl_ms=session.ttl_ms,
+            version=self.sessions.version(session),
+            request=command.request,
+        )
+        out.append(opened)
+
+    def _on_keep(self, command: KeepSession, out: list[Outcome]) -> None:
+        session = self.sessions.by_id.get(command.session)
+        if session is None:
+            out.append(denied(command, Denial.SESSION_EXPIRED))
+            return
+        self.sessions.keep(session, self.time_ms)
+        out.append(self._kept(session, command.request))
+
+    def _on_close(self, command: CloseSession, out: list[Outcome]) -> None:
+        session = self.sessions.by_id.get(command.session)
+        reason, request = command.reason, command.request
+        if session is None:  # A repetition, or it has expired: either way it is closed.
+            out.append(SessionClosed(session=command.session, reason=reason, request=request))
+            return
+        judged = reason in (CloseReason.EXPIRED, CloseReason.IDLE)
+        heard_since = judged and command.version != self.sessions.version(session)  # Rule 84.
+        if heard_since or (reason is CloseReason.IDLE and session.claims):
+            out.append(self._kept(session, request))
+        else:
+            self.close(session, reason, request, out)
+
+    def _kept(self, session: Session, request: int) -> SessionKept:
+        version = self.sessions.version(session)
+        return SessionKept(session=session.id, version=version, request=request)

@@ -1,0 +1,298 @@
+"""The table of locks as immutable messages, and back.
+
+A snapshot is a sequence of parts, each small enough for a frame and a journal record. Their
+order is canonical (sessions by number, then their owner states that hold or wait by name,
+then the quiet ones from the quietest on), so that equal tables have equal snapshots, whatever
+their histories.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from fencelock.actors.api.name import OWNER_BYTES_MAX, check_lock_size, check_size
+from fencelock.actors.table.canonical import spell
+from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.outcome import Denied, Forced, Freed
+from fencelock.actors.table.session import OwnerState, Session
+from fencelock.actors.table.table_record import (
+    ClaimantRecord,
+    HoldRecord,
+    Record,
+    SessionRecord,
+    TableHead,
+    TablePart,
+    TableSnapshot,
+    WaitRecord,
+)
+from fencelock.actors.table.waiting import Wait
+
+if TYPE_CHECKING:
+    from fencelock.actors.table.table_state import TableState
+
+PART_BYTES_MAX = 200 * 1024
+"""Size at which a part ends (bytes); with the last record and its frame it is below 256 KiB."""
+
+STEP_RECORDS = 2_000
+"""Records that `freeze` measures per step: some milliseconds."""
+
+HoldNote = tuple[Hold, int, int, int]
+"""A hold and its mutable fields: its last request, its count, its level."""
+
+Note = tuple[OwnerState, int, bool, Freed | Denied | None, int, int, Wait | None, HoldNote | None]
+"""An owner state and its mutable fields: the others in order, the hold last."""
+
+Notes = tuple[SessionRecord, list[Note], list[Note]]
+"""A session, its owner states that hold or wait, and the quiet ones from the quietest on."""
+
+
+def take(table: TableState) -> TableSnapshot:
+    """Return the snapshot of ``table``; it shares no mutable object with it."""
+    return tuple(part for part in freeze(table) if part is not None)
+
+
+def freeze(table: TableState) -> Iterator[TablePart | None]:
+    """Copy the mutable fields of ``table`` now, and return its snapshot part by part.
+
+    Each part is made when it is taken, however the table has changed since. Before the first one
+    comes None for each bounded step of the work of dividing the records into parts.
+    """
+    return _develop(_head(table), _records(_note(table), tuple(table.audit.values())))
+
+
+def _develop(head: TableHead, records: Iterator[Record]) -> Iterator[TablePart | None]:
+    cuts: list[list[Record]] = [[]]
+    size = 0
+    for number, record in enumerate(records, 1):
+        size += len(spell(record))
+        cuts[-1].append(record)
+        if size > PART_BYTES_MAX:
+            cuts.append([])
+            size = 0
+        if number % STEP_RECORDS == 0:
+            yield None
+    for index, cut in enumerate(cuts):
+        yield _part(index, len(cuts), head, cut)
+
+
+def digest_of(table: TableState) -> bytes:
+    """Return the hash of the records that `take` would return, however they are divided."""
+    digest = hashlib.blake2b(spell(_head(table)), digest_size=32)
+    for record in _records(_note(table), tuple(table.audit.values())):
+        digest.update(spell(record))
+    return digest.digest()
+
+
+def fill(table: TableState, parts: Sequence[TablePart]) -> None:
+    """Put a snapshot into ``table``, which must be new.
+
+    Raises:
+        ValueError: see `LockTable.restore`.
+
+    """
+    _check_whole(parts)
+    head = parts[0].head
+    table.time_ms, table.fence, table.tickets = head.time_ms, head.fence, head.tickets
+    sessions = table.sessions
+    sessions.opened, sessions.signs = head.opened, head.signs
+    sessions.extended_ms, sessions.extended_version = head.extended_ms, head.extended_version
+    numbered: dict[int, Session] = {}
+    for part in parts:
+        for seen in part.sessions:
+            session = _session(seen)
+            if seen.number in numbered or seen.name in sessions.by_name:
+                raise ValueError(f"the snapshot has session {session.id!a} twice")
+            numbered[seen.number] = session
+            sessions.add(session)
+        for forced in part.audit:
+            table.audit[forced.operator, forced.request] = forced
+    waits: list[Wait] = []
+    for part in parts:
+        for known in part.owner_states:
+            if known.session not in numbered:
+                raise ValueError(f"the snapshot has no session {known.session}")
+            _fill_claimant(table, numbered[known.session], known, waits)
+    _fill_queues(table, waits)
+
+
+def _fill_claimant(
+    table: TableState, session: Session, known: ClaimantRecord, waits: list[Wait]
+) -> None:
+    """Add an owner state and its hold; its wait is added to ``waits``."""
+    key = known.owner, known.lock
+    if key in session.owner_states:
+        raise ValueError(f"the snapshot has claimant {known.owner!a} of {known.lock!a} twice")
+    # The table checks an owner's names when it enters. Names that an earlier version accepted stay,
+    # or a member could not start any more, but never beyond the limits of size.
+    check_size("owner", known.owner, OWNER_BYTES_MAX)
+    check_lock_size(known.lock)
+    owner_state = session.enter(key)
+    owner_state.request, owner_state.releasing = known.request, known.releasing
+    owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
+    if known.freed is not None:
+        owner_state.outcome = owner_state.freed(known.freed)
+    elif known.denial is not None:
+        owner_state.outcome = owner_state.denied(known.denial, known.detail)
+    held, waiting = known.hold, known.wait
+    if held is None and waiting is None:
+        session.lay(owner_state)
+        return
+    if known.lock in table.locks and held is not None:
+        raise ValueError(f"the snapshot has two holders of lock {known.lock!a}")
+    session.claims += 1
+    table.claims += 1
+    if held is not None:
+        fence, label, since_ms, request, times, level = held
+        hold = owner_state.hold = Hold(owner_state, label, fence, since_ms, request, times, level)
+        table.locks[owner_state.lock] = hold
+        table.held += owner_state.marked() * fence
+    elif waiting is not None:
+        wait = Wait(owner_state, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)
+        waits.append(wait)
+
+
+def _fill_queues(table: TableState, waits: list[Wait]) -> None:
+    ticket = 0
+    for wait in sorted(waits, key=lambda wait: wait.ticket):
+        if wait.ticket == ticket:
+            raise ValueError(f"the snapshot has wait {ticket} twice")
+        if wait.owner_state.lock not in table.locks:
+            raise ValueError(f"the snapshot has nobody who holds {wait.owner_state.lock!a}")
+        ticket = wait.ticket
+        table.enqueue(wait)
+
+
+def _check_whole(parts: Sequence[TablePart]) -> None:
+    if not parts:
+        raise ValueError("a snapshot has at least one part")
+    for index, part in enumerate(parts):
+        if (part.index, part.count) != (index, len(parts)):
+            raise ValueError(
+                f"part {part.index} of {part.count} stands where {index} of {len(parts)} should"
+            )
+        if part.head != parts[0].head:
+            raise ValueError(f"part {index} belongs to another snapshot than part 0")
+
+
+def _session(record: SessionRecord) -> Session:
+    return Session(
+        number=record.number,
+        id=f"{record.name}.{record.number}",
+        name=record.name,
+        label=record.label,
+        ttl_ms=record.ttl_ms,
+        version=record.version,
+        deadline_ms=record.deadline_ms,
+        floor=record.floor,
+    )
+
+
+def _head(table: TableState) -> TableHead:
+    sessions = table.sessions
+    return TableHead(
+        time_ms=table.time_ms,
+        fence=table.fence,
+        tickets=table.tickets,
+        opened=sessions.opened,
+        signs=sessions.signs,
+        extended_ms=sessions.extended_ms,
+        extended_version=sessions.extended_version,
+    )
+
+
+def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) -> TablePart:
+    return TablePart(
+        index=index,
+        count=count,
+        head=head,
+        sessions=tuple(r for r in records if isinstance(r, SessionRecord)),
+        owner_states=tuple(r for r in records if isinstance(r, ClaimantRecord)),
+        audit=tuple(r for r in records if isinstance(r, Forced)),
+    )
+
+
+def _note(table: TableState) -> list[Notes]:
+    """Copy the mutable fields of all sessions and owner states, and no more, to be fast."""
+    return [
+        (
+            _session_record(session),
+            [_noted(one) for one in session.owner_states.values() if one.hold or one.wait],
+            [_noted(one) for one in (*session.bereft.values(), *session.quiet.values())],
+        )
+        for session in sorted(table.sessions.by_id.values(), key=lambda session: session.number)
+    ]
+
+
+def _noted(owner_state: OwnerState) -> Note:
+    hold = owner_state.hold
+    return (
+        owner_state,
+        owner_state.request,
+        owner_state.releasing,
+        owner_state.outcome,
+        owner_state.lost,
+        owner_state.quiet_ms,
+        owner_state.wait,
+        None if hold is None else (hold, hold.request, hold.count, hold.level),
+    )
+
+
+def _records(notes: list[Notes], audit: tuple[Forced, ...]) -> Iterator[Record]:
+    """Yield the records of what was noted, in canonical order."""
+    for session, busy, quiet in notes:
+        yield session
+        for note in sorted(busy, key=lambda note: (note[0].owner, note[0].lock)):
+            yield _claimant_record(note)
+        for note in quiet:
+            yield _claimant_record(note)
+    yield from audit
+
+
+def _session_record(session: Session) -> SessionRecord:
+    return SessionRecord(
+        number=session.number,
+        name=session.name,
+        label=session.label,
+        ttl_ms=session.ttl_ms,
+        version=session.version,
+        deadline_ms=session.deadline_ms,
+        floor=session.floor,
+    )
+
+
+def _claimant_record(note: Note) -> ClaimantRecord:
+    owner_state, request, releasing, outcome, lost, quiet_ms, wait, held = note
+    denial = outcome if isinstance(outcome, Denied) else None
+    return ClaimantRecord(
+        session=owner_state.session.number,
+        owner=owner_state.owner,
+        lock=owner_state.lock,
+        request=request,
+        releasing=releasing,
+        freed=outcome.count if isinstance(outcome, Freed) else None,
+        denial=denial.reason if denial else None,
+        detail=denial.detail if denial else "",
+        lost=lost,
+        quiet_ms=quiet_ms,
+        hold=None if held is None else _hold_record(*held),
+        wait=None if wait is None else _wait_record(wait),
+    )
+
+
+def _hold_record(hold: Hold, request: int, times: int, level: int) -> HoldRecord:
+    return HoldRecord(
+        fence=hold.fence,
+        label=hold.label,
+        since_ms=hold.since_ms,
+        request=request,
+        times=times,
+        level=level,
+    )
+
+
+def _wait_record(wait: Wait) -> WaitRecord:
+    return WaitRecord(
+        ticket=wait.ticket, label=wait.label, since_ms=wait.since_ms, due_ms=wait.due_ms
+    )

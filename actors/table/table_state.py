@@ -1,0 +1,163 @@
+"""The state of the table of locks, and the operations that keep its invariants."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from fencelock.actors.fast_construction import maker
+from fencelock.actors.table.command import CloseReason
+from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.outcome import Denial, Forced, Outcome, SessionClosed
+from fencelock.actors.table.session import OwnerState, Session, Sessions
+from fencelock.actors.table.waiting import Timeouts, Wait
+
+FENCE_MAX = (1 << 63) - 1
+"""A fence is a signed 64-bit number everywhere; at a million grants a second: 290,000 years."""
+
+
+_hold = maker(Hold)
+
+
+class TableState:
+    """Locks, sessions, queues, and the state by which every command is applied once.
+
+    Invariants:
+        L1  A lock has one holder at most.
+        L2  Fences strictly increase, over all locks.
+        L3  Waits are granted in the order of the log.
+        L4  A closed session is granted nothing; closing ends its waits in one step.
+        L5  A request has one outcome, however often it is sent (except `operation.force`).
+        L7  A free lock leaves no state: a lock in the table is held.
+
+    Attributes:
+        time_ms: log time; it never goes back.
+        fence: the last fence given.
+        tickets: the last place in a queue given.
+        locks: the hold of each lock that is held, by name.
+        claims: number of holds and waits of all sessions.
+        held: a checksum of all holds with their fences, see `fingerprint`.
+        queued: a checksum of all waits with their tickets.
+        granted: the sum of what every grant ever added to ``held`` in this process.
+        audit: the last forced releases, by operator and request, the oldest first.
+
+    """
+
+    def __init__(self) -> None:
+        self.time_ms = 0
+        self.fence = 0
+        self.tickets = 0
+        self.claims = 0
+        self.held = self.queued = self.granted = 0
+        self.sessions = Sessions()
+        self.locks: dict[str, Hold] = {}
+        self.timeouts = Timeouts()
+        self.audit: OrderedDict[tuple[str, int], Forced] = OrderedDict()
+
+    def grant(self, owner_state: OwnerState, label: str, out: list[Outcome]) -> Hold:
+        """Grant the lock, which is free, to ``owner_state``, which is in no queue any more."""
+        assert owner_state.hold is None  # L1
+        assert self.fence < FENCE_MAX
+        self.fence += 1  # L2
+        hold = _hold(
+            owner_state=owner_state,
+            label=label,
+            fence=self.fence,
+            since_ms=self.time_ms,
+            request=owner_state.request,
+        )
+        worth = (owner_state.mark or owner_state.marked()) * self.fence
+        self.held += worth
+        self.granted += worth
+        owner_state.hold = self.locks[owner_state.lock] = hold
+        out.append(hold.answer())
+        return hold
+
+    def enqueue(self, wait: Wait) -> None:
+        """Append ``wait`` to its lock's queue."""
+        owner_state = wait.owner_state
+        self.locks[owner_state.lock].enqueue(wait)
+        owner_state.wait = wait
+        self.queued += (owner_state.mark or owner_state.marked()) * wait.ticket
+        self.timeouts.add(wait)
+
+    def end_wait(self, wait: Wait, reason: Denial, out: list[Outcome], detail: str = "") -> None:
+        """Remove ``wait`` from its queue, and send its owner the reason."""
+        owner_state = wait.owner_state
+        self._withdraw(wait)
+        answer = owner_state.denied(reason, detail)
+        owner_state.settle(answer)
+        self._uncount(owner_state)
+        out.append(answer)
+
+    def end_hold(self, hold: Hold, out: list[Outcome]) -> None:
+        """End ``hold`` of an owner whose session goes on, and grant the lock to the next one."""
+        owner_state = hold.owner_state
+        owner_state.hold = None
+        self._uncount(owner_state)
+        self._pass_on(hold, out)
+
+    def close(
+        self, session: Session, reason: CloseReason, request: int, out: list[Outcome]
+    ) -> None:
+        """End a session in one step: its waits, itself, its holds, the next grants (rule 89)."""
+        owner_states = session.owner_states.values()
+        waits = [one.wait for one in owner_states if one.wait is not None]
+        holds = [one.hold for one in owner_states if one.hold is not None]
+        for wait in sorted(waits, key=lambda wait: wait.ticket):
+            self._withdraw(wait)
+            out.append(wait.owner_state.denied(Denial.SESSION_EXPIRED))
+        self.sessions.drop(session)
+        self.claims -= session.claims
+        out.append(SessionClosed(session=session.id, reason=reason, request=request))
+        for hold in sorted(holds, key=lambda hold: hold.fence):
+            hold.owner_state.hold = None
+            self._pass_on(hold, out)
+
+    def may_be_due(self) -> bool:
+        """Return whether `first_due` must be called to know that nothing is due yet.
+
+        An entry of a heap may be earlier than its item's deadline, and never later.
+        """
+        waits, sessions = self.timeouts.heap, self.sessions.heap
+        now = self.time_ms
+        return bool((waits and waits[0][0] <= now) or (sessions and sessions[0][0] <= now))
+
+    def first_due(self) -> tuple[int, Wait | Session] | None:
+        """Return the next item that falls due, and its time; of two at the same time the wait."""
+        wait, session = self.timeouts.first(), self.sessions.first()
+        expires_ms = None if session is None else self.sessions.deadline(session)
+        ends_ms = None if wait is None else wait.due_ms
+        if wait is None or ends_ms is None:
+            return None if session is None or expires_ms is None else (expires_ms, session)
+        if session is None or expires_ms is None or ends_ms <= expires_ms:
+            return ends_ms, wait
+        return expires_ms, session
+
+    def _pass_on(self, hold: Hold, out: list[Outcome]) -> None:
+        """Grant the lock of an ended hold to the head of its queue (L3), or drop it (L7)."""
+        name, queue = hold.owner_state.lock, hold.queue
+        assert self.locks[name] is hold  # L1
+        self.held -= hold.owner_state.mark * hold.fence
+        if not queue:
+            del self.locks[name]
+            return
+        wait = queue.popitem(last=False)[1]
+        self.timeouts.drop(wait)
+        owner_state = wait.owner_state
+        self.queued -= owner_state.mark * wait.ticket
+        assert self.sessions.by_id.get(owner_state.session.id) is owner_state.session  # L4
+        owner_state.wait = None
+        self.grant(owner_state, wait.label, out).queue = queue
+
+    def _withdraw(self, wait: Wait) -> None:
+        self.locks[wait.owner_state.lock].withdraw(wait)
+        wait.owner_state.wait = None
+        self.queued -= wait.owner_state.mark * wait.ticket
+        self.timeouts.drop(wait)
+
+    def _uncount(self, owner_state: OwnerState) -> None:
+        """Count one claim less; its owner state may be retired now."""
+        session = owner_state.session
+        session.claims -= 1
+        self.claims -= 1
+        session.rest(owner_state, self.time_ms)
