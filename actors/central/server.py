@@ -78,7 +78,7 @@ class LockServer(Role[Heard]):
 
     *The acknowledgement names what it acknowledges.* The page acknowledges every release with
     the current ``num_granted``, and that can lose a lock for ever: the README of this folder
-    explains how, and ``tests/test_central_explore.py`` finds it.
+    explains how, and ``tests/simulation/test_central_explore.py`` finds it.
 
     *One counter for all locks.* So a free lock leaves no state, and numbers still rise.
 

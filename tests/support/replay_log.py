@@ -15,7 +15,7 @@ import unicodedata
 from pathlib import Path
 
 package = types.ModuleType("fencelock")
-package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "fencelock")]
+package.__path__ = [str(Path(__file__).resolve().parent.parent.parent / "src" / "fencelock")]
 sys.modules["fencelock"] = package
 
 from fencelock.actors.message import REGISTRY  # noqa: E402

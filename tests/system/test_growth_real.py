@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.paths import EXAMPLES, SUPPORT
+
 import fencelock
 from fencelock.cluster.bench.members import Members
 
-LAUNCHER = str(Path(__file__).with_name("support") / "two_versions.py")
-RAW_CLIENT = Path(__file__).parent.parent / "examples" / "raw_zmq_client.py"
+LAUNCHER = str(SUPPORT / "two_versions.py")
+RAW_CLIENT = EXAMPLES / "raw_zmq_client.py"
 NEWER = "wire.newer_message"
 TIMES = 3
 PATIENCE_S = 60.0

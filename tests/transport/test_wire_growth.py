@@ -11,6 +11,7 @@ import cbor2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.paths import PINS
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.message import REGISTRY, Address, Message, message
@@ -187,8 +188,8 @@ ACCEPT = Accept(
     batch=Batch(time_ms=5, commands=(b"x",)),
     committed=3,
 )
-PINS = Path(__file__).with_name("wire_pins.txt").read_text(encoding="utf-8").splitlines()
-PINNED = {int(tag, 16): bytes.fromhex(raw) for tag, _, raw in map(str.split, PINS)}
+PIN_LINES = PINS.read_text(encoding="utf-8").splitlines()
+PINNED = {int(tag, 16): bytes.fromhex(raw) for tag, _, raw in map(str.split, PIN_LINES)}
 
 
 @pytest.mark.parametrize("cls", get_args(Command), ids=lambda cls: cls.__name__)

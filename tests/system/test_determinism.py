@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from support.paths import ROOT
 
 UNICODE_METHODS = {
     "isprintable", "isalnum", "isalpha", "isdecimal", "isdigit", "isidentifier", "isnumeric",

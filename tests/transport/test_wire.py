@@ -1,8 +1,8 @@
 """The codec: every message there and back, its bytes pinned, and nothing else accepted.
 
-The bytes of every registered message are in ``tests/wire_pins.txt``, a line each of tag, name
-and hex. ``python tests/test_wire.py --rewrite`` writes it anew; review the difference, for what
-changed there is what other versions no longer understand.
+``tests/support/wire_pins.txt`` has the bytes of every registered message: tag, name and hex, a line
+each. ``PYTHONPATH=tests python tests/transport/test_wire.py --rewrite`` writes it anew. Review the
+difference: other versions no longer understand what changed there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib
 import pkgutil
 import sys
 from enum import IntEnum
-from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
@@ -19,6 +18,7 @@ import cbor2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.paths import PINS
 
 import fencelock.actors
 from fencelock.actors.api.message import Acquire, Granted, LockStatus, Refused
@@ -28,7 +28,6 @@ from fencelock.transport.refusal import Rejected
 from fencelock.transport.schema import schema_of
 from fencelock.transport.wire import FRAME_BYTES_MAX, FrameTooLargeError, decode, encode
 
-PINS = Path(__file__).with_name("wire_pins.txt")
 _SAMPLES: dict[type, Any] = {int: 7, str: "word", bytes: b"\x00\xff", bool: True}
 _VALUES: dict[type, st.SearchStrategy[Any]] = {
     int: st.integers(-(1 << 63), (1 << 63) - 1),
@@ -288,5 +287,7 @@ def test_messages_nest_as_arrays_with_their_tags() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] != ["--rewrite"]:
-        sys.exit(f"usage: python {sys.argv[0]} --rewrite   (write {PINS.name} anew)")
+        sys.exit(
+            f"usage: PYTHONPATH=tests python {sys.argv[0]} --rewrite   (write {PINS.name} anew)"
+        )
     PINS.write_text(pinned(), encoding="utf-8")

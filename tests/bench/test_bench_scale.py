@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-BENCH = Path(__file__).resolve().parent / "bench"
+from support.paths import BENCH
+
 LONG_S = 120.0
 
 SLOWER_MAX = 4

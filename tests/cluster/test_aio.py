@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 import weakref
-from pathlib import Path
 
 import pytest
+from support.paths import EXAMPLES
 
 import fencelock
 from fencelock import aio
@@ -208,7 +208,7 @@ def test_a_lock_that_nobody_uses_is_forgotten(addresses: str) -> None:
 
 
 def test_the_example_for_tasks_does_what_it_says(addresses: str) -> None:
-    example = Path(__file__).resolve().parent.parent / "examples" / "aio.py"
+    example = EXAMPLES / "aio.py"
     ended = subprocess.run(
         [sys.executable, str(example), addresses, CLUSTER],
         capture_output=True,

@@ -6,9 +6,9 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent
+from support.paths import TESTS
+
 ROW = re.compile(r"\| (?P<numbers>M?[0-9][^|]*) \| (?P<what>[^|]+) \| (?P<tests>[^|]*)\|")
 NUMBER = re.compile(r"(M?)([0-9]+)(?:-([0-9]+))?")
 TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
@@ -28,7 +28,7 @@ def numbers_of(text: str) -> Iterator[str]:
 
 def functions_of(file: str) -> dict[str, str]:
     """Return the tests of a file, with what each says of itself."""
-    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+    tree = ast.parse(next(TESTS.rglob(file)).read_text(encoding="utf-8"))
     return {
         node.name: ast.get_docstring(node) or ""
         for node in tree.body
@@ -53,7 +53,7 @@ def test_each_has_a_test_that_exists_or_says_why_it_is_left_out() -> None:
             wrong.append(f"{row['numbers']}: {row['tests']} names something else")
         for file, test in named:
             if file not in known:
-                known[file] = functions_of(file) if (TESTS / file).exists() else {}
+                known[file] = functions_of(file) if any(TESTS.rglob(file)) else {}
             if test not in known[file]:
                 wrong.append(f"{row['numbers']}: {file} has no {test}")
     assert wrong == []
@@ -68,7 +68,7 @@ def test_a_test_that_says_its_numbers_is_listed_under_them() -> None:
         for number in numbers_of(row["numbers"])
     }
     unlisted: list[str] = []
-    for file in sorted(TESTS.glob("test_bakery_*.py")):
+    for file in sorted(TESTS.rglob("test_bakery_*.py")):
         for test, said in functions_of(file.name).items():
             claim = CLAIM.match(said)
             numbers = () if claim is None else tuple(numbers_of(claim[1]))

@@ -23,6 +23,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.paths import SUPPORT
 
 import fencelock
 from fencelock.cluster.bench.members import Members, master_of, stop_all
@@ -60,7 +61,7 @@ class Storm:
         return master if master and self.chance.random() < 0.5 else node
 
     def start_clients(self) -> None:
-        program = str(Path(__file__).with_name("storm_client.py"))
+        program = str(SUPPORT / "storm_client.py")
         for number, kind in enumerate(KINDS):
             seed = str(self.chance.getrandbits(32))
             options = [self.members.connect, self.members.cluster, str(self.folder)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
-TESTS = Path(__file__).parent
+from support.paths import TESTS
+
 RULES = 107
 
 
@@ -25,7 +25,7 @@ def docstrings(names: str) -> dict[str, str]:
     """Return what each test function in the files of these names says of itself."""
     return {
         node.name: ast.get_docstring(node) or ""
-        for path in sorted(TESTS.glob(names))
+        for path in sorted(TESTS.rglob(names))
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.paths import BENCH
 
 import fencelock
 from fencelock.cluster.bench.members import READY_S, Members
 
-ATTACKERS = Path(__file__).with_name("bench") / "attackers.py"
+ATTACKERS = BENCH / "attackers.py"
 DESCRIPTORS = 256
 """Open files that a node may have: the attack with connections opens far more."""
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -32,7 +33,6 @@ from fencelock.transport.frame import Envelope, Frame, encode_frame
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.refusal import Mismatch, Rejected
 
-ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "examples" / "raw_zmq_client.py"
 PATIENCE_S = 60
 """How long a test waits for the program; far beyond what it takes."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.paths import SUPPORT
 
 from fencelock.actors.table.command import (
     TTL_MS_MAX,
@@ -29,7 +30,7 @@ from fencelock.actors.table.command import (
     ReleaseLock,
 )
 
-REPLAY = Path(__file__).with_name("replay_log.py")
+REPLAY = SUPPORT / "replay_log.py"
 
 VERSION = "import sys, unicodedata; print(sys.version_info >= (3, 11), unicodedata.unidata_version)"
 

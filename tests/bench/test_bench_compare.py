@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 import pytest
+from support.paths import BENCH
 
-BENCH = Path(__file__).resolve().parent / "bench"
 LONG_S = 120.0
 
 

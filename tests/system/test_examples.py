@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.paths import EXAMPLES
 
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 LONG_S = 120.0
 
 
