@@ -20,7 +20,6 @@ from fencelock.actors.bakery.config import (
     majority,
     quorum,
     status_of,
-    surely_over,
 )
 from fencelock.actors.bakery.epochs import (
     TOO_FAR,
@@ -61,6 +60,7 @@ from fencelock.actors.bakery.message import (
 )
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
+from fencelock.actors.lease import surely_over
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import ReadLeaders
