@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from fencelock.actors.api.message import Contender
-from fencelock.actors.central.broker import DOUBT_MS, Broker
+from fencelock.actors.central.broker import DOUBT_MS, WAITERS_SHOWN_MAX, Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.message import (
     EndSession,
@@ -22,7 +22,6 @@ from fencelock.actors.central.message import (
     Revoked,
     SessionEnded,
 )
-from fencelock.actors.central.ticket import WAITERS_SHOWN_MAX
 from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant

@@ -21,9 +21,8 @@ from fencelock.actors.lamport.message import (
     Request,
     Welcome,
 )
-from fencelock.actors.lamport.order import pack_fence
+from fencelock.actors.lamport.order import WELCOME_MAX, pack_fence
 from fencelock.actors.lamport.process import Heard, LockProcess
-from fencelock.actors.lamport.requests import WELCOME_MAX
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
 from fencelock.actors.proxy.backend import Give, Got, Look, Ready, Seen, Want
 

@@ -23,9 +23,8 @@ from fencelock.actors.lamport.message import (
     Welcome,
 )
 from fencelock.actors.lamport.order import pack_fence
-from fencelock.actors.lamport.peer_contact import SILENCE_MS
-from fencelock.actors.lamport.process import PROBE_MS, Heard, LockProcess
-from fencelock.actors.lamport.proof import PROOF_MS
+from fencelock.actors.lamport.peers import SILENCE_MS
+from fencelock.actors.lamport.process import PROBE_MS, PROOF_MS, Heard, LockProcess
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
 from fencelock.actors.proxy.backend import Full, Give, Got, Look, Seen, Want
 

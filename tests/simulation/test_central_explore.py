@@ -21,8 +21,7 @@ from fencelock.actors.central.message import (
     ReleaseAck,
     Request,
 )
-from fencelock.actors.central.server import LockServer
-from fencelock.actors.central.table import Holding
+from fencelock.actors.central.server import Holding, LockServer
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.proxy.backend import Full, Give, Got, Want

@@ -21,8 +21,7 @@ from fencelock.actors.central.message import (
     Release,
     Request,
 )
-from fencelock.actors.central.server import LockServer
-from fencelock.actors.central.table import Holding
+from fencelock.actors.central.server import Holding, LockServer
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn
 from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.proxy.backend import Give, Got, Want
@@ -148,8 +147,8 @@ class LocksAreHandedOnLocally(LockClient):
 
 
 class GrantsAreNotWritten(LockServer):
-    def _recorded(self, record: Message) -> Effects:
-        return () if isinstance(record, Held) else super()._recorded(record)
+    def _record(self, record: Message) -> Effects:
+        return () if isinstance(record, Held) else super()._record(record)
 
 
 class GrantsAreWrittenTooLate(LockServer):
