@@ -103,6 +103,6 @@ def leader_of(node: str) -> Address:
     return address_of(node, "leader")
 
 
-def door_of(node: str) -> Address:
+def proxy_of(node: str) -> Address:
     """Return the address of the proxy of ``node``."""
     return address_of(node, "proxy")

@@ -211,7 +211,7 @@ class EpochState:
         """Return whether a quorum is left, when so many have refused."""
         return 1 + len(self.others) - refused >= self.quorum
 
-    def tell(self, message: Message, but: frozenset[str] = frozenset()) -> list[Send | Observe]:
+    def send(self, message: Message, but: frozenset[str] = frozenset()) -> list[Send | Observe]:
         """Send ``message`` to the other leaders, except those in ``but``; counted by its name."""
         sends = [Send(leader_of(name), message) for name in self.others if name not in but]
         if not sends:

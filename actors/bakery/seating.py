@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.bakery.config import (
     PRIORITY,
     Terms,
     VoterRegistry,
-    door_of,
     election_of,
     leader_of,
+    proxy_of,
     status_of,
 )
 from fencelock.actors.bakery.election import ElectionCoordinator
@@ -57,28 +57,18 @@ def seat_bakery(
 
     """
     terms = terms or Terms()
-    ordered = tuple(sorted(members))
-    known = {"node": node, "members": ordered}
+    ordered, kept = tuple(sorted(members)), records.get("election", ())
+    known: dict[str, Any] = {"node": node, "members": ordered}
     status = {**known, "life": life, "priority": priority, "pid": pid}
-    kept, bound_ms = records.get("election", ()), terms.hold_ms + terms.grace_ms
+    bound_ms = terms.hold_ms + terms.grace_ms
     election = {**known, "bound_ms": bound_ms, "random": random, "records": kept}
 
-    promised = DurablePromises.recover(kept).promised
-
-    def limit_of(group: GroupConfig | None) -> EpochLimit:
-        age_ms = 0 if group is None else max(0, date_ms - group.founded_ms)
-        return EpochLimit(age_ms // 1_000, promised)
-
     def seat(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
-        registry = VoterRegistry(voters, vote_id(group, node), votes)
-        voting = {"voting": registry, "limit": limit_of(group)}
-        return (
-            Spawn(status_of(node), ClusterStatus, {**status, **voting}),
-            Spawn(election_of(node), ElectionCoordinator, {**election, **voting}),
-        )
-
-    founded = records.get("bootstrap", ())
-    group = next((record for record in founded if isinstance(record, GroupConfig)), None)
+        voting = {"voting": VoterRegistry(voters, vote_id(group, node), votes)}
+        limits = [{"limit": _epoch_limit(group, date_ms, kept)} for _ in range(2)]
+        beats = Spawn(status_of(node), ClusterStatus, status | voting | limits[0])
+        elect = election | voting | limits[1]
+        return beats, Spawn(election_of(node), ElectionCoordinator, elect)
 
     bootstrap = {
         "members": ordered,
@@ -90,11 +80,23 @@ def seat_bakery(
         "seat": seat,
         "voter": election_of,
         "voting": (election_of(node), status_of(node)),
-        "listener": door_of(node),
+        "listener": proxy_of(node),
     }
     leader = {**known, "life": life, "terms": terms}
+    limit = _epoch_limit(_group_in(records.get("bootstrap", ())), date_ms, kept)
     return (
-        Spawn(leader_of(node), Leader, {**leader, "limit": limit_of(group)}),
-        Spawn(door_of(node), TicketProxy, {**leader, "random": random}),
+        Spawn(leader_of(node), Leader, {**leader, "limit": limit}),
+        Spawn(proxy_of(node), TicketProxy, {**leader, "random": random}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
+
+
+def _group_in(records: Sequence[Message]) -> GroupConfig | None:
+    """Return the group in the journal of `Bootstrap`, None for a new node."""
+    return next((record for record in records if isinstance(record, GroupConfig)), None)
+
+
+def _epoch_limit(group: GroupConfig | None, date_ms: int, kept: Sequence[Message]) -> EpochLimit:
+    """Return the limit of a node that starts at ``date_ms`` with the records ``kept``."""
+    age_ms = 0 if group is None else max(0, date_ms - group.founded_ms)
+    return EpochLimit(age_ms // 1_000, DurablePromises.recover(kept).promised)

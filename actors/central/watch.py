@@ -42,7 +42,7 @@ QUERIES = 1 << 31
 """Queries of one life of a node, and number of lives that are told apart."""
 
 
-class Pending(NamedTuple):
+class PendingQuery(NamedTuple):
     """A query that waits for the server."""
 
     glance: LocalView
@@ -74,7 +74,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         self.began = Instant(0)
         self.heard: Instant | None = None
         self.ready = False
-        self.looks: dict[int, Pending] = {}
+        self.looks: dict[int, PendingQuery] = {}
 
     def begin(self, now: Instant) -> Effects:
         """Probe the server."""
@@ -111,7 +111,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         if len(self.looks) >= LOOKS_MAX:
             why = f"{LOOKS_MAX} questions wait for the lock server, the limit"
             return (Observe("central.looks_full"), self._unknown(glance, (), why))
-        self.looks[glance.query] = Pending(glance, now, 0)
+        self.looks[glance.query] = PendingQuery(glance, now, 0)
         return self._peek(glance.query)
 
     def _peek(self, query: int) -> Effects:

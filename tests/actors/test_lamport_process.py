@@ -14,15 +14,15 @@ from fencelock.actors.lamport.message import (
     Content,
     Delivered,
     Greet,
+    KnownRequest,
     Neighbors,
     PeerJoined,
-    Pending,
     Release,
     Request,
     Welcome,
 )
 from fencelock.actors.lamport.order import WELCOME_MAX, pack_fence
-from fencelock.actors.lamport.process import Heard, LockProcess
+from fencelock.actors.lamport.process import LockProcess, Received
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
 from fencelock.actors.proxy.backend import Give, Got, Look, Ready, Seen, Want
 
@@ -54,7 +54,7 @@ class Bench:
         self.now = 0
         self.say(Neighbors(nodes=nodes or ("a", "b", "c")))
 
-    def say(self, event: Heard) -> Effects:
+    def say(self, event: Received) -> Effects:
         return self.process.handle(Address("b/anyone"), event, Instant(self.now * NS_PER_MS))
 
     def hear(self, origin: str, message: Content) -> Effects:
@@ -99,7 +99,7 @@ def bench(fresh: Bench) -> Bench:
 
 
 def welcome(
-    round_: int, *pending: Pending, stamp: int, boot: int = BOOT, complete: bool = True
+    round_: int, *pending: KnownRequest, stamp: int, boot: int = BOOT, complete: bool = True
 ) -> Welcome:
     return Welcome(boot=boot, round=round_, requests=pending, complete=complete, stamp=stamp)
 
@@ -158,21 +158,21 @@ def test_a_welcome_for_a_former_life_does_not_make_it_ready(fresh: Bench) -> Non
     fresh.hear("a", welcome(2, stamp=5))
     fresh.hear("c", welcome(2, stamp=5, boot=BOOT + 1))
 
-    assert not fresh.process.joining.ready
+    assert not fresh.process.rejoin.ready
 
 
 def test_the_requests_of_others_are_told_in_a_welcome_and_acknowledged_once(
     fresh: Bench,
 ) -> None:
     fresh.say(PeerJoined(node="a", boot=1))
-    part = (Pending("x", 3), Pending("y", 4))
+    part = (KnownRequest("x", 3), KnownRequest("y", 4))
     effects = fresh.hear("a", welcome(1, *part, stamp=9, complete=False))
 
     assert posts(effects) == [(("a",), Acknowledge(lock="y"))]
     assert fresh.look().holder == Contender("a", "", "", pack_fence(3, 0), 0)
-    assert fresh.process.evidence.heard["a"] == 0  # More from before stamp 9 is to come.
+    assert fresh.process.evidence.received["a"] == 0  # More from before stamp 9 is to come.
     fresh.hear("a", welcome(1, stamp=10))
-    assert fresh.process.evidence.heard["a"] == 10
+    assert fresh.process.evidence.received["a"] == 10
 
 
 def test_a_greeting_is_answered_with_the_own_requests_in_parts(bench: Bench) -> None:
@@ -186,7 +186,7 @@ def test_a_greeting_is_answered_with_the_own_requests_in_parts(bench: Bench) -> 
     assert isinstance(first, Welcome)
     assert isinstance(last, Welcome)
     assert (first.boot, first.round, first.complete, len(first.requests)) == (7, 3, False, 100)
-    assert (last.complete, last.requests) == (True, (Pending("l101", 111),))
+    assert (last.complete, last.requests) == (True, (KnownRequest("l101", 111),))
 
 
 def test_a_former_lifes_requests_and_evidence_go_and_ours_stay(bench: Bench) -> None:
@@ -217,7 +217,7 @@ def test_it_requests_once_and_never_stamps_itself(bench: Bench) -> None:
     effects = bench.want(1)
     assert posts(effects) == [REQUEST]
     assert Observe("lamport.request", 2) in effects
-    assert bench.process.bids.out["x"].turn is None
+    assert bench.process.pending.out["x"].turn is None
 
 
 def test_local_tickets_queue_first_come_first_served_with_one_request_out(bench: Bench) -> None:
@@ -274,7 +274,7 @@ def test_a_give_that_crosses_with_the_grant_releases(bench: Bench) -> None:
 
 
 def test_after_all_is_released_nothing_is_left(bench: Bench) -> None:
-    before = copy.deepcopy(bench.process.requests.queues), copy.deepcopy(bench.process.bids.out)
+    before = copy.deepcopy(bench.process.requests.queues), copy.deepcopy(bench.process.pending.out)
     bench.hear("a", Request(lock="x", stamp=3))
     bench.requested(1, 5)
     bench.want(2)
@@ -284,8 +284,8 @@ def test_after_all_is_released_nothing_is_left(bench: Bench) -> None:
     bench.give(1)
 
     process = bench.process
-    assert (process.requests.queues, process.bids.out) == before == ({}, {})
-    assert (process.bids.lines, process.bids.tickets) == ({}, 0)
+    assert (process.requests.queues, process.pending.out) == before == ({}, {})
+    assert (process.pending.lines, process.pending.tickets) == ({}, 0)
     assert process.uncovered.turns == {}
 
 

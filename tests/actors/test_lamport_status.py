@@ -12,9 +12,9 @@ from fencelock.actors.lamport.message import (
     Congested,
     Content,
     Delivered,
+    KnownRequest,
     Neighbors,
     PeerJoined,
-    Pending,
     Probe,
     ProbeDue,
     ProofDue,
@@ -24,7 +24,7 @@ from fencelock.actors.lamport.message import (
 )
 from fencelock.actors.lamport.order import pack_fence
 from fencelock.actors.lamport.peers import SILENCE_MS
-from fencelock.actors.lamport.process import PROBE_MS, PROOF_MS, Heard, LockProcess
+from fencelock.actors.lamport.process import PROBE_MS, PROOF_MS, LockProcess, Received
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
 from fencelock.actors.proxy.backend import Full, Give, Got, Look, Seen, Want
 
@@ -56,7 +56,7 @@ class Bench:
         self.now = 0
         self.say(Neighbors(nodes=("a", "b", "c")))
 
-    def say(self, event: Heard) -> Effects:
+    def say(self, event: Received) -> Effects:
         return self.process.handle(Address("b/anyone"), event, Instant(self.now * NS_PER_MS))
 
     def hear(self, origin: str, message: Content) -> Effects:
@@ -104,7 +104,7 @@ def bench(fresh: Bench) -> Bench:
     return fresh
 
 
-def welcome(round_: int, *pending: Pending, stamp: int) -> Welcome:
+def welcome(round_: int, *pending: KnownRequest, stamp: int) -> Welcome:
     return Welcome(boot=BOOT, round=round_, requests=pending, complete=True, stamp=stamp)
 
 
@@ -170,7 +170,7 @@ def test_a_second_request_beside_the_first_is_dropped_unacknowledged(bench: Benc
 
 def test_the_same_request_told_twice_is_one(bench: Bench) -> None:
     bench.hear("a", Request(lock="x", stamp=4))
-    effects = bench.hear("a", welcome(2, Pending("x", 4), stamp=5))
+    effects = bench.hear("a", welcome(2, KnownRequest("x", 4), stamp=5))
 
     assert posts(effects) == [(("a",), Acknowledge(lock="x"))]
     bench.hear("a", Release(lock="x", request=4, stamp=6))
@@ -356,7 +356,7 @@ def test_a_look_of_a_process_that_becomes_ready_is_answered(fresh: Bench) -> Non
     for node in ("a", "c"):
         fresh.say(PeerJoined(node=node, boot=1))
     fresh.hear("a", welcome(2, stamp=1))
-    assert PROBE in posts(fresh.hear("c", welcome(2, Pending("x", 1), stamp=3)))
+    assert PROBE in posts(fresh.hear("c", welcome(2, KnownRequest("x", 1), stamp=3)))
     fresh.hear("b", Probe(stamp=5))
     fresh.hear("a", Acknowledge(lock="", stamp=6))
     holder = seen_of(fresh.hear("c", Acknowledge(lock="", stamp=7))).holder
