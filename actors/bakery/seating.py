@@ -59,6 +59,7 @@ def seat_bakery(
     terms = terms or Terms()
     ordered, kept = tuple(sorted(members)), records.get("election", ())
     known: dict[str, Any] = {"node": node, "members": ordered}
+    lives = {**known, "life": life, "terms": terms}
     status = {**known, "life": life, "priority": priority, "pid": pid}
     bound_ms = terms.hold_ms + terms.grace_ms
     election = {**known, "bound_ms": bound_ms, "random": random, "records": kept}
@@ -66,9 +67,10 @@ def seat_bakery(
     def seat(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
         voting = {"voting": VoterRegistry(voters, vote_id(group, node), votes)}
         limits = [{"limit": _epoch_limit(group, date_ms, kept)} for _ in range(2)]
-        beats = Spawn(status_of(node), ClusterStatus, status | voting | limits[0])
-        elect = election | voting | limits[1]
-        return beats, Spawn(election_of(node), ElectionCoordinator, elect)
+        return (
+            Spawn(status_of(node), ClusterStatus, status | voting | limits[0]),
+            Spawn(election_of(node), ElectionCoordinator, election | voting | limits[1]),
+        )
 
     bootstrap = {
         "members": ordered,
@@ -82,11 +84,10 @@ def seat_bakery(
         "voting": (election_of(node), status_of(node)),
         "listener": proxy_of(node),
     }
-    leader = {**known, "life": life, "terms": terms}
-    limit = _epoch_limit(_group_in(records.get("bootstrap", ())), date_ms, kept)
+    limit = {"limit": _epoch_limit(_group_in(records.get("bootstrap", ())), date_ms, kept)}
     return (
-        Spawn(leader_of(node), Leader, {**leader, "limit": limit}),
-        Spawn(proxy_of(node), TicketProxy, {**leader, "random": random}),
+        Spawn(leader_of(node), Leader, lives | limit),
+        Spawn(proxy_of(node), TicketProxy, lives | {"random": random}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
 
