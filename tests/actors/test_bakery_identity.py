@@ -11,6 +11,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
+from support.turn_table import HOST
 
 import fencelock
 from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason, Refused
@@ -39,12 +41,10 @@ from fencelock.actors.message import Event, Instant, address_of
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.cluster.simulation.bakery_run import draw_bakery_plan
 from fencelock.cluster.simulation.environment import Judge
-from fencelock.cluster.simulation.machine import HOST
 from fencelock.cluster.simulation.planting import Change, planted
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
+from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.message import KeepAlive
@@ -17,8 +19,6 @@ from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.session.cluster_poll import WATCH_MS
 from fencelock.actors.session.message import Close, ClusterState, WatchCluster
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
-from fencelock.cluster.simulation.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 ANN, OWN = Address("ann/session"), Address("n1/~ask.1")
 MEMBERS = ("n1", "n2", "n3")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.bootstrap import (
     FORMER_MAX,
@@ -36,7 +37,6 @@ from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, 
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of
 from fencelock.actors.notice import Level, Notice
 from fencelock.actors.paxos.config import acceptor_of
-from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 DATE_MS = 1_800_000_000_000

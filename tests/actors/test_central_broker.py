@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.central.broker import DOUBT_MS, Broker
@@ -39,7 +40,6 @@ from fencelock.actors.proxy.backend import (
     Surrender,
     Want,
 )
-from fencelock.cluster.simulation.machine import HOST
 
 ME = Address("a/clients")
 PROXY = Address("a/proxy")

@@ -3,6 +3,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.central.client import RETRANSMIT_MS, LockClient
 from fencelock.actors.central.message import (
@@ -20,7 +21,6 @@ from fencelock.actors.central.message import (
 from fencelock.actors.effect import Effect, Observe, Send, Wake
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.proxy.backend import Full, Give, Got, Want
-from fencelock.cluster.simulation.machine import HOST
 
 ME, BROKER = Address("a/clients-1-1"), Address("a/clients")
 SERVER = Address("s/server")

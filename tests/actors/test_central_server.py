@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.central.message import (
@@ -20,7 +21,6 @@ from fencelock.actors.central.message import (
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.cluster.simulation.machine import HOST
 
 SERVER = Address("s/server")
 A = Address("a/clients-1-1")

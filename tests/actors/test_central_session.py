@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.central.client import LockClient
@@ -27,7 +28,6 @@ from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.proxy.backend import Freeing, Give, Got, Taken, Want
-from fencelock.cluster.simulation.machine import HOST
 
 SERVER = Address("s/server")
 A = Address("a/clients-1-1")

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.central.message import (
@@ -22,7 +23,6 @@ from fencelock.actors.proxy.backend import (
     Seen,
     Want,
 )
-from fencelock.cluster.simulation.machine import HOST
 
 ME = Address("a/clients")
 PROXY = Address("a/proxy")

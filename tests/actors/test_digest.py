@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.table_model import Model
+from support.table_play import Writer, steps_of
 
 from fencelock.actors.message import Instant, address_of
 from fencelock.actors.paxos.digest import Digests, Fingerprint, Verdict, state_of
@@ -23,8 +25,6 @@ from fencelock.actors.table.command import (
 )
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.simulation.table_model import Model
-from fencelock.cluster.simulation.table_play import Writer, steps_of
 from fencelock.transport.wire import encode
 
 T0 = Instant(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
@@ -32,7 +33,6 @@ from fencelock.actors.paxos.message import (
     Slots,
     Vote,
 )
-from fencelock.cluster.simulation.machine import HOST
 
 CONFIG = Config(View(0, ("a", "b", "c")))
 ACCEPTOR = address_of("a", "acceptor")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import Instant, Local, Message, address_of
@@ -16,7 +17,6 @@ from fencelock.actors.paxos.timer import BatchDelay
 from fencelock.actors.table.command import AcquireLock, Command, OpenSession, ReleaseLock
 from fencelock.actors.table.outcome import Held
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 HERE, ELSEWHERE = replica_of("a"), address_of("b", "proxy")

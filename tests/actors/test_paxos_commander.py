@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of
@@ -21,7 +22,6 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.quorum_choice import EXPLORE
 from fencelock.actors.paxos.timer import CommanderResend, SpreadNews
-from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 BALLOT = Ballot(3, leader_of("a"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from support.log_workload import LogCounter
+from support.turn_table import HOST
 
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Instant, address_of
@@ -11,8 +13,6 @@ from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose
 from fencelock.actors.paxos.replica import Replica
-from fencelock.cluster.simulation.log_workload import LogCounter
-from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 LISTENER, OTHER = address_of("a", "proxy"), address_of("b", "proxy")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pykka
 import pytest
+from support.log_workload import LogWriter, logbook
 
 import fencelock
 from fencelock.actors.message import NS_PER_MS, address_of
@@ -20,7 +21,6 @@ from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
 from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.log_workload import LogWriter, logbook
 from fencelock.cluster.simulation.world import World
 
 LONG_S = 30.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import Address, Instant, address_of
@@ -25,7 +26,6 @@ from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import BACKOFF_MS, DOUBLINGS_MAX, Leader
 from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Pledge, Pledged, Preempted
 from fencelock.actors.paxos.scout import Scout
-from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))

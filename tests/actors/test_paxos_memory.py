@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+from support.turn_table import HOST
+
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
 from fencelock.actors.message import Address, Instant, address_of
@@ -23,7 +25,6 @@ from fencelock.actors.paxos.message import (
     Prepare,
     Promise,
 )
-from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 BATCH = Batch(time_ms=1, commands=(b"x",))

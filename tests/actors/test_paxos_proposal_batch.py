@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from support.log_workload import LogCounter
+from support.turn_table import HOST
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Effects, Send, Wake
@@ -36,8 +38,6 @@ from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.timer import BatchDelay
 from fencelock.actors.table.outcome import Held
-from fencelock.cluster.simulation.log_workload import LogCounter
-from fencelock.cluster.simulation.machine import HOST
 from fencelock.transport.wire import encode
 
 T0 = Instant(0)

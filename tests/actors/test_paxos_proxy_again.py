@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import pytest
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -28,7 +29,6 @@ from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.role import Role
 from fencelock.actors.table.command import AcquireLock, Command
 from fencelock.actors.table.outcome import Held, Outcome, Queued
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")

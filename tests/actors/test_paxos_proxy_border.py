@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import pytest
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -29,7 +30,6 @@ from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.role import Role
 from fencelock.actors.table.command import Command, KeepSession
 from fencelock.actors.table.outcome import Held, Lost, Outcome, SessionKept
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")

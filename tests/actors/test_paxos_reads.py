@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.log_workload import HowMany, LogCounter, SoMany
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
@@ -22,7 +23,6 @@ from fencelock.actors.paxos.reading import (
     Reads,
 )
 from fencelock.actors.paxos.timer import AgeCheck, ReadAgain
-from fencelock.cluster.simulation.log_workload import HowMany, LogCounter, SoMany
 
 BALLOT = Ballot(3, leader_of("a"))
 REPLICAS = tuple(replica_of(node) for node in "abc")

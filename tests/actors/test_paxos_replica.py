@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from support.log_workload import HowMany, LogCounter, SoMany
+from support.turn_table import HOST
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
@@ -44,8 +46,6 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.replica import GAP_MS, Replica
 from fencelock.actors.paxos.timer import GapCheck, Tick
-from fencelock.cluster.simulation.log_workload import HowMany, LogCounter, SoMany
-from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))

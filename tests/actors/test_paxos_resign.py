@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.effect import Effects, Observe, Retire, Send
 from fencelock.actors.link import LinkDown
@@ -34,7 +35,6 @@ from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader, Phase
 from fencelock.actors.paxos.message import Ballot, Heartbeat, HeartbeatAck, Prepare
 from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
-from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.turn_table import HOST
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, address_of
@@ -19,7 +20,6 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.scout import SCOUT_RESEND_MS, Scout
 from fencelock.actors.paxos.timer import ScoutResend
-from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 BALLOT = Ballot(3, leader_of("a"))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from growth import grow
+from support.log_workload import LogCounter
+from support.turn_table import HOST
+
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
@@ -38,9 +42,6 @@ from fencelock.actors.paxos.message import (
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import DEVELOP_MS, Snapshots
 from fencelock.actors.paxos.timer import ExpireSnapshot, WriteChunk
-from fencelock.cluster.bench.growth import grow
-from fencelock.cluster.simulation.log_workload import LogCounter
-from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))

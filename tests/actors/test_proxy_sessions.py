@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import pytest
+from support import session_harness as client
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
@@ -13,7 +14,6 @@ from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.proxy.backend import Give, Got, Want
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation import session_harness as client
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")

@@ -6,6 +6,7 @@ from copy import deepcopy
 from random import Random
 
 import pytest
+from support.role_harness import RoleHarness
 from support.session_play import ANN, BEN, ME, A, B, Play, of, one, refusal
 
 from fencelock.actors.api.message import (
@@ -25,7 +26,6 @@ from fencelock.actors.message import Address
 from fencelock.actors.session import admission
 from fencelock.actors.session.message import Tick
 from fencelock.actors.session.session import TICK_MS, ClientSession
-from fencelock.cluster.simulation.role_harness import RoleHarness
 
 
 def node_status(request: int) -> NodeStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import pytest
+from support.session_harness import A, B, SessionHarness
 
 from fencelock.actors.api.message import Acquire
 from fencelock.actors.api.probe_message import Probe, ProbeReply
@@ -14,7 +15,6 @@ from fencelock.actors.session.backoff import later
 from fencelock.actors.session.endpoint import PROBE_PAUSE_MS_MAX
 from fencelock.actors.session.session_lease import EPOCH
 from fencelock.actors.timing import TIMING
-from fencelock.cluster.simulation.session_harness import A, B, SessionHarness
 
 TICK_MS = 100
 PROBED_MS = TIMING.probe_ms + 2 * TICK_MS

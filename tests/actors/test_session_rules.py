@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from support.session_harness import (
+    ANN,
+    BEN,
+    WATCHER,
+    A,
+    SessionHarness,
+    of,
+    one,
+)
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -17,15 +26,6 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.session_message import Ended, Open
 from fencelock.actors.session.message import HoldsLost, Loss
-from fencelock.cluster.simulation.session_harness import (
-    ANN,
-    BEN,
-    WATCHER,
-    A,
-    SessionHarness,
-    of,
-    one,
-)
 
 
 @pytest.fixture

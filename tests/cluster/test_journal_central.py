@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from support.turn_table import HOST
+
 from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Release, Request
 from fencelock.actors.central.server import RECORDS_MAX, LockServer
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
@@ -16,7 +18,6 @@ from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
-from fencelock.cluster.simulation.machine import HOST
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.topology import Settings
 from fencelock.transport.hub import SocketHub

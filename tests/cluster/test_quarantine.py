@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from support.turn_table import HOST
+
 from fencelock.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.notice import Level, Notice
@@ -28,7 +30,6 @@ from fencelock.actors.table.command import (
     OpenSession,
 )
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.simulation.machine import HOST
 from fencelock.transport.wire import encode
 
 T0 = Instant(0)

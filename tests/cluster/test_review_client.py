@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from support.session_harness import (
+    ANN,
+    ME,
+    WATCHER,
+    B,
+    SessionHarness,
+    of,
+    one,
+)
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -16,15 +25,6 @@ from fencelock.actors.api.message import (
 from fencelock.actors.link import LinkDown, LinkRefused
 from fencelock.actors.message import Address
 from fencelock.actors.session.message import HoldsLost
-from fencelock.cluster.simulation.session_harness import (
-    ANN,
-    ME,
-    WATCHER,
-    B,
-    SessionHarness,
-    of,
-    one,
-)
 
 HELPER = Address("c/helper")
 

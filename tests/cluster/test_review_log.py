@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
+from support.log_workload import LogCounter
+from support.turn_table import HOST
+
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos.catchup import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
@@ -52,8 +55,6 @@ from fencelock.actors.paxos.proxy_session_lease import TTL_MS, NodeSessionLease
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.paxos.timer import FetchRetry, Tick
-from fencelock.cluster.simulation.log_workload import LogCounter
-from fencelock.cluster.simulation.machine import HOST
 from fencelock.transport.wire import encode
 
 T0 = Instant(0)

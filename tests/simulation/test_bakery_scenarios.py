@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
 
 from fencelock.actors.api.message import (
     Cancel,
@@ -21,7 +22,6 @@ from fencelock.actors.bootstrap import GREET_MS
 from fencelock.actors.message import (
     address_of,
 )
-from fencelock.cluster.simulation.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
 
 
 def is_more(harness: ClusterHarness, than: int) -> bool:

@@ -7,6 +7,15 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.explore import Exploration, Explorer, Violation
+from support.scripted_client import (
+    ScriptedClient,
+    is_served,
+    may,
+    patient,
+    should,
+)
+from support.turn_table import HOST, Picture
 
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient
@@ -27,15 +36,6 @@ from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.proxy.backend import Full, Give, Got, Want
 from fencelock.actors.role import Host, Role
-from fencelock.cluster.simulation.explore import Exploration, Explorer, Violation
-from fencelock.cluster.simulation.machine import HOST, Picture
-from fencelock.cluster.simulation.scripted_client import (
-    ScriptedClient,
-    is_served,
-    may,
-    patient,
-    should,
-)
 
 SERVER = Address("s/server")
 PROXIES = (Address("a/proxy"), Address("b/proxy"))

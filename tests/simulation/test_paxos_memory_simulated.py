@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.log_workload import LogJudge, LogWriter, logbook
 
 import fencelock
 from fencelock.actors.api.message import Describe
@@ -19,7 +20,6 @@ from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
 from fencelock.cluster.simulation.faults import CALM, Faults, Kind, draw_misfortune
-from fencelock.cluster.simulation.log_workload import LogJudge, LogWriter, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.planting import Change, planted, votes_as_registered

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import Abandon, Acquire, Granted, Refused, Release, Released
 from fencelock.actors.effect import Effects, Send
@@ -23,7 +24,6 @@ from fencelock.actors.paxos.proxy_session_lease import TTL_MS
 from fencelock.actors.role import Role
 from fencelock.actors.table.outcome import Outcome
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
 
 SEEDS = range(60)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.session_harness import ANN, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused
-from fencelock.cluster.simulation.session_harness import ANN, A, B, SessionHarness, of, one
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Message, node_of
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.session.session_lease import Stage
-from fencelock.cluster.simulation.role_harness import RoleHarness
+from support.role_harness import RoleHarness
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, BEN = Address("c/ann"), Address("c/ben")

@@ -21,7 +21,7 @@ from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, node_of, role_of
 from fencelock.actors.session.session import TTL_MS, ClientSession
-from fencelock.cluster.simulation.role_harness import RoleHarness
+from support.role_harness import RoleHarness
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, BEN = Address("c/ann"), Address("c/ben")
