@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from support.turn_table import HOST
+from support.effects import HOST, T0, sent
 
 from fencelock.actors.bootstrap import (
     FORMER_MAX,
@@ -38,7 +38,6 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, addre
 from fencelock.actors.notice import Level, Notice
 from fencelock.actors.paxos.config import acceptor_of
 
-T0 = Instant(0)
 DATE_MS = 1_800_000_000_000
 LISTENER = address_of("x", "proxy")
 ACCEPTOR = address_of("x", "acceptor")
@@ -110,11 +109,6 @@ def written(effects: Effects) -> list[Message]:
     """What the last checkpoint among ``effects`` holds."""
     checkpoints = [effect for effect in effects if isinstance(effect, Checkpoint)]
     return list(checkpoints[-1].records) if checkpoints else []
-
-
-def sent(effects: Effects, kind: type[Message]) -> list[Message]:
-    sends = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [message for message in sends if isinstance(message, kind)]
 
 
 def why(effects: Effects) -> str:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from support.turn_table import HOST
+from support.effects import HOST, T0, counted, not_counted
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.central.message import (
@@ -19,14 +19,13 @@ from fencelock.actors.central.message import (
     ServerFull,
 )
 from fencelock.actors.central.server import LockServer
-from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
+from fencelock.actors.effect import Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 
 SERVER = Address("s/server")
 A = Address("a/clients-1-1")
 B = Address("b/clients-1-1")
 BROKER_A = Address("a/clients")
-T0 = Instant(0)
 
 
 @pytest.fixture
@@ -40,14 +39,6 @@ def request(client: Address, lock: str = "l") -> Request:
 
 def release(client: Address, sequence: int, lock: str = "l") -> Release:
     return Release(lock=lock, client=client, sequence=sequence)
-
-
-def done(effects: Effects) -> list[Effect]:
-    return [effect for effect in effects if not isinstance(effect, Observe)]
-
-
-def seen(effects: Effects) -> list[str]:
-    return [effect.name for effect in effects if isinstance(effect, Observe)]
 
 
 def granted(client: Address, number: int, lock: str = "l") -> Send:
@@ -69,7 +60,7 @@ def test_who_asks_while_holding_hears_the_same_number_again(server: LockServer) 
 
     effects = server.handle(A, request(A), T0)
 
-    assert done(effects) == [granted(A, 1)]
+    assert not_counted(effects) == [granted(A, 1)]
     assert server.granted == 1
 
 
@@ -80,8 +71,8 @@ def test_who_asks_for_a_held_lock_gets_no_answer_and_the_holder_is_reminded(
 
     effects = server.handle(B, request(B), T0)
 
-    assert done(effects) == [granted(A, 1)]
-    assert seen(effects) == ["central.holder_reminded"]
+    assert not_counted(effects) == [granted(A, 1)]
+    assert counted(effects) == ["central.holder_reminded"]
     assert server.held["l"].client == A
 
 
@@ -100,14 +91,14 @@ def test_an_old_release_is_only_acknowledged_and_by_its_own_number(server: LockS
 
     effects = server.handle(A, release(A, 1), T0)
 
-    assert done(effects) == [acked(A, 1)]
+    assert not_counted(effects) == [acked(A, 1)]
     assert server.held["l"].number == 2
 
 
 def test_a_release_by_another_client_frees_nothing(server: LockServer) -> None:
     server.handle(A, request(A), T0)
 
-    assert done(server.handle(B, release(B, 1), T0)) == [acked(B, 1)]
+    assert not_counted(server.handle(B, release(B, 1), T0)) == [acked(B, 1)]
     assert server.held["l"].client == A
 
 
@@ -166,9 +157,9 @@ def test_a_full_table_crowds_out_and_reminds_the_holders_in_turn() -> None:
     second = server.handle(B, request(B, "three"), T0)
 
     crowded = Send(B, ServerFull(lock="three", locks_max=2))
-    assert done(first) == [crowded, granted(A, 2, "two")]
-    assert done(second) == [crowded, granted(A, 1, "one")]
-    assert done(server.handle(A, request(A, "one"), T0)) == [granted(A, 1, "one")]
+    assert not_counted(first) == [crowded, granted(A, 2, "two")]
+    assert not_counted(second) == [crowded, granted(A, 1, "one")]
+    assert not_counted(server.handle(A, request(A, "one"), T0)) == [granted(A, 1, "one")]
 
 
 def test_a_peek_names_the_holder_and_for_how_long(server: LockServer) -> None:
@@ -223,8 +214,8 @@ def test_a_restarted_server_goes_on_where_its_journal_ends() -> None:
 
     assert again.begin(T0) == (Observe("central.holdings_replayed", 2),)
     assert (again.granted, again.held) == (first.granted, first.held)
-    assert done(again.handle(A, request(A), T0)) == [granted(A, 1)]
-    assert done(again.handle(A, request(A, "m"), T0))[-1] == granted(A, 4, "m")
+    assert not_counted(again.handle(A, request(A), T0)) == [granted(A, 1)]
+    assert not_counted(again.handle(A, request(A, "m"), T0))[-1] == granted(A, 4, "m")
 
 
 def test_a_new_server_has_nothing_to_say(server: LockServer) -> None:

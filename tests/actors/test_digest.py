@@ -9,7 +9,7 @@ import pytest
 from support.table_model import Model
 from support.table_play import Writer, steps_of
 
-from fencelock.actors.message import Instant, address_of
+from fencelock.actors.message import address_of
 from fencelock.actors.paxos.digest import Digests, Fingerprint, Verdict, state_of
 from fencelock.actors.paxos.digest_message import (
     SCHEME,
@@ -27,7 +27,6 @@ from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.wire import encode
 
-T0 = Instant(0)
 LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST
 
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.clock import Post
@@ -29,22 +30,8 @@ from fencelock.actors.lamport.proof import PROOF_MS
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
 from fencelock.actors.proxy.backend import Full, Give, Got, Look, Seen, Want
 
-T0 = Instant(0)
 CLOCK, PROXY = Address("b/clock"), Address("b/proxy")
 BOOT = 99
-
-
-class NoHost:
-    """For a role driven by hand: it has nothing to ask of anybody."""
-
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: object) -> None:
-        raise AssertionError(role)
 
 
 class Bench:
@@ -52,7 +39,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.process = LockProcess(
-            Address("b/process"), NoHost(), node="b", boot=BOOT, clock=CLOCK, proxy=PROXY
+            Address("b/process"), HOST, node="b", boot=BOOT, clock=CLOCK, proxy=PROXY
         )
         self.now = 0
         self.say(Neighbors(nodes=("a", "b", "c")))

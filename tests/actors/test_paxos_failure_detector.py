@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.turn_table import HOST
+from support.effects import HOST, at
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.link import LinkDown
@@ -46,10 +46,6 @@ LEADER, REPLICA = leader_of("a"), replica_of("a")
 REIGNING = LeadershipClaimed(ballot=BALLOT, commander=COMMANDER)
 PROXY = address_of("a", "proxy")
 PPM = 1_000_000
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def monitor_of_a(members: str = "abc", node: str = "a") -> FailureDetector:

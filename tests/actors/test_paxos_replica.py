@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST, T0, at
 from support.log_workload import HowMany, LogCounter, SoMany
-from support.turn_table import HOST
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.config import (
     WINDOW,
     Config,
@@ -47,7 +47,6 @@ from fencelock.actors.paxos.message import (
 from fencelock.actors.paxos.replica import GAP_MS, Replica
 from fencelock.actors.paxos.timer import GapCheck, Tick
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 BALLOT = Ballot(3, leader_of("a"))
 COMMANDER = address_of("a", "commander-3")
@@ -88,10 +87,6 @@ def replica_of_a(listener: Address | None = LISTENER, machine: LogCounter | None
 @pytest.fixture
 def replica() -> Replica:
     return replica_of_a()
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def reign(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:

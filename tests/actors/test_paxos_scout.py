@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.turn_table import HOST
+from support.effects import HOST, T0
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, address_of
+from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of
 from fencelock.actors.paxos.event import Adopted
 from fencelock.actors.paxos.message import (
@@ -21,7 +21,6 @@ from fencelock.actors.paxos.message import (
 from fencelock.actors.paxos.scout import SCOUT_RESEND_MS, Scout
 from fencelock.actors.paxos.timer import ScoutResend
 
-T0 = Instant(0)
 BALLOT = Ballot(3, leader_of("a"))
 OLD, OLDER = Ballot(2, leader_of("b")), Ballot(1, leader_of("c"))
 A, B, C = (acceptor_of(node) for node in "abc")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from growth import grow
+from support.effects import HOST, T0
 from support.log_workload import LogCounter
-from support.turn_table import HOST
 
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
-from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
 from fencelock.actors.paxos.catchup import FADE_MS, CatchUp
 from fencelock.actors.paxos.config import Config, View, acceptor_of, catchup_of, replica_of
@@ -43,7 +43,6 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import DEVELOP_MS, Snapshots
 from fencelock.actors.paxos.timer import ExpireSnapshot, WriteChunk
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 LOW = Ballot(1, address_of("b", "leader"))
 COMMANDER = address_of("b", "commander-1")

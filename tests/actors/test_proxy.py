@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
+from support.effects import HOST, T0, at, sent
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -20,51 +21,28 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
-from fencelock.actors.effect import Effect, Effects, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.effect import Effect, Send, Wake
+from fencelock.actors.message import Address
 from fencelock.actors.proxy.backend import Full, Give, Got, Look, Seen, Want
 from fencelock.actors.proxy.lock_manager import TRY_LOOK_MS, TRY_MS
 from fencelock.actors.proxy.proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
 from fencelock.actors.proxy.timer import Sweep, TryLook, WaitOver
-from fencelock.actors.role import Role
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")
 ANN = Address("ann/session")
 BOB = Address("bob/session")
 ASK = Address("n1/ask-1")
-T0 = Instant(0)
 S = TypeVar("S")
-
-
-class NoHost:
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
 
 
 @pytest.fixture
 def proxy() -> Proxy:
-    return Proxy(
-        PROXY, NoHost(), node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND
-    )
-
-
-def sent(effects: Effects, kind: type[S]) -> list[S]:
-    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
+    return Proxy(PROXY, HOST, node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND)
 
 
 def waits(effects: Sequence[Effect]) -> list[Wake]:
     return [e for e in effects if isinstance(e, Wake) and not isinstance(e.timer, Sweep)]
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def acquire(session: str = "ann", request: int = 1, wait_ms: int | None = None) -> Acquire:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.turn_table import HOST
+from support.effects import HOST
 
 from fencelock.actors.api.message import Release
 from fencelock.actors.effect import Effect, Effects

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from support.turn_table import HOST
+from support.effects import HOST, T0
 
 from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Release, Request
 from fencelock.actors.central.server import RECORDS_MAX, LockServer
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
-from fencelock.actors.message import Address, Instant, Message, address_of
+from fencelock.actors.message import Address, Message, address_of
 from fencelock.cluster.config import Config
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
@@ -24,7 +24,6 @@ from fencelock.transport.hub import SocketHub
 from fencelock.transport.wire import decode
 
 LONG_S = 60.0
-T0 = Instant(0)
 SERVER = address_of("n1", "server")
 CLIENT = Address("n1/clients-1-1")
 GRANTS = 200_000

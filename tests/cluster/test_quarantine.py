@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from support.turn_table import HOST
+from support.effects import HOST, T0, sent
 
 from fencelock.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
-from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.notice import Level, Notice
 from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.digest_message import (
@@ -32,7 +32,6 @@ from fencelock.actors.table.command import (
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.wire import encode
 
-T0 = Instant(0)
 LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")
 
@@ -61,10 +60,6 @@ def decide(role: Replica, slot: int) -> list[Any]:
     opening = encode(OpenSession(session=f"s{slot}", ttl_ms=50_000))
     batch = Batch(time_ms=slot, commands=(opening,))
     return list(role.handle(leader_of("a"), Decided(slot=slot, batch=batch), T0))
-
-
-def sent(effects: Effects, kind: type[Any]) -> list[Any]:
-    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
 
 def test_at_an_agreed_slot_a_replica_tells_all_others() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+from support.effects import HOST, T0, at
 from support.log_workload import LogCounter
-from support.turn_table import HOST
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
@@ -57,15 +57,10 @@ from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.paxos.timer import FetchRetry, Tick
 from fencelock.transport.wire import encode
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 BALLOT = Ballot(3, leader_of("a"))
 REIGN = Leadership(ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0)
 ASKER = address_of("b", "proxy")
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def replica() -> Replica:

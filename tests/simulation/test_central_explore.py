@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.effects import HOST
 from support.explore import Exploration, Explorer, Violation
 from support.scripted_client import (
     ScriptedClient,
@@ -15,7 +16,7 @@ from support.scripted_client import (
     patient,
     should,
 )
-from support.turn_table import HOST, Picture
+from support.turn_table import Picture
 
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient

@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from support.effects import HOST
 from support.explore import Explorer
-from support.turn_table import HOST, Picture
+from support.turn_table import Picture
 
 from fencelock.actors.central.message import Peek, Probe, Probed, ProbeServer
 from fencelock.actors.effect import Effects, Retire, Send, Spawn, Wake

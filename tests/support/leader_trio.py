@@ -13,7 +13,7 @@ from fencelock.actors.bakery.proxy_message import Lock
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Instant, Message, node_of
-from support.turn_table import HOST
+from support.effects import HOST
 
 ANN = Who("c", "ann")
 NOW = Instant(10**12)
