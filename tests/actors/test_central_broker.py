@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from support.central_scene import BROKER_A, FIRST, PROXY, SERVER, WATCH, want
 from support.effects import HOST, T0, at, not_counted
 
 from fencelock.actors.api.message import Contender
@@ -38,23 +39,14 @@ from fencelock.actors.proxy.backend import (
     HoldsEnded,
     Look,
     Surrender,
-    Want,
 )
-
-ME = Address("a/clients")
-PROXY = Address("a/proxy")
-SERVER = Address("s/server")
-WATCH = Address("a/watch")
-FIRST = Address("a/clients-ab-1")
-
-
-def want(ticket: int, lock: str = "l", session: str = "s") -> Want:
-    return Want(lock=lock, ticket=ticket, session=session, owner=f"o{ticket}")
 
 
 @pytest.fixture
 def broker() -> Broker:
-    return Broker(ME, HOST, proxy=PROXY, server=SERVER, boot=0xAB, random=Random(1), tickets_max=4)
+    return Broker(
+        BROKER_A, HOST, proxy=PROXY, server=SERVER, boot=0xAB, random=Random(1), tickets_max=4
+    )
 
 
 def test_it_begins_by_setting_a_watch_on_the_server(broker: Broker) -> None:
@@ -218,7 +210,7 @@ def test_a_look_is_completed_by_the_watch(broker: Broker) -> None:
 
 
 def test_a_look_shows_a_bounded_number_of_waiters() -> None:
-    broker = Broker(ME, HOST, proxy=PROXY, server=SERVER, boot=1, random=Random(1))
+    broker = Broker(BROKER_A, HOST, proxy=PROXY, server=SERVER, boot=1, random=Random(1))
     for ticket in range(WAITERS_SHOWN_MAX + 10):
         broker.handle(PROXY, want(ticket), T0)
 

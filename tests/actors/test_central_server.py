@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from support.central_scene import BROKER_A, SERVER, A, B, granted, release, request
 from support.effects import HOST, T0, counted, not_counted
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.central.message import (
     NUMBER_MAX,
     Freed,
-    Grant,
     Held,
     Peek,
     Peeked,
@@ -22,28 +22,10 @@ from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 
-SERVER = Address("s/server")
-A = Address("a/clients-1-1")
-B = Address("b/clients-1-1")
-BROKER_A = Address("a/clients")
-
 
 @pytest.fixture
 def server() -> LockServer:
     return LockServer(SERVER, HOST)
-
-
-def request(client: Address, lock: str = "l") -> Request:
-    return Request(lock=lock, client=client, session="s", owner="o")
-
-
-def release(client: Address, sequence: int, lock: str = "l") -> Release:
-    return Release(lock=lock, client=client, sequence=sequence)
-
-
-def granted(client: Address, number: int, lock: str = "l") -> Send:
-    broker = Address(client.partition("/")[0] + "/clients")
-    return Send(broker, Grant(lock=lock, client=client, number=number))
 
 
 def acked(client: Address, sequence: int) -> Send:

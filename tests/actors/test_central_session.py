@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.central_scene import BROKER_A, SERVER, A, B, granted, request
 from support.effects import HOST, T0, not_counted
 
 from fencelock.actors.api.message import Contender
@@ -17,8 +18,6 @@ from fencelock.actors.central.message import (
     Grant,
     Idle,
     Mode,
-    Release,
-    Request,
     Revoke,
     Revoked,
     SessionEnded,
@@ -29,10 +28,6 @@ from fencelock.actors.effect import Effect, Observe, Persist, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.backend import Freeing, Give, Got, Taken, Want
 
-SERVER = Address("s/server")
-A = Address("a/clients-1-1")
-B = Address("b/clients-1-1")
-BROKER_A = Address("a/clients")
 BROKER_C = Address("c/clients")
 REVOKE = Revoke(lock="l", client=A, number=1)
 
@@ -40,19 +35,6 @@ REVOKE = Revoke(lock="l", client=A, number=1)
 @pytest.fixture
 def server() -> LockServer:
     return LockServer(SERVER, HOST)
-
-
-def request(client: Address, lock: str = "l") -> Request:
-    return Request(lock=lock, client=client, session="s", owner="o")
-
-
-def release(client: Address, sequence: int, lock: str = "l") -> Release:
-    return Release(lock=lock, client=client, sequence=sequence)
-
-
-def granted(client: Address, number: int, lock: str = "l") -> Send:
-    broker = Address(client.partition("/")[0] + "/clients")
-    return Send(broker, Grant(lock=lock, client=client, number=number))
 
 
 def free(number: int, session: str = "s") -> Free:

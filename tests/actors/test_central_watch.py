@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.central_scene import BROKER_A, PROXY, SERVER, WATCH
 from support.effects import HOST, T0, at, not_counted
 
 from fencelock.actors.api.message import Absence, Contender
@@ -21,18 +22,7 @@ from fencelock.actors.message import Address
 from fencelock.actors.proxy.backend import (
     Ready,
     Seen,
-    Want,
 )
-
-ME = Address("a/clients")
-PROXY = Address("a/proxy")
-SERVER = Address("s/server")
-WATCH = Address("a/watch")
-FIRST = Address("a/clients-ab-1")
-
-
-def want(ticket: int, lock: str = "l", session: str = "s") -> Want:
-    return Want(lock=lock, ticket=ticket, session=session, owner=f"o{ticket}")
 
 
 @pytest.fixture
@@ -81,7 +71,7 @@ def test_a_silent_server_is_looked_for_and_makes_the_node_unready(watch: ServerW
 
 def test_a_look_is_answered_with_what_the_server_says(watch: ServerWatch) -> None:
     watch.handle(SERVER, Probed(), T0)
-    peek, retry = watch.handle(ME, GLANCE, T0)
+    peek, retry = watch.handle(BROKER_A, GLANCE, T0)
     assert peek == Send(SERVER, Peek(lock="l", query=3))
     assert isinstance(retry, Wake)
 
@@ -93,7 +83,7 @@ def test_a_look_is_answered_with_what_the_server_says(watch: ServerWatch) -> Non
 
 def test_a_look_in_vain_names_the_server_and_how_long_it_is_silent(watch: ServerWatch) -> None:
     watch.handle(SERVER, Probed(), at(100))
-    watch.handle(ME, GLANCE, at(200))
+    watch.handle(BROKER_A, GLANCE, at(200))
     for _ in range(PEEKS_MAX - 1):
         peek, _ = not_counted(watch.handle(WATCH, PeekRetry(query=3), at(300)))
         assert peek == Send(SERVER, Peek(lock="l", query=3))
@@ -105,7 +95,7 @@ def test_a_look_in_vain_names_the_server_and_how_long_it_is_silent(watch: Server
 
 
 def test_a_look_in_vain_does_not_accuse_a_server_that_was_heard(watch: ServerWatch) -> None:
-    watch.handle(ME, GLANCE, at(200))
+    watch.handle(BROKER_A, GLANCE, at(200))
     watch.handle(SERVER, Probed(), at(250))
 
     answers = [watch.handle(WATCH, PeekRetry(query=3), at(700)) for _ in range(PEEKS_MAX)]
@@ -133,7 +123,7 @@ def test_a_look_in_vain_does_not_accuse_a_server_that_was_heard(watch: ServerWat
 def test_what_no_honest_server_says_is_counted_and_dropped(
     watch: ServerWatch, sender: Address, event: Peeked | Probed, mark: str
 ) -> None:
-    watch.handle(ME, GLANCE, T0)
+    watch.handle(BROKER_A, GLANCE, T0)
     before = dict(watch.state())
 
     assert watch.handle(sender, event, T0) == (Observe(mark),)
@@ -142,16 +132,16 @@ def test_what_no_honest_server_says_is_counted_and_dropped(
 
 def test_too_many_looks_are_answered_without_the_server(watch: ServerWatch) -> None:
     for query in range(10, 10 + LOOKS_MAX):
-        watch.handle(ME, LocalView(lock="l", query=query, holder=None, waiters=()), T0)
+        watch.handle(BROKER_A, LocalView(lock="l", query=query, holder=None, waiters=()), T0)
 
     why = f"{LOOKS_MAX} questions wait for the lock server, the limit"
-    assert not_counted(watch.handle(ME, GLANCE, T0)) == [answered(None, unknown=why)]
+    assert not_counted(watch.handle(BROKER_A, GLANCE, T0)) == [answered(None, unknown=why)]
 
 
 def test_an_answer_to_a_question_of_an_earlier_life_is_no_answer() -> None:
     watch = ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER, boot=5)
     watch.begin(T0)
-    watch.handle(ME, GLANCE, T0)
+    watch.handle(BROKER_A, GLANCE, T0)
 
     assert PROXY not in [
         effect.to
@@ -163,7 +153,7 @@ def test_an_answer_to_a_question_of_an_earlier_life_is_no_answer() -> None:
 def test_the_server_knows_better_who_holds_than_the_node_does(watch: ServerWatch) -> None:
     ours = Contender(node="a", session="s", owner="o", fence=6, since_ms=3)
     watch.handle(SERVER, Probed(), T0)
-    watch.handle(ME, replace(GLANCE, holder=ours), T0)
+    watch.handle(BROKER_A, replace(GLANCE, holder=ours), T0)
 
     answers = watch.handle(SERVER, Peeked(lock="l", query=3, holder=HOLDER), T0)
     assert not_counted(answers) == [answered(HOLDER)]

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
-
 import pytest
-from support.effects import HOST, T0, at, sent
+from support.effects import T0, at, sent
+from support.proxy_scene import ANN, ASK, BACKEND, BOB, PROXY, acquire, hold, proxy_of_n1, waits
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -21,37 +19,17 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
-from fencelock.actors.effect import Effect, Send, Wake
+from fencelock.actors.effect import Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.backend import Full, Give, Got, Look, Seen, Want
 from fencelock.actors.proxy.lock_manager import TRY_LOOK_MS, TRY_MS
 from fencelock.actors.proxy.proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
 from fencelock.actors.proxy.timer import Sweep, TryLook, WaitOver
 
-PROXY = Address("n1/proxy")
-BACKEND = Address("n1/process")
-ANN = Address("ann/session")
-BOB = Address("bob/session")
-ASK = Address("n1/ask-1")
-S = TypeVar("S")
-
 
 @pytest.fixture
 def proxy() -> Proxy:
-    return Proxy(PROXY, HOST, node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND)
-
-
-def waits(effects: Sequence[Effect]) -> list[Wake]:
-    return [e for e in effects if isinstance(e, Wake) and not isinstance(e.timer, Sweep)]
-
-
-def acquire(session: str = "ann", request: int = 1, wait_ms: int | None = None) -> Acquire:
-    return Acquire(lock="a", session=session, owner="o", request=request, wait_ms=wait_ms)
-
-
-def hold(proxy: Proxy, fence: int = 7) -> None:
-    proxy.handle(ANN, acquire(), T0)
-    proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=fence), T0)
+    return proxy_of_n1()
 
 
 def test_what_a_client_wants_is_asked_of_the_backend_and_the_grant_comes_back(proxy: Proxy) -> None:

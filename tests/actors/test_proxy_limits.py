@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from typing import TypeVar
-
 import pytest
-from support.effects import HOST, T0, sent
+from support.effects import T0, sent
+from support.proxy_scene import ANN, BACKEND, PROXY, acquire, proxy_of_n1
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -27,21 +26,10 @@ from fencelock.actors.proxy.timer import NAP_MS_MAX, WaitOver
 from fencelock.actors.proxy.wording import LOCKS_SHOWN_MAX
 from fencelock.transport.wire import FRAME_BYTES_MAX, encode
 
-PROXY = Address("n1/proxy")
-BACKEND = Address("n1/process")
-ANN = Address("ann/session")
-BOB = Address("bob/session")
-ASK = Address("n1/ask-1")
-S = TypeVar("S")
-
 
 @pytest.fixture
 def proxy() -> Proxy:
-    return Proxy(PROXY, HOST, node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND)
-
-
-def acquire(request: int) -> Acquire:
-    return Acquire(lock="a", session="ann", owner="o", request=request)
+    return proxy_of_n1()
 
 
 def test_claims_have_a_limit(proxy: Proxy) -> None:

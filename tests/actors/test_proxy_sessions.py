@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import pytest
 from support import session_harness as client
-from support.effects import HOST, T0, sent
+from support.effects import T0, sent
+from support.proxy_scene import ANN, ASK, BACKEND, BOB, acquire, proxy_of_n1
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from fencelock.actors.effect import Send
-from fencelock.actors.message import Address
 from fencelock.actors.proxy.backend import Give, Got, Want
 from fencelock.actors.proxy.proxy import Proxy
-
-PROXY = Address("n1/proxy")
-BACKEND = Address("n1/process")
-ANN = Address("ann/session")
-BOB = Address("bob/session")
-ASK = Address("n1/ask-1")
-S = TypeVar("S")
 
 
 @pytest.fixture
 def proxy() -> Proxy:
-    return Proxy(PROXY, HOST, node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND)
-
-
-def acquire(lock: str, session: str = "ann", request: int = 1) -> Acquire:
-    return Acquire(lock=lock, session=session, owner="o", request=request)
+    return proxy_of_n1()
 
 
 def test_a_session_is_opened_by_saying_that_none_is_kept(proxy: Proxy) -> None:
