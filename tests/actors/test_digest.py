@@ -11,11 +11,7 @@ from support.table_play import Writer, steps_of
 
 from fencelock.actors.message import address_of
 from fencelock.actors.paxos.digest import Digests, Fingerprint, Verdict, state_of
-from fencelock.actors.paxos.digest_message import (
-    SCHEME,
-    Figure,
-    TableDigest,
-)
+from fencelock.actors.paxos.digest_message import SCHEME, Figure, TableDigest
 from fencelock.actors.table.command import (
     AcquireLock,
     CancelWait,

@@ -5,16 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from support.lamport_scene import (
-    BOOT,
-    REQUEST,
-    LoneProcess,
-    got,
-    posts,
-    release,
-    to_proxy,
-    welcome,
-)
+from support.lamport_scene import BOOT, REQUEST, LoneProcess, got, posts, release, to_proxy, welcome
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.effect import Observe

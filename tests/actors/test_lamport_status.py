@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.lamport_scene import (
-    REQUEST,
-    LoneProcess,
-    got,
-    posts,
-    release,
-    to_proxy,
-    welcome,
-)
+from support.lamport_scene import REQUEST, LoneProcess, got, posts, release, to_proxy, welcome
 
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.effect import Effects, Observe, Wake

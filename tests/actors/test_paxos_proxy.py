@@ -19,13 +19,7 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
-from fencelock.actors.api.session_message import (
-    End,
-    Ended,
-    HoldLost,
-    Open,
-    Opened,
-)
+from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes

@@ -8,14 +8,7 @@ from __future__ import annotations
 import pytest
 from support.local_callers import ONE, REPLICA, THREE, TWO, A, Inside
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Granted,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
 from fencelock.actors.api.session_message import Evict, Evicted
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Skipped
@@ -24,12 +17,7 @@ from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS
 from fencelock.actors.paxos.proxy_waiting import GRACE_MS
 from fencelock.actors.session.message import Close, Closed
-from fencelock.actors.table.command import (
-    CloseReason,
-    CloseSession,
-    ForceRelease,
-    OpenSession,
-)
+from fencelock.actors.table.command import CloseReason, CloseSession, ForceRelease, OpenSession
 from fencelock.actors.table.outcome import Denial, Held, denied
 
 

@@ -34,9 +34,7 @@ from fencelock.actors.api.session_message import (
     Open,
     Opened,
 )
-from fencelock.actors.error import (
-    LockOwnershipLostError,
-)
+from fencelock.actors.error import LockOwnershipLostError
 from fencelock.actors.message import Address, Message
 from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.node import Node

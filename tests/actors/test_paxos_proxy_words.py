@@ -8,33 +8,15 @@ import pytest
 from support.effects import HOST, T0
 from support.unbatched_proxy import UnbatchedProxy
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
-from fencelock.actors.api.session_message import (
-    Evict,
-    Evicted,
-)
+from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
+from fencelock.actors.api.session_message import Evict, Evicted
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import LogProxy
-from fencelock.actors.table.command import (
-    Command,
-    ForceRelease,
-)
-from fencelock.actors.table.outcome import (
-    Denial,
-    Denied,
-    Forced,
-    Outcome,
-)
+from fencelock.actors.table.command import Command, ForceRelease
+from fencelock.actors.table.outcome import Denial, Denied, Forced, Outcome
 from fencelock.transport.wire import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")

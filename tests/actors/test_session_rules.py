@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.session_harness import (
-    ANN,
-    BEN,
-    WATCHER,
-    A,
-    SessionHarness,
-    of,
-    one,
-)
+from support.session_harness import ANN, BEN, WATCHER, A, SessionHarness, of, one
 
 from fencelock.actors.api.message import (
     Abandon,

@@ -6,16 +6,7 @@ from importlib import metadata
 from random import Random
 
 import pytest
-from support.session_harness import (
-    ANN,
-    ME,
-    WATCHER,
-    A,
-    B,
-    SessionHarness,
-    of,
-    one,
-)
+from support.session_harness import ANN, ME, WATCHER, A, B, SessionHarness, of, one
 
 import fencelock
 from fencelock.actors.api.message import (

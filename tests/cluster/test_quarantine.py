@@ -26,9 +26,7 @@ from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.message import Batch
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.seating import LogOptions, seat_log
-from fencelock.actors.table.command import (
-    OpenSession,
-)
+from fencelock.actors.table.command import OpenSession
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.wire import encode
 

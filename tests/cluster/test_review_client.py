@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.session_harness import (
-    ANN,
-    ME,
-    WATCHER,
-    B,
-    SessionHarness,
-    of,
-    one,
-)
+from support.session_harness import ANN, ME, WATCHER, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import (
     Acquire,

@@ -19,9 +19,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
 from fencelock.actors.bootstrap import GREET_MS
-from fencelock.actors.message import (
-    address_of,
-)
+from fencelock.actors.message import address_of
 
 
 def is_more(harness: ClusterHarness, than: int) -> bool:

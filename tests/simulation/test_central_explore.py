@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 from support.effects import HOST
 from support.explore import Exploration, Explorer, Violation
-from support.scripted_client import (
-    ScriptedClient,
-    is_served,
-    may,
-    patient,
-    should,
-)
+from support.scripted_client import ScriptedClient, is_served, may, patient, should
 from support.turn_table import Picture
 
 from fencelock.actors.central.broker import Broker

@@ -17,13 +17,7 @@ from typing import Any, NamedTuple
 from fencelock.actors.message import Event
 from fencelock.actors.role import Role
 from support.model_state import Kind, ModelState, Moves, Step, without
-from support.turn_table import (
-    BrokenStepError,
-    Choices,
-    Machine,
-    Picture,
-    StepJudge,
-)
+from support.turn_table import BrokenStepError, Choices, Machine, Picture, StepJudge
 
 Judge = Callable[[Picture], str]
 """Returns the violation in a state, or the empty string."""

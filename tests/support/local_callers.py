@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Granted,
-    Reason,
-    Refused,
-)
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message
 from fencelock.actors.paxos.event import SlotOutcomes
@@ -17,9 +12,7 @@ from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import ROUND_MS
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.session.message import Closed
-from fencelock.actors.table.command import (
-    Command,
-)
+from fencelock.actors.table.command import Command
 from fencelock.actors.table.outcome import Outcome
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.wire import decode, encode

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Granted,
-    KeepAlive,
-    Refused,
-)
+from fencelock.actors.api.message import Acquire, Alive, Granted, KeepAlive, Refused
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, node_of
 from fencelock.actors.session.session import ClientSession

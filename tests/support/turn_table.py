@@ -13,16 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from fencelock.actors.effect import (
-    Checkpoint,
-    Effects,
-    Observe,
-    Persist,
-    Retire,
-    Send,
-    Spawn,
-    Wake,
-)
+from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Event, node_of
 from fencelock.actors.role import Role
 from support.effects import HOST, T0

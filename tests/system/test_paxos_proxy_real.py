@@ -20,12 +20,7 @@ from fencelock.actors.api.message import (
     NodeStatus,
     Release,
 )
-from fencelock.actors.error import (
-    LockTimeoutError,
-    NotHeldError,
-    StaleError,
-    UnavailableError,
-)
+from fencelock.actors.error import LockTimeoutError, NotHeldError, StaleError, UnavailableError
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS
 from fencelock.cluster.config import Config, parse, starting_config
