@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -39,7 +39,6 @@ from fencelock.actors.effect import Effect, Effects, Observe, Spawn
 from fencelock.actors.message import Instant, address_of
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.cluster.simulation.bakery_run import draw_bakery_plan
@@ -96,21 +95,31 @@ def elect_without_n3(harness: ClusterHarness) -> Granted:
     return harness.lock("n1", hold_ms=LONG_MS)
 
 
+def crash_both(harness: ClusterHarness) -> None:
+    """Crash n1 and n2."""
+    for name in ("n1", "n2"):
+        harness.world.crash(name)
+
+
+def ask_with_n3(harness: ClusterHarness, judge: BakeryJudge, replaced: str, ms: int) -> int:
+    """Start a node whose disk was replaced, and n3; return Ben's request, some time later."""
+    judge.disk_replaced(replaced)
+    for name in (replaced, "n3"):
+        harness.world.power_on(name)
+    second = harness.acquire("n3", owner="ben")
+    harness.run(ms)
+    return second
+
+
 def lost(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
 ) -> tuple[ClusterHarness, Granted, int]:
     """Let n2 lose its disk, and be alone with n3, which never heard of the last epoch."""
     harness, judge = town_of(seed, change, judged)
     first = elect_without_n3(harness)
-    for name in ("n1", "n2"):
-        harness.world.crash(name)
+    crash_both(harness)
     harness.world.nodes["n2"].disk.lose()
-    judge.disk_replaced("n2")
-    for name in ("n2", "n3"):
-        harness.world.power_on(name)
-    second = harness.acquire("n3", owner="ben")
-    harness.run(5_000)
-    return harness, first, second
+    return harness, first, ask_with_n3(harness, judge, "n2", 5_000)
 
 
 def old_copy(
@@ -127,15 +136,9 @@ def old_copy(
     harness.world.power_on("n2")
     harness.until(lambda: harness.epoch() > epoch and len(harness.serving()) == 3)
     first = elect_without_n3(harness)
-    for name in ("n1", "n2"):
-        harness.world.crash(name)
+    crash_both(harness)
     harness.world.nodes["n2"].disk.restore(copy)
-    judge.disk_replaced("n2")
-    for name in ("n2", "n3"):
-        harness.world.power_on(name)
-    second = harness.acquire("n3", owner="ben")
-    harness.run(5_000)
-    return harness, first, second
+    return harness, first, ask_with_n3(harness, judge, "n2", 5_000)
 
 
 def never_all_there(
@@ -146,15 +149,9 @@ def never_all_there(
     harness.start("n1", "n2")
     first = harness.acquire("n1", hold_ms=LONG_MS)
     harness.run(3_000)
-    for name in ("n1", "n2"):
-        harness.world.crash(name)
+    crash_both(harness)
     harness.world.nodes["n1"].disk.lose()
-    judge.disk_replaced("n1")
-    for name in ("n1", "n3"):
-        harness.world.power_on(name)
-    second = harness.acquire("n3", owner="ben")
-    harness.run(3_000)
-    return harness, first, second
+    return harness, first, ask_with_n3(harness, judge, "n1", 3_000)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -532,23 +529,6 @@ def test_the_judge_sees_a_promise_under_a_journal_that_is_not_registered(seed: i
 
 
 # Real nodes
-
-
-@pytest.fixture
-def addresses() -> dict[str, str]:
-    return dict(zip(NAMES, loopback_addresses(len(NAMES)), strict=True))
-
-
-@pytest.fixture
-def nodes() -> Iterator[dict[str, Node]]:
-    nodes: dict[str, Node] = {}
-    yield nodes
-    for node in nodes.values():
-        node.stop()
-
-
-def loopback_addresses(count: int) -> list[str]:
-    return [f"tcp://127.0.0.1:{port}" for port in free_ports(count)]
 
 
 def test_a_real_node_without_its_journal_serves_and_does_not_vote(

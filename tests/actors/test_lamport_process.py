@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 from support.lamport_scene import BOOT, REQUEST, LoneProcess, got, posts, release, to_proxy, welcome
 
 from fencelock.actors.api.message import Contender
@@ -22,74 +21,63 @@ from fencelock.actors.lamport.order import pack_fence
 from fencelock.actors.lamport.requests import WELCOME_MAX
 from fencelock.actors.proxy.backend import Got, Ready
 
-
-@pytest.fixture
-def fresh() -> LoneProcess:
-    return LoneProcess()
-
-
-@pytest.fixture
-def bench(fresh: LoneProcess) -> LoneProcess:
-    return fresh.welcomed()
-
-
 # Starting.
 
 
-def test_it_is_not_ready_before_all_others_have_welcomed_it(fresh: LoneProcess) -> None:
+def test_it_is_not_ready_before_all_others_have_welcomed_it(alone: LoneProcess) -> None:
     greet = Greet(boot=BOOT, round=1)
-    assert posts(fresh.say(PeerJoined(node="a", boot=1))) == [(("a",), greet)]
-    assert posts(fresh.want(1)) == []
-    effects = fresh.say(PeerJoined(node="c", boot=1))
+    assert posts(alone.say(PeerJoined(node="a", boot=1))) == [(("a",), greet)]
+    assert posts(alone.want(1)) == []
+    effects = alone.say(PeerJoined(node="c", boot=1))
     assert posts(effects) == [(("a", "c"), Greet(boot=BOOT, round=2))]
     assert to_proxy(effects) == [Ready(ready=False, detail="not heard since start: a, c")]
 
-    assert to_proxy(fresh.hear("a", welcome(2, stamp=5))) == [
+    assert to_proxy(alone.hear("a", welcome(2, stamp=5))) == [
         Ready(ready=False, detail="not heard since start: c")
     ]
-    effects = fresh.hear("c", welcome(2, stamp=6))
+    effects = alone.hear("c", welcome(2, stamp=6))
     assert to_proxy(effects) == [Ready(ready=True, detail="ready")]
     assert posts(effects) == [REQUEST]
 
 
 def test_a_process_without_others_is_ready_at_once() -> None:
-    bench = LoneProcess("b")
+    lone = LoneProcess("b")
 
-    assert posts(bench.want(1)) == [(("b",), Request(lock="x"))]
-    assert to_proxy(bench.hear("b", Request(lock="x", stamp=1))) == [
+    assert posts(lone.want(1)) == [(("b",), Request(lock="x"))]
+    assert to_proxy(lone.hear("b", Request(lock="x", stamp=1))) == [
         Got(lock="x", ticket=1, fence=pack_fence(1, 0))
     ]
 
 
-def test_a_welcome_for_a_former_life_does_not_make_it_ready(fresh: LoneProcess) -> None:
+def test_a_welcome_for_a_former_life_does_not_make_it_ready(alone: LoneProcess) -> None:
     for node in ("a", "c"):
-        fresh.say(PeerJoined(node=node, boot=1))
-    fresh.hear("a", welcome(2, stamp=5))
-    fresh.hear("c", welcome(2, stamp=5, boot=BOOT + 1))
+        alone.say(PeerJoined(node=node, boot=1))
+    alone.hear("a", welcome(2, stamp=5))
+    alone.hear("c", welcome(2, stamp=5, boot=BOOT + 1))
 
-    assert not fresh.process.joining.ready
+    assert not alone.process.joining.ready
 
 
 def test_the_requests_of_others_are_told_in_a_welcome_and_acknowledged_once(
-    fresh: LoneProcess,
+    alone: LoneProcess,
 ) -> None:
-    fresh.say(PeerJoined(node="a", boot=1))
+    alone.say(PeerJoined(node="a", boot=1))
     part = (Pending("x", 3), Pending("y", 4))
-    effects = fresh.hear("a", welcome(1, *part, stamp=9, complete=False))
+    effects = alone.hear("a", welcome(1, *part, stamp=9, complete=False))
 
     assert posts(effects) == [(("a",), Acknowledge(lock="y"))]
-    assert fresh.look().holder == Contender("a", "", "", pack_fence(3, 0), 0)
-    assert fresh.process.evidence.heard["a"] == 0  # More from before stamp 9 is to come.
-    fresh.hear("a", welcome(1, stamp=10))
-    assert fresh.process.evidence.heard["a"] == 10
+    assert alone.look().holder == Contender("a", "", "", pack_fence(3, 0), 0)
+    assert alone.process.evidence.heard["a"] == 0  # More from before stamp 9 is to come.
+    alone.hear("a", welcome(1, stamp=10))
+    assert alone.process.evidence.heard["a"] == 10
 
 
-def test_a_greeting_is_answered_with_the_own_requests_in_parts(bench: LoneProcess) -> None:
+def test_a_greeting_is_answered_with_the_own_requests_in_parts(joined: LoneProcess) -> None:
     for ticket in range(1, WELCOME_MAX + 2):
-        bench.requested(ticket, 10 + ticket, lock=f"l{ticket}")
-    bench.want(500, "unstamped")
+        joined.requested(ticket, 10 + ticket, lock=f"l{ticket}")
+    joined.want(500, "unstamped")
 
-    answer = posts(bench.hear("a", Greet(boot=7, round=3, stamp=5)))
+    answer = posts(joined.hear("a", Greet(boot=7, round=3, stamp=5)))
     assert [nodes for nodes, _ in answer] == [("a",), ("a",)]
     first, last = (message for _, message in answer)
     assert isinstance(first, Welcome)
@@ -98,23 +86,23 @@ def test_a_greeting_is_answered_with_the_own_requests_in_parts(bench: LoneProces
     assert (last.complete, last.requests) == (True, (Pending("l101", 111),))
 
 
-def test_a_former_lifes_requests_and_evidence_go_and_ours_stay(bench: LoneProcess) -> None:
-    bench.hear("a", Request(lock="x", stamp=5))
-    bench.requested(1, 7)
-    assert to_proxy(bench.acknowledged(9)) == []
+def test_a_former_lifes_requests_and_evidence_go_and_ours_stay(joined: LoneProcess) -> None:
+    joined.hear("a", Request(lock="x", stamp=5))
+    joined.requested(1, 7)
+    assert to_proxy(joined.acknowledged(9)) == []
 
-    assert to_proxy(bench.say(PeerJoined(node="a", boot=2))) == []
-    assert bench.look().waiters[0].node == "b"
-    assert to_proxy(bench.hear("a", Acknowledge(lock="x", stamp=3))) == []
-    assert to_proxy(bench.hear("a", Acknowledge(lock="x", stamp=8))) == [got(1, 7)]
+    assert to_proxy(joined.say(PeerJoined(node="a", boot=2))) == []
+    assert joined.look().waiters[0].node == "b"
+    assert to_proxy(joined.hear("a", Acknowledge(lock="x", stamp=3))) == []
+    assert to_proxy(joined.hear("a", Acknowledge(lock="x", stamp=8))) == [got(1, 7)]
 
 
-def test_a_grant_outlives_the_restart_of_another(bench: LoneProcess) -> None:
-    bench.requested(1, 7)
-    bench.acknowledged(9)
-    assert posts(bench.say(PeerJoined(node="a", boot=2))) == []
+def test_a_grant_outlives_the_restart_of_another(joined: LoneProcess) -> None:
+    joined.requested(1, 7)
+    joined.acknowledged(9)
+    assert posts(joined.say(PeerJoined(node="a", boot=2))) == []
 
-    holder = bench.look().holder
+    holder = joined.look().holder
     assert holder is not None
     assert holder.node == "b"
 
@@ -122,88 +110,90 @@ def test_a_grant_outlives_the_restart_of_another(bench: LoneProcess) -> None:
 # Requesting, holding, giving back.
 
 
-def test_it_requests_once_and_never_stamps_itself(bench: LoneProcess) -> None:
-    effects = bench.want(1)
+def test_it_requests_once_and_never_stamps_itself(joined: LoneProcess) -> None:
+    effects = joined.want(1)
     assert posts(effects) == [REQUEST]
     assert Observe("lamport.request", 2) in effects
-    assert bench.process.bids.out["x"].turn is None
+    assert joined.process.bids.out["x"].turn is None
 
 
 def test_local_tickets_queue_first_come_first_served_with_one_request_out(
-    bench: LoneProcess,
+    joined: LoneProcess,
 ) -> None:
-    bench.requested(1, 5)
-    assert posts(bench.want(2)) == []
-    assert posts(bench.want(3)) == []
-    assert to_proxy(bench.acknowledged(6)) == [got(1, 5)]
+    joined.requested(1, 5)
+    assert posts(joined.want(2)) == []
+    assert posts(joined.want(3)) == []
+    assert to_proxy(joined.acknowledged(6)) == [got(1, 5)]
 
-    assert posts(bench.give(1)) == [release(5), REQUEST]
-    bench.hear("b", Request(lock="x", stamp=10))
-    assert to_proxy(bench.acknowledged(11)) == [got(2, 10)]
-
-
-def test_locks_do_not_wait_for_each_other(bench: LoneProcess) -> None:
-    bench.requested(1, 5)
-    bench.requested(2, 6, lock="y")
-
-    assert to_proxy(bench.acknowledged(7)) == [got(1, 5), got(2, 6, lock="y")]
+    assert posts(joined.give(1)) == [release(5), REQUEST]
+    joined.hear("b", Request(lock="x", stamp=10))
+    assert to_proxy(joined.acknowledged(11)) == [got(2, 10)]
 
 
-def test_who_leaves_the_line_is_forgotten_without_a_word(bench: LoneProcess) -> None:
-    bench.requested(1, 5)
-    bench.want(2)
+def test_locks_do_not_wait_for_each_other(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    joined.requested(2, 6, lock="y")
 
-    assert bench.give(2) == ()
-    assert posts(bench.give(1)) == [release(5)]
-
-
-def test_a_wait_given_up_releases_its_request_though_it_was_not_granted(bench: LoneProcess) -> None:
-    bench.requested(1, 5)
-    bench.want(2)
-
-    assert posts(bench.give(1)) == [release(5), REQUEST]
-    assert to_proxy(bench.acknowledged(9)) == []
+    assert to_proxy(joined.acknowledged(7)) == [got(1, 5), got(2, 6, lock="y")]
 
 
-def test_a_wait_given_up_before_it_was_stamped_is_released_when_it_is(bench: LoneProcess) -> None:
-    bench.want(1)
-    bench.want(2)
-    assert bench.give(1) == ()
-    assert [waiter.session for waiter in bench.look().waiters] == ["s2"]
+def test_who_leaves_the_line_is_forgotten_without_a_word(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    joined.want(2)
 
-    assert posts(bench.hear("b", Request(lock="x", stamp=5))) == [release(5), REQUEST]
-    bench.hear("b", Request(lock="x", stamp=8))
-    assert to_proxy(bench.acknowledged(9)) == [got(2, 8)]
+    assert joined.give(2) == ()
+    assert posts(joined.give(1)) == [release(5)]
 
 
-def test_a_give_that_crosses_with_the_grant_releases(bench: LoneProcess) -> None:
-    bench.requested(1, 5)
-    assert to_proxy(bench.acknowledged(6)) == [got(1, 5)]
-    assert posts(bench.give(1)) == [release(5)]
+def test_a_wait_given_up_releases_its_request_though_it_was_not_granted(
+    joined: LoneProcess,
+) -> None:
+    joined.requested(1, 5)
+    joined.want(2)
 
-    assert bench.give(1) == (Observe("lamport.give_unknown"),)
+    assert posts(joined.give(1)) == [release(5), REQUEST]
+    assert to_proxy(joined.acknowledged(9)) == []
 
 
-def test_after_all_is_released_nothing_is_left(bench: LoneProcess) -> None:
-    before = copy.deepcopy(bench.process.requests.queues), copy.deepcopy(bench.process.bids.out)
-    bench.hear("a", Request(lock="x", stamp=3))
-    bench.requested(1, 5)
-    bench.want(2)
-    bench.hear("a", Release(lock="x", request=3, stamp=6))
-    bench.acknowledged(8)
-    bench.give(2)
-    bench.give(1)
+def test_a_wait_given_up_before_it_was_stamped_is_released_when_it_is(joined: LoneProcess) -> None:
+    joined.want(1)
+    joined.want(2)
+    assert joined.give(1) == ()
+    assert [waiter.session for waiter in joined.look().waiters] == ["s2"]
 
-    process = bench.process
+    assert posts(joined.hear("b", Request(lock="x", stamp=5))) == [release(5), REQUEST]
+    joined.hear("b", Request(lock="x", stamp=8))
+    assert to_proxy(joined.acknowledged(9)) == [got(2, 8)]
+
+
+def test_a_give_that_crosses_with_the_grant_releases(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    assert to_proxy(joined.acknowledged(6)) == [got(1, 5)]
+    assert posts(joined.give(1)) == [release(5)]
+
+    assert joined.give(1) == (Observe("lamport.give_unknown"),)
+
+
+def test_after_all_is_released_nothing_is_left(joined: LoneProcess) -> None:
+    before = copy.deepcopy(joined.process.requests.queues), copy.deepcopy(joined.process.bids.out)
+    joined.hear("a", Request(lock="x", stamp=3))
+    joined.requested(1, 5)
+    joined.want(2)
+    joined.hear("a", Release(lock="x", request=3, stamp=6))
+    joined.acknowledged(8)
+    joined.give(2)
+    joined.give(1)
+
+    process = joined.process
     assert (process.requests.queues, process.bids.out) == before == ({}, {})
     assert (process.bids.lines, process.bids.tickets) == ({}, 0)
     assert process.uncovered.turns == {}
 
 
-def test_its_state_can_be_copied(bench: LoneProcess) -> None:
-    bench.requested(1, 5)
-    bench.want(2)
-    state = copy.deepcopy(dict(bench.process.state()))
-    bench.acknowledged(6)
+def test_its_state_can_be_copied(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    joined.want(2)
+    state = copy.deepcopy(dict(joined.process.state()))
+    joined.acknowledged(6)
 
     assert state["bids"].out["x"].granted_at is None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from support.effects import T0, at, sent
-from support.proxy_scene import ANN, ASK, BACKEND, BOB, PROXY, acquire, hold, proxy_of_n1, waits
+from support.proxy_scene import ANN, ASK, BACKEND, BOB, PROXY, acquire, hold, waits
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -25,11 +25,6 @@ from fencelock.actors.proxy.backend import Full, Give, Got, Look, Seen, Want
 from fencelock.actors.proxy.lock_manager import TRY_LOOK_MS, TRY_MS
 from fencelock.actors.proxy.proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
 from fencelock.actors.proxy.timer import Sweep, TryLook, WaitOver
-
-
-@pytest.fixture
-def proxy() -> Proxy:
-    return proxy_of_n1()
 
 
 def test_what_a_client_wants_is_asked_of_the_backend_and_the_grant_comes_back(proxy: Proxy) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from support.effects import T0, sent
-from support.proxy_scene import ANN, BACKEND, PROXY, acquire, proxy_of_n1
+from support.proxy_scene import ANN, BACKEND, PROXY, acquire
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -25,11 +25,6 @@ from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.proxy.timer import NAP_MS_MAX, WaitOver
 from fencelock.actors.proxy.wording import LOCKS_SHOWN_MAX
 from fencelock.transport.wire import FRAME_BYTES_MAX, encode
-
-
-@pytest.fixture
-def proxy() -> Proxy:
-    return proxy_of_n1()
 
 
 def test_claims_have_a_limit(proxy: Proxy) -> None:

@@ -5,18 +5,13 @@ from __future__ import annotations
 import pytest
 from support import session_harness as client
 from support.effects import T0, sent
-from support.proxy_scene import ANN, ASK, BACKEND, BOB, acquire, proxy_of_n1
+from support.proxy_scene import ANN, ASK, BACKEND, BOB, acquire
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.proxy.backend import Give, Got, Want
 from fencelock.actors.proxy.proxy import Proxy
-
-
-@pytest.fixture
-def proxy() -> Proxy:
-    return proxy_of_n1()
 
 
 def test_a_session_is_opened_by_saying_that_none_is_kept(proxy: Proxy) -> None:

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import pytest
 from support.effects import T0, at, sent
-from support.proxy_scene import ANN, BACKEND, BOB, acquire, hold, proxy_of_n1
+from support.proxy_scene import ANN, BACKEND, BOB, acquire, hold
 
 from fencelock.actors.api.message import (
     Absence,
@@ -16,11 +15,6 @@ from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.backend import Look, Ready, Report, Reported, Seen
 from fencelock.actors.proxy.proxy import Proxy
-
-
-@pytest.fixture
-def proxy() -> Proxy:
-    return proxy_of_n1()
 
 
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:

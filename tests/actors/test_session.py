@@ -44,11 +44,6 @@ def node_status(request: int) -> NodeStatus:
     )
 
 
-@pytest.fixture
-def play() -> UnkeptSession:
-    return UnkeptSession()
-
-
 def test_a_request_goes_to_the_gate_in_use_under_the_session_and_a_number(
     play: UnkeptSession,
 ) -> None:

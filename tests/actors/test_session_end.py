@@ -41,11 +41,6 @@ def node_status(node: str, request: int) -> NodeStatus:
     )
 
 
-@pytest.fixture
-def play() -> UnkeptSession:
-    return UnkeptSession()
-
-
 def test_a_wait_with_a_limit_that_no_gate_decides_ends_a_margin_after_it(
     play: UnkeptSession,
 ) -> None:

@@ -28,11 +28,6 @@ from fencelock.actors.session import admission
 from fencelock.actors.session.pending import Claim
 
 
-@pytest.fixture
-def play() -> UnkeptSession:
-    return UnkeptSession()
-
-
 def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
     play: UnkeptSession,
 ) -> None:

@@ -33,11 +33,6 @@ from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.session.message import Close, Closed, HoldsLost
 
 
-@pytest.fixture
-def parley() -> SessionHarness:
-    return SessionHarness()
-
-
 def down(parley: SessionHarness, node: str = "a") -> list[Send]:
     return parley.hear(ME, LinkDown(node=node))
 

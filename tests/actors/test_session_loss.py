@@ -27,11 +27,6 @@ TTL_MS = 15_000
 SURE_MS = TTL_MS * (1_000_000 - DRIFT_PPM) / (1_000_000 + DRIFT_PPM)
 
 
-@pytest.fixture
-def parley() -> SessionHarness:
-    return SessionHarness()
-
-
 def ms(instant: Instant) -> float:
     return instant / NS_PER_MS
 

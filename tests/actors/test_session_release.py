@@ -23,11 +23,6 @@ from fencelock.actors.error import UnavailableError
 from fencelock.actors.link import LinkDown, LinkUp
 
 
-@pytest.fixture
-def play() -> UnkeptSession:
-    return UnkeptSession()
-
-
 def test_a_release_goes_to_the_gate_that_granted_even_when_another_is_in_use(
     play: UnkeptSession,
 ) -> None:

@@ -20,11 +20,6 @@ from fencelock.actors.api.session_message import Ended, Open
 from fencelock.actors.session.message import HoldsLost, Loss
 
 
-@pytest.fixture
-def parley() -> SessionHarness:
-    return SessionHarness()
-
-
 def test_rule_55_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(
     parley: SessionHarness,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from support.session_harness import ANN, ME, WATCHER, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import (
@@ -19,11 +18,6 @@ from fencelock.actors.message import Address
 from fencelock.actors.session.message import HoldsLost
 
 HELPER = Address("c/helper")
-
-
-@pytest.fixture
-def parley() -> SessionHarness:
-    return SessionHarness()
 
 
 def test_a_wait_given_up_at_a_wrong_gate_is_withdrawn_since_an_earlier_gate_heard_of_it(
