@@ -25,7 +25,7 @@ from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.table_model import Model
 from fencelock.cluster.simulation.table_play import Writer, steps_of
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 T0 = Instant(0)
 LISTENER = address_of("a", "proxy")

@@ -38,7 +38,7 @@ from fencelock.actors.paxos.timer import BatchDelay
 from fencelock.actors.table.outcome import Held
 from fencelock.cluster.simulation.log_workload import LogCounter
 from fencelock.cluster.simulation.machine import HOST
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 T0 = Instant(0)
 DOOR, OTHER = address_of("a", "proxy"), address_of("b", "proxy")

@@ -19,8 +19,8 @@ from fencelock.cluster.ports import free_ports
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.topology import Settings
+from fencelock.transport.codec import decode
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.wire import decode
 
 LONG_S = 60.0
 T0 = Instant(0)

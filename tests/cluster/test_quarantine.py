@@ -29,7 +29,7 @@ from fencelock.actors.table.command import (
 )
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.machine import HOST
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 T0 = Instant(0)
 LISTENER = address_of("a", "proxy")

@@ -54,7 +54,7 @@ from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.paxos.timer import FetchRetry, Tick
 from fencelock.cluster.simulation.log_workload import LogCounter
 from fencelock.cluster.simulation.machine import HOST
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))

@@ -24,7 +24,7 @@ from fencelock.actors.role import Role
 from fencelock.actors.table.outcome import Outcome
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 SEEDS = range(60)
 STEPS = 400

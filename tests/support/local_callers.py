@@ -24,7 +24,7 @@ from fencelock.actors.table.command import (
 from fencelock.actors.table.outcome import Outcome
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA = Address("n1/proxy"), Address("n1/replica")
 ONE, TWO, THREE = (Address(f"n1/ask-{number}") for number in (1, 2, 3))
