@@ -38,8 +38,8 @@ from fencelock.actors.message import Address, Message, address_of
 from fencelock.cluster.cli.serve import GC_THRESHOLDS
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.topology import NodeContext, paxos
+from fencelock.transport.codec import encode
 from fencelock.transport.frame import EnvelopeItems
-from fencelock.transport.wire import encode
 
 SLOWER_MAX = 1.5
 """A full or old node may be so many times slower than a nearly empty, young one."""

@@ -18,7 +18,7 @@ from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, Recipe
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 N1, N2 = Address("n1/role"), Address("n2/role")
 SECOND = 1_000 * NS_PER_MS

@@ -22,7 +22,7 @@ from fencelock.actors.table.command import (
 )
 from fencelock.actors.table.outcome import Outcome
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 from support.effects import HOST
 from support.unbatched_proxy import UnbatchedProxy
 
