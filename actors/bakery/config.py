@@ -58,7 +58,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Voting:
+class VoterRegistry:
     """The journals that vote, and whether this node's is one of them."""
 
     voters: Mapping[Address, int]

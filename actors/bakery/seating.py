@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fencelock.actors.bakery.config import (
     PRIORITY,
     Terms,
-    Voting,
+    VoterRegistry,
     door_of,
     election_of,
     leader_of,
@@ -63,7 +63,7 @@ def seat_bakery(
     election = {**known, "bound_ms": bound_ms, "random": random, "records": kept}
 
     def seat(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
-        voting = Voting(voters, vote_id(group, node), votes)
+        voting = VoterRegistry(voters, vote_id(group, node), votes)
         return (
             Spawn(status_of(node), ClusterStatus, {**status, "voting": voting}),
             Spawn(election_of(node), ElectionCoordinator, {**election, "voting": voting}),

@@ -9,7 +9,7 @@ from fencelock.actors.bakery.config import (
     LEADERS_MAX,
     OFF,
     SILENT_MS,
-    Voting,
+    VoterRegistry,
     election_of,
     leader_of,
     majority,
@@ -81,7 +81,7 @@ class ClusterStatus(Role[Heard]):
         life: int,
         priority: int,
         pid: int,
-        voting: Voting,
+        voting: VoterRegistry,
     ) -> None:
         super().__init__(address, host)
         self.node = node

@@ -16,7 +16,7 @@ from support.effects import HOST, only_sent, sent
 import fencelock
 from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason, Refused
 from fencelock.actors.api.session_message import Renew, Renewed
-from fencelock.actors.bakery.config import OFF, Voting, election_of, leader_of, status_of
+from fencelock.actors.bakery.config import OFF, VoterRegistry, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.event import BeatDue, Member, Seen, Serve, Serving, Trust
 from fencelock.actors.bakery.leader_selection import NO_CHANGE, choose
@@ -302,8 +302,8 @@ def test_members_that_lose_their_disks_harm_nothing() -> None:
 
 
 VOTERS = {election_of(name): journal for name, journal in JOURNALS.items()}
-VOTING = Voting(VOTERS, JOURNALS["n1"], True)
-NOT_VOTING = Voting(VOTERS, 99, False)
+VOTING = VoterRegistry(VOTERS, JOURNALS["n1"], True)
+NOT_VOTING = VoterRegistry(VOTERS, 99, False)
 LEADERS = tuple(Chosen(name, 1) for name in NAMES)
 SEATING = Seating(1, LEADERS, 1_000)
 PROPOSAL = Propose(epoch=2, leaders=LEADERS)
@@ -315,7 +315,7 @@ def member(
     return Member(name, 1, priority, 1, seating.epoch, seating, 0, 0, votes)
 
 
-def election(voting: Voting = VOTING, node: str = "n1") -> ElectionCoordinator:
+def election(voting: VoterRegistry = VOTING, node: str = "n1") -> ElectionCoordinator:
     role = ElectionCoordinator(
         election_of(node),
         HOST,
@@ -403,7 +403,7 @@ def test_priority_off_and_no_vote_are_two_things() -> None:
     assert choose(NOBODY, seen, 3).why_not == "too few candidates: 1 connected, 2 are needed"
 
 
-def cluster_status(voting: Voting = VOTING) -> ClusterStatus:
+def cluster_status(voting: VoterRegistry = VOTING) -> ClusterStatus:
     role = ClusterStatus(
         status_of("n1"),
         HOST,
@@ -466,7 +466,7 @@ def votes_anyway(spawn: Spawn) -> Spawn:
     if "voting" not in spawn.arguments or issubclass(spawn.role, Bootstrap):
         return spawn
     voters = spawn.arguments["voting"].voters
-    voting = Voting(voters, voters[election_of(spawn.arguments["node"])], True)
+    voting = VoterRegistry(voters, voters[election_of(spawn.arguments["node"])], True)
     return replace(spawn, arguments={**spawn.arguments, "voting": voting})
 
 

@@ -13,7 +13,7 @@ from fencelock.actors.bakery.config import (
     COPY_MS,
     OFF,
     Terms,
-    Voting,
+    VoterRegistry,
     door_of,
     election_of,
     leader_of,
@@ -21,17 +21,20 @@ from fencelock.actors.bakery.config import (
 )
 from fencelock.actors.bakery.event import Seen, Standing
 from fencelock.actors.bakery.leader import SWEEP_MS, Leader
-from fencelock.actors.bakery.message import NOBODY, Beat, Chosen, Seating
-from fencelock.actors.bakery.status import ClusterStatus
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.message import (
+    NOBODY,
     AddTicket,
+    Beat,
+    Chosen,
     Collected,
     DropTicket,
     Entering,
     Extend,
     MaxTicket,
+    Seating,
     TicketDropped,
 )
+from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
@@ -52,7 +55,7 @@ def status() -> RoleHarness[ClusterStatus]:
             life=1,
             priority=14,
             pid=5,
-            voting=Voting(
+            voting=VoterRegistry(
                 {election_of("n1"): 11, election_of("n2"): 12, election_of("n3"): 13}, 11, True
             ),
         )

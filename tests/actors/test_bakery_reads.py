@@ -14,12 +14,11 @@ from support.session_harness import of, one
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, Refused
 from fencelock.actors.bakery.config import Terms, door_of, election_of, leader_of
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.message import AddTicket, Chosen, Extend
 from fencelock.actors.bakery.poll import Poll
 from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.proxy_message import Query, QueryResult
-from fencelock.actors.bakery.step_message import AddTicket, Extend
-from fencelock.actors.bakery.tombstones import REMEMBERED_MAX, Tombstones
+from fencelock.actors.bakery.table import REMEMBERED_MAX, Tombstones
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Instant, node_of
 

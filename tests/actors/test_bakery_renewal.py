@@ -11,8 +11,8 @@ from support.session_harness import WATCHER, A, SessionHarness, of, one
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed
 from fencelock.actors.bakery.config import later, leader_of
+from fencelock.actors.bakery.message import Extend, Extended
 from fencelock.actors.bakery.proxy_message import HoldRenewed, NotLeading, RenewHold
-from fencelock.actors.bakery.step_message import Extend, Extended
 from fencelock.actors.message import Instant
 from fencelock.actors.session.message import HoldsLost
 

@@ -21,7 +21,7 @@ from fencelock.actors.table.command import (
 )
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")

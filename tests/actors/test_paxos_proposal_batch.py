@@ -38,7 +38,7 @@ from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.timer import BatchDelay
 from fencelock.actors.table.outcome import Held
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 DOOR, OTHER = address_of("a", "proxy"), address_of("b", "proxy")
 HERE, COMMANDER = replica_of("a"), address_of("a", "commander-3")

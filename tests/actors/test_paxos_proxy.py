@@ -49,7 +49,7 @@ from fencelock.actors.table.outcome import (
     SessionOpened,
     WaitCancelled,
 )
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")

@@ -29,7 +29,7 @@ from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS, LOOK_AGAIN_MS, 
 from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.table.command import AcquireLock, Command
 from fencelock.actors.table.outcome import Held, Outcome, Queued
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")

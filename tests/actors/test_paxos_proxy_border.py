@@ -30,7 +30,7 @@ from fencelock.actors.paxos.proxy_clients import SILENCE_MS
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.table.command import Command, KeepSession
 from fencelock.actors.table.outcome import Held, Lost, Outcome, SessionKept
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")

@@ -17,7 +17,7 @@ from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.table.command import Command, ForceRelease
 from fencelock.actors.table.outcome import Denial, Denied, Forced, Outcome
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")

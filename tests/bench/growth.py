@@ -32,8 +32,8 @@ from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.ports import free_ports
 from fencelock.cluster.storage.identity import STREAM, claim
 from fencelock.cluster.storage.journal import Journal
+from fencelock.transport.codec import decode, encode
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.wire import decode, encode
 
 MEMBERS = ("n1", "n2", "n3")
 OWNERS = 256

@@ -38,8 +38,8 @@ from fencelock.actors.message import Address, Message, address_of
 from fencelock.cluster.cli.serve import GC_THRESHOLDS
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.topology import NodeContext, paxos
+from fencelock.transport.codec import encode
 from fencelock.transport.frame import EnvelopeItems
-from fencelock.transport.wire import encode
 
 COMMANDS = 2_000
 """Requests of a round; as many before the first, unmeasured."""

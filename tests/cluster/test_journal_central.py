@@ -20,8 +20,8 @@ from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.topology import Settings
+from fencelock.transport.codec import decode
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.wire import decode
 
 LONG_S = 60.0
 SERVER = address_of("n1", "server")

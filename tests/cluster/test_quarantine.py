@@ -28,7 +28,7 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.table.command import OpenSession
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")

@@ -55,7 +55,7 @@ from fencelock.actors.paxos.proxy_session_lease import TTL_MS, NodeSessionLease
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.paxos.timer import FetchRetry, Tick
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 CONFIG = Config(View(0, ("a", "b", "c")))
 BALLOT = Ballot(3, leader_of("a"))

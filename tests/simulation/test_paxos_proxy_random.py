@@ -24,7 +24,7 @@ from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS
 from fencelock.actors.table.outcome import Outcome
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 SEEDS = range(60)
 STEPS = 400

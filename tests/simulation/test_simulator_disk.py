@@ -18,7 +18,7 @@ from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 
 def kept(number: int) -> Alive:

@@ -15,7 +15,7 @@ from fencelock.actors.session.message import Closed
 from fencelock.actors.table.command import Command
 from fencelock.actors.table.outcome import Outcome
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 from support.effects import HOST
 from support.unbatched_proxy import UnbatchedProxy
 
