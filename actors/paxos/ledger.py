@@ -53,8 +53,7 @@ class Ledger:
         slot, kept = self.next, self.kept
         batch = self.ready.pop(slot)
         self.next = slot + 1
-        if batch.time_ms > self.time_ms:
-            self.time_ms = batch.time_ms
+        self.time_ms = max(self.time_ms, batch.time_ms)
         self.ready_bytes -= batch.size
         kept[slot] = batch
         self.kept_bytes += batch.size

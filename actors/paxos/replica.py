@@ -43,7 +43,7 @@ GAP_MS = 50
 """Time for which a decided slot may be missing before it is fetched (ms): its message may have
 been overtaken by later ones."""
 
-REPORT_SLOTS = 16
+REPORT_SLOTS = 8
 """Applied slots after which the acceptor is notified: until then it keeps their votes, and a
 promise may report them. A heartbeat that proves something has them reported, too."""
 
@@ -142,9 +142,6 @@ class Replica(Role[ReplicaHears]):
                 return self._on_reign(event, now)
             case SteppedDown():
                 return self._on_deposed(now)
-            case ReportApplied():
-                self.reporting = True
-                return [Send(self.leader, Applied(slot=self.ledger.next))]
             case LeaderChanged():
                 return self._follow(event.master, now)
             case Drain():
@@ -164,10 +161,13 @@ class Replica(Role[ReplicaHears]):
         )
 
     def _on_other(
-        self, sender: Address, event: ReadHears | PastHears | GapCheck, now: Instant
+        self, sender: Address, event: ReadHears | PastHears | GapCheck | ReportApplied, now: Instant
     ) -> Effects:
         if isinstance(event, GapCheck):
             return self._on_gap_check(event)
+        if isinstance(event, ReportApplied):
+            self.reporting = True
+            return [Send(self.leader, Applied(slot=self.ledger.next))]
         if isinstance(event, PastHears):
             return self.past.handle(sender, event)
         effects = self.reads.handle(sender, event, now)
@@ -272,8 +272,7 @@ class Replica(Role[ReplicaHears]):
         far = 0
         for slot, batch in learned.slots:
             far += not self.ledger.take(slot, batch)
-        if learned.committed > self.committed:
-            self.committed = learned.committed
+        self.committed = max(self.committed, learned.committed)
         effects = self._apply(now)
         if far:
             effects.append(Observe("paxos.far_behind", far))
