@@ -189,25 +189,27 @@ class Commander(Role[Heeded]):
     def _on_spread_news(self) -> Effects:
         """Send followers what is decided, unless an `Accept` has done so or soon will."""
         self.waiting = False
-        effects = self._ask_the_spared()
+        news = self._ask_the_spared()
+        effects: list[Effect] = [Send(one, accept) for one, accept in news]
         if self.told < self.committed and not self.proposals:
             self.told = self.committed
+            informed = {one for one, accept in news if accept.committed == self.committed}
             commit = Commit(ballot=self.ballot, committed=self.committed)
-            effects += [
-                Send(one, commit) for one in self.quorum_choice.everybody if one != self.here
-            ]
+            for one in self.quorum_choice.everybody:
+                if one != self.here and one not in informed:
+                    effects.append(Send(one, commit))
         return effects
 
-    def _ask_the_spared(self) -> list[Effect]:
+    def _ask_the_spared(self) -> list[tuple[Address, Accept]]:
         """Ask the other members: they must learn the slot too, or replace missing votes."""
-        effects: list[Effect] = []
+        asked: list[tuple[Address, Accept]] = []
         for accept, others in self.quorum_choice.take():
             committed = min(self.committed, accept.slot + 1)
             news = _accept(
                 ballot=self.ballot, slot=accept.slot, batch=accept.batch, committed=committed
             )
-            effects += [Send(one, news) for one in others]
-        return effects
+            asked += [(one, news) for one in others]
+        return asked
 
     def _on_pulse(self, pulse: Pulse) -> Effects:
         beat = Heartbeat(
@@ -219,7 +221,7 @@ class Commander(Role[Heeded]):
             confirmed=pulse.confirmed,
         )
         # A member must receive the batches before the heartbeat that reports them as decided.
-        asked = self._ask_the_spared()
+        asked = [Send(one, accept) for one, accept in self._ask_the_spared()]
         return [*asked, *(Send(acceptor, beat) for acceptor in self.quorum_choice.everybody)]
 
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
