@@ -49,7 +49,12 @@ class Terms:
     least_ms: int = TERM_MS_MIN
     """Minimum of a duration or a grace (ms): requests for less are refused."""
     wait_ms: int | None = OBTENTION_MS
-    """Default obtention timeout (ms); None for no limit."""
+    """Default acquire timeout (the source's obtention timeout, ms); None for no limit."""
+
+    @property
+    def lease_ms(self) -> int:
+        """The longest lease, unless a longer one is requested (ms)."""
+        return self.hold_ms + self.grace_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,34 +57,31 @@ def seat_bakery(
 
     """
     terms = terms or Terms()
-    ordered, kept = tuple(sorted(members)), records.get("election", ())
-    known: dict[str, Any] = {"node": node, "members": ordered}
+    kept, founded = records.get("election", ()), records.get("bootstrap", ())
+    known: dict[str, Any] = {"node": node, "members": tuple(sorted(members))}
     lives = {**known, "life": life, "terms": terms}
     status = {**known, "life": life, "priority": priority, "pid": pid}
-    bound_ms = terms.hold_ms + terms.grace_ms
-    election = {**known, "bound_ms": bound_ms, "random": random, "records": kept}
+    election = {**known, "bound_ms": terms.lease_ms, "random": random, "records": kept}
 
     def seat(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
-        voting = {"voting": VoterRegistry(voters, vote_id(group, node), votes)}
-        limits = [{"limit": _epoch_limit(group, date_ms, kept)} for _ in range(2)]
-        return (
-            Spawn(status_of(node), ClusterStatus, status | voting | limits[0]),
-            Spawn(election_of(node), ElectionCoordinator, election | voting | limits[1]),
-        )
+        registry = VoterRegistry(voters, vote_id(group, node), votes)
+        both = {"voting": registry, "limit": _epoch_limit(group, date_ms, kept)}
+        seen = Spawn(status_of(node), ClusterStatus, status | both)
+        return seen, Spawn(election_of(node), ElectionCoordinator, election | both)
 
     bootstrap = {
-        "members": ordered,
+        "members": known["members"],
         "journal": journal,
         "boot": life,
         "date_ms": date_ms,
-        "records": records.get("bootstrap", ()),
+        "records": founded,
         "durable": True,
         "seat": seat,
         "voter": election_of,
         "voting": (election_of(node), status_of(node)),
         "listener": proxy_of(node),
     }
-    limit = {"limit": _epoch_limit(_group_in(records.get("bootstrap", ())), date_ms, kept)}
+    limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
     return (
         Spawn(leader_of(node), Leader, lives | limit),
         Spawn(proxy_of(node), TicketProxy, lives | {"random": random}),

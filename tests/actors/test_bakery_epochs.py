@@ -7,6 +7,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
+from support.effects import HOST
 
 from fencelock.actors.bakery.config import Terms, VoterRegistry, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
@@ -31,8 +33,6 @@ from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
-from fencelock.cluster.simulation.machine import HOST
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.topology import bakery
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.role_harness import RoleHarness
+from support.session_harness import of, one
 
 from fencelock.actors.bakery.config import (
     BEAT_MS,
@@ -36,8 +38,6 @@ from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
-from fencelock.cluster.simulation.role_harness import RoleHarness
-from fencelock.cluster.simulation.session_harness import of, one
 
 MEMBERS = ("n1", "n2", "n3")
 LIVES = tuple(Chosen(name, 1) for name in MEMBERS)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
+from support.role_harness import RoleHarness
+from support.session_harness import one as only
 
 from fencelock.actors.bakery.config import Terms, election_of, later, leader_of
 from fencelock.actors.bakery.event import Serve
@@ -37,9 +40,6 @@ from fencelock.actors.bakery.ticket import (
     pack_fence,
 )
 from fencelock.actors.message import Address
-from fencelock.cluster.simulation.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
-from fencelock.cluster.simulation.role_harness import RoleHarness
-from fencelock.cluster.simulation.session_harness import one as only
 
 BOB = Who("c", "bob")
 MEMBERS = tuple(one.node for one in LIVES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.bakery.config import later
@@ -17,7 +18,6 @@ from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
 from fencelock.actors.bakery.table import Entry, TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.violation import ViolationError

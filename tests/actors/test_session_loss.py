@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -22,24 +23,9 @@ from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session import holding
 from fencelock.actors.session.message import Close, HoldsLost, Loss, Suspected, Trusted
 from fencelock.actors.session.session_lease import SessionLease
-from fencelock.cluster.simulation.session_harness import (
-    ANN,
-    BEN,
-    WATCHER,
-    A,
-    B,
-    SessionHarness,
-    of,
-    one,
-)
 
 TTL_MS = 15_000
 SURE_MS = TTL_MS * (1_000_000 - DRIFT_PPM) / (1_000_000 + DRIFT_PPM)
-
-
-@pytest.fixture
-def parley() -> SessionHarness:
-    return SessionHarness()
 
 
 def ms(instant: Instant) -> float:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery.config import proxy_of
@@ -18,7 +19,6 @@ from fencelock.actors.bakery.ticket import Turn, Who
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.violation import ViolationError
 

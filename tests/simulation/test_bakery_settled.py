@@ -6,6 +6,7 @@ What seeds found, played by hand with three leaders.
 from __future__ import annotations
 
 import pytest
+from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
 from fencelock.actors.bakery.config import RESEND_MS, later, leader_of, proxy_of
 from fencelock.actors.bakery.message import (
@@ -31,7 +32,6 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import STALE_MAX, TicketStep
-from fencelock.cluster.simulation.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
 LEASE_MS = 1_000
 DAY_MS = 24 * 3_600_000

@@ -13,7 +13,7 @@ from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Instant, Message, node_of
-from fencelock.cluster.simulation.machine import HOST
+from support.effects import HOST
 
 ANN = Who("c", "ann")
 NOW = Instant(10**12)
