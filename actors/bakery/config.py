@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
@@ -55,22 +54,6 @@ class Terms:
     def lease_ms(self) -> int:
         """The longest lease, unless a longer one is requested (ms)."""
         return self.hold_ms + self.grace_ms
-
-
-@dataclass(frozen=True, slots=True)
-class VoterRegistry:
-    """The journals that vote, and whether this node's is one of them."""
-
-    voters: Mapping[Address, int]
-    """The id that the votes of each member's coordinator name, at present."""
-    voter: int
-    """The id of this node's journal."""
-    votes: bool
-    """Whether it is the registered one, and not an old copy."""
-
-    def registers(self, member: str, voter: int) -> bool:
-        """Return whether ``member`` votes under the id ``voter``."""
-        return self.voters.get(election_of(member)) == voter
 
 
 def later(now: Instant, after_ms: int) -> Instant:

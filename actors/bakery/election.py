@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.bakery.config import (
     TRUST_MS,
-    VoterRegistry,
     election_of,
     later,
     leader_of,
@@ -24,7 +23,7 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.epochs import (
     TOO_FAR,
     DurablePromises,
-    EpochLimit,
+    VoterRegistry,
     sound_leaders,
     sound_seating,
 )
@@ -42,6 +41,7 @@ from fencelock.actors.bakery.leader_selection import (
     choose,
     leadership,
     living,
+    names_of,
     readiness,
 )
 from fencelock.actors.bakery.message import (
@@ -102,8 +102,7 @@ class ElectionCoordinator(Role[Received]):
         bound_ms: the longest lease, unless a longer one is requested (ms).
         random: spreads proposals that compete.
         records: the contents of the journal.
-        voting: the journals that vote.
-        limit: the epochs that are plausible.
+        voting: the journals that vote, and the plausible epochs.
 
     """
 
@@ -118,14 +117,12 @@ class ElectionCoordinator(Role[Received]):
         random: Random,
         records: Sequence[Message],
         voting: VoterRegistry,
-        limit: EpochLimit | None = None,
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.members = members
         self.bound_ms = bound_ms
         self.voting = voting
-        self.limit = limit or EpochLimit()
         self.is_voter = voting.votes
         self.durable_promises = DurablePromises.recover(records)
         self.written = len(records)
@@ -172,7 +169,7 @@ class ElectionCoordinator(Role[Received]):
         seating = self.durable_promises.seating
         return (
             ("epoch", seating.epoch),
-            ("leaders", ", ".join(leader.node for leader in seating.leaders) or "not known"),
+            ("leaders", names_of(seating.leaders) or "not known"),
             ("promised", self.durable_promises.promised),
             ("votes", self.is_voter),
         )
@@ -183,7 +180,7 @@ class ElectionCoordinator(Role[Received]):
         if member not in self.members or sender != role or not 0 < event.epoch <= EPOCH_MAX:
             return (Observe("bakery.stranger_elects"),)
         reported = event.seating.epoch if isinstance(event, Promised) else 0
-        if not self.limit.allows(max(event.epoch, reported), now):
+        if not self.voting.limit.allows(max(event.epoch, reported), now):
             return (TOO_FAR,)
         if isinstance(event, Propose | Vouch) and not self.is_voter:
             return (Observe("bakery.cannot_vote"),)
@@ -320,7 +317,7 @@ class ElectionCoordinator(Role[Received]):
         if not leaders and not choice.why_not and stalled:
             leaders = seating.leaders  # They are connected, but a majority promised more.
         patient = len(self.seen) < len(self.members) and now < self.patient_until
-        if not leaders or patient or not self.limit.allows(self.highest + 1, now):
+        if not leaders or patient or not self.voting.limit.allows(self.highest + 1, now):
             return []
         self.highest += 1
         self.election = Election(self.highest, leaders, len(self.members), now)

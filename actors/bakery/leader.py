@@ -16,7 +16,7 @@ from fencelock.actors.bakery.leader_requests import (
     PendingReleases,
     tickets_of,
 )
-from fencelock.actors.bakery.leader_selection import leadership
+from fencelock.actors.bakery.leader_selection import leadership, names_of
 from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
@@ -32,13 +32,6 @@ from fencelock.actors.bakery.message import (
     TicketDropped,
     TicketEnded,
     Yield,
-)
-from fencelock.actors.bakery.proxy_message import (
-    Lock,
-    Query,
-    RenewHold,
-    Unlock,
-    UnlockAll,
 )
 from fencelock.actors.bakery.state_transfer import StateTransfer
 from fencelock.actors.bakery.table import TicketTable
@@ -68,23 +61,10 @@ FromLeader = (
     | Extend
     | Extended
 )
-Received = (
-    FromLeader
-    | Lock
-    | Unlock
-    | UnlockAll
-    | RenewHold
-    | Query
-    | Lead
-    | Export
-    | Table
-    | Serve
-    | Trust
-    | Connected
-    | ListTickets
-    | StepDue
-    | ReadLeaders
-)
+FromNode = Lead | Export | Table | Serve | Trust | Connected | ListTickets | StepDue | ReadLeaders
+"""Messages about epochs, and events of this node."""
+
+Received = FromLeader | FromProxy | FromNode
 
 
 class Leader(Role[Received]):
@@ -159,20 +139,7 @@ class Leader(Role[Received]):
             return [Observe("bakery.stranger_asks")]
         return self.requests.serve(sender, event, now)
 
-    def _on_other(
-        self,
-        sender: Address,
-        event: Lead
-        | Export
-        | Table
-        | Serve
-        | Trust
-        | Connected
-        | ListTickets
-        | StepDue
-        | ReadLeaders,
-        now: Instant,
-    ) -> list[Effect]:
+    def _on_other(self, sender: Address, event: FromNode, now: Instant) -> list[Effect]:
         match event:
             case Trust():
                 if event.epoch == self.epoch_state.epoch:
@@ -184,12 +151,8 @@ class Leader(Role[Received]):
                 locks = tickets_of(self.tickets, now) if serving else ()
                 return [Send(sender, Tally(serving=serving, locks=locks))]
             case ReadLeaders():
-                epoch_state = self.epoch_state
-                return [
-                    Send(
-                        sender, leadership(epoch_state.node, epoch_state.epoch, epoch_state.leaders)
-                    )
-                ]
+                state = self.epoch_state
+                return [Send(sender, leadership(state.node, state.epoch, state.leaders))]
             case Serve():
                 return self.transfer.on_serve(event, now)
             case Lead() | Export() if not self.limit.allows(event.epoch, now):
@@ -209,10 +172,7 @@ class Leader(Role[Received]):
         """Return the epoch, its leaders, and how much this leader serves."""
         return (
             ("epoch", self.epoch_state.epoch),
-            (
-                "leaders",
-                ", ".join(leader.node for leader in self.epoch_state.leaders) or "not known",
-            ),
+            ("leaders", names_of(self.epoch_state.leaders) or "not known"),
             ("serving", self.epoch_state.serving),
             ("tickets", self.tickets.size),
         )

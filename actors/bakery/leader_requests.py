@@ -152,15 +152,7 @@ class LeaderRequests:
             ticket = entry.ticket
             self.attempts.timers.forget(entry)
             self.tickets.drop(ticket.lock, ticket.who, ticket.request, 0)
-            message = DropTicket(
-                epoch=self.epoch_state.epoch,
-                lock=ticket.lock,
-                who=ticket.who,
-                request=ticket.request,
-                fence=0,
-                number=0,
-                mine=False,
-            )
+            message = self.epoch_state.drop_of(ticket.lock, ticket.who, ticket.request)
             effects += [*self.epoch_state.send(message), *self.attempts.advance(ticket.lock, now)]
         return effects
 
@@ -299,14 +291,8 @@ class PendingReleases:
     def drop(self, proxy: Address, unlock: Unlock, now: Instant, *, found: bool) -> list[Effect]:
         """Have the others forget what this leader has just forgotten."""
         self.count += 1
-        message = DropTicket(
-            epoch=self.epoch_state.epoch,
-            lock=unlock.lock,
-            who=unlock.who,
-            request=unlock.request,
-            fence=unlock.fence,
-            number=self.count,
-            mine=False,
+        message = self.epoch_state.drop_of(
+            unlock.lock, unlock.who, unlock.request, unlock.fence, self.count
         )
         release = PendingRelease(proxy, message, unlock.number, later(now, RESEND_MS), found=found)
         return self._begin(release, now)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from fencelock.actors.bakery.config import (
     PRIORITY,
     Terms,
-    VoterRegistry,
     election_of,
     leader_of,
     proxy_of,
     status_of,
 )
 from fencelock.actors.bakery.election import ElectionCoordinator
-from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit
+from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.status import ClusterStatus
@@ -64,10 +63,12 @@ def seat_bakery(
     election = {**known, "bound_ms": terms.lease_ms, "random": random, "records": kept}
 
     def seat(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
-        registry = VoterRegistry(voters, vote_id(group, node), votes)
-        both = {"voting": registry, "limit": _epoch_limit(group, date_ms, kept)}
-        seen = Spawn(status_of(node), ClusterStatus, status | both)
-        return seen, Spawn(election_of(node), ElectionCoordinator, election | both)
+        limit = _epoch_limit(group, date_ms, kept)
+        voting = {"voting": VoterRegistry(voters, vote_id(group, node), votes, limit)}
+        return (
+            Spawn(status_of(node), ClusterStatus, status | voting),
+            Spawn(election_of(node), ElectionCoordinator, election | voting),
+        )
 
     bootstrap = {
         "members": known["members"],

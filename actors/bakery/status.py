@@ -8,13 +8,12 @@ from fencelock.actors.bakery.config import (
     BEAT_MS,
     OFF,
     SILENT_MS,
-    VoterRegistry,
     election_of,
     leader_of,
     majority,
     status_of,
 )
-from fencelock.actors.bakery.epochs import TOO_FAR, EpochLimit, sound_seating
+from fencelock.actors.bakery.epochs import TOO_FAR, VoterRegistry, sound_seating
 from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Member, Serving, Trust
 from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat
 from fencelock.actors.bootstrap_message import StopVoting
@@ -67,8 +66,7 @@ class ClusterStatus(Role[Received]):
         life: id of this node's life.
         priority: 1 to 14, or `OFF`.
         pid: id of its process.
-        voting: the journals that vote.
-        limit: the epochs that are plausible.
+        voting: the journals that vote, and the plausible epochs.
 
     """
 
@@ -83,7 +81,6 @@ class ClusterStatus(Role[Received]):
         priority: int,
         pid: int,
         voting: VoterRegistry,
-        limit: EpochLimit | None = None,
     ) -> None:
         super().__init__(address, host)
         self.node = node
@@ -92,7 +89,6 @@ class ClusterStatus(Role[Received]):
         self.priority = priority
         self.pid = pid
         self.voting = voting
-        self.limit = limit or EpochLimit()
         self.is_voter = voting.votes
         self.number = 0
         self.sent_at: dict[int, Instant] = {}
@@ -141,30 +137,30 @@ class ClusterStatus(Role[Received]):
         if len(self.sent_at) > BEATS_MAX:
             del self.sent_at[next(iter(self.sent_at))]
         return [
-            Send(
-                status_of(name),
-                Beat(
-                    life=self.life,
-                    number=self.number,
-                    echo_life=peer.last_life,
-                    echo=peer.last_number,
-                    priority=self.priority,
-                    pid=self.pid,
-                    promised=self.contents.promised,
-                    seating=self.contents.seating,
-                    serving=self.serving,
-                    waiting_ms=self.contents.waiting_ms,
-                    voter=self.voting.voter if self.is_voter else 0,
-                ),
-            )
+            Send(status_of(name), self._own_beat(peer.last_life, peer.last_number))
             for name, peer in self.peers.items()
         ]
+
+    def _own_beat(self, echo_life: int, echo: int) -> Beat:
+        return Beat(
+            life=self.life,
+            number=self.number,
+            echo_life=echo_life,
+            echo=echo,
+            priority=self.priority,
+            pid=self.pid,
+            promised=self.contents.promised,
+            seating=self.contents.seating,
+            serving=self.serving,
+            waiting_ms=self.contents.waiting_ms,
+            voter=self.voting.voter if self.is_voter else 0,
+        )
 
     def _on_beat(self, sender: Address, beat: Beat, now: Instant) -> Effects:
         peer = self.peers.get(node_of(sender))
         if peer is None or sender != status_of(node_of(sender)) or not _sound(beat, self.members):
             return (Observe("bakery.beat_malformed"),)
-        if not self.limit.allows(max(beat.promised, beat.seating.epoch, beat.serving), now):
+        if not self.voting.limit.allows(max(beat.promised, beat.seating.epoch, beat.serving), now):
             return (TOO_FAR,)
         if (beat.life, beat.number) == (peer.last_life, peer.last_number):
             return (Observe("bakery.beat_repeated"),)
@@ -219,34 +215,27 @@ class ClusterStatus(Role[Received]):
         return [Send(leader_of(self.node), Trust(epoch=self.serving, at=at))]
 
     def _connected(self, now: Instant) -> tuple[Member, ...]:
-        own = self.contents
-        mine = Member(
-            self.node,
-            self.life,
-            self.priority,
-            self.pid,
-            own.promised,
-            own.seating,
-            self.serving,
-            own.waiting_ms,
-            self.is_voter,
-        )
+        own = _member(self.node, self._own_beat(0, 0), self.is_voter)
         others = [
-            Member(
-                name,
-                peer.beat.life,
-                peer.beat.priority,
-                peer.beat.pid,
-                peer.beat.promised,
-                peer.beat.seating,
-                peer.beat.serving,
-                peer.beat.waiting_ms,
-                self._votes(name, peer.beat),
-            )
+            _member(name, peer.beat, self._votes(name, peer.beat))
             for name, peer in self.peers.items()
             if peer.beat is not None and peer.connected(now)
         ]
-        return tuple(sorted([mine, *others]))
+        return tuple(sorted([own, *others]))
+
+
+def _member(node: str, beat: Beat, votes: bool) -> Member:
+    return Member(
+        node,
+        beat.life,
+        beat.priority,
+        beat.pid,
+        beat.promised,
+        beat.seating,
+        beat.serving,
+        beat.waiting_ms,
+        votes,
+    )
 
 
 def _sound(beat: Beat, members: tuple[str, ...]) -> bool:

@@ -12,7 +12,6 @@ from fencelock.actors.bakery.event import Raise
 from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
-    DropTicket,
     Entering,
     MaxTicket,
     Yield,
@@ -315,14 +314,14 @@ class TicketAttempts:
                 table.vote(entry, fence, now)
             attempt.step, attempt.votes = TicketStep.VOTING, {epoch_state.node: None}
         self.timers.schedule(attempt, now, later(now, pause_ms))
-        add = AddTicket(
-            epoch=epoch_state.epoch,
-            ticket=entry.ticket,
-            round=entry.round,
-            fence=fence,
-            taken=bool(attempt.held),
+        return [*epoch_state.send(self._add_ticket(attempt, fence)), *self.grant(attempt, now)]
+
+    def _add_ticket(self, attempt: TicketAttempt, fence: int) -> AddTicket:
+        entry, taken = attempt.entry, bool(attempt.held)
+        epoch = self.epoch_state.epoch
+        return AddTicket(
+            epoch=epoch, ticket=entry.ticket, round=entry.round, fence=fence, taken=taken
         )
-        return [*epoch_state.send(add), *self.grant(attempt, now)]
 
     def _next_fence(self, entry: Entry) -> int:
         """Return a fence above all that were given for the lock, as far as is known here (B8)."""
@@ -436,16 +435,8 @@ class TicketAttempts:
             return self.advance(lock, now)  # It may have been granted: its lease ends by itself.
         if self.table.get(lock, entry.key) is entry:
             self.table.remove(entry)
-        message = DropTicket(
-            epoch=epoch_state.epoch,
-            lock=lock,
-            who=who,
-            request=request,
-            fence=0,
-            number=0,
-            mine=True,
-        )
-        return [*epoch_state.send(message), *self.advance(lock, now)]
+        back = epoch_state.drop_of(lock, who, request, mine=True)
+        return [*epoch_state.send(back), *self.advance(lock, now)]
 
     def tick(self, now: Instant) -> list[Effect]:
         """Process the tickets that are due."""
@@ -472,13 +463,7 @@ class TicketAttempts:
         if attempt.answered and not attempt.held:
             return self.lose_round(attempt, now)
         self.timers.schedule(attempt, now, later(now, RESEND_MS))
-        add = AddTicket(
-            epoch=self.epoch_state.epoch,
-            ticket=entry.ticket,
-            round=entry.round,
-            fence=entry.fence,
-            taken=bool(attempt.held),
-        )
+        add = self._add_ticket(attempt, entry.fence)
         answered = frozenset(attempt.votes) | frozenset(attempt.answered)
         won = self.grant(attempt, now)
         if not attempt.votes:  # The lease was over: the round's votes are given back.

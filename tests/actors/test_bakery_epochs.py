@@ -10,9 +10,9 @@ import pytest
 from support.bakery_cluster_harness import ClusterHarness
 from support.effects import HOST
 
-from fencelock.actors.bakery.config import Terms, VoterRegistry, election_of, leader_of, status_of
+from fencelock.actors.bakery.config import Terms, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
-from fencelock.actors.bakery.epochs import EPOCHS_AHEAD_MAX, EpochLimit
+from fencelock.actors.bakery.epochs import EPOCHS_AHEAD_MAX, EpochLimit, VoterRegistry
 from fencelock.actors.bakery.event import Connected, ElectionDue, Member
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import (
@@ -91,8 +91,7 @@ def coordinator(limit: EpochLimit) -> ElectionCoordinator:
         bound_ms=1_000,
         random=Random(1),
         records=(),
-        voting=VoterRegistry({election_of(name): 7 for name in NAMES}, 7, True),
-        limit=limit,
+        voting=VoterRegistry({election_of(name): 7 for name in NAMES}, 7, True, limit),
     )
     role.begin(T0)
     return role

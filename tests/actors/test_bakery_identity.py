@@ -16,8 +16,9 @@ from support.effects import HOST, only_sent, sent
 import fencelock
 from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason, Refused
 from fencelock.actors.api.session_message import Renew, Renewed
-from fencelock.actors.bakery.config import OFF, VoterRegistry, election_of, leader_of, status_of
+from fencelock.actors.bakery.config import OFF, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.epochs import VoterRegistry
 from fencelock.actors.bakery.event import BeatDue, Connected, Member, Serve, Serving, Trust
 from fencelock.actors.bakery.leader_selection import NO_CHANGE, choose
 from fencelock.actors.bakery.message import (

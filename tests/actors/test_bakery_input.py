@@ -13,12 +13,12 @@ from fencelock.actors.bakery.config import (
     COPY_MS,
     OFF,
     Terms,
-    VoterRegistry,
     election_of,
     leader_of,
     proxy_of,
     status_of,
 )
+from fencelock.actors.bakery.epochs import VoterRegistry
 from fencelock.actors.bakery.event import BeatContents, Connected
 from fencelock.actors.bakery.leader import SWEEP_MS, Leader
 from fencelock.actors.bakery.message import (

@@ -198,4 +198,4 @@ def test_its_state_can_be_copied(joined: LoneProcess) -> None:
     state = copy.deepcopy(dict(joined.process.state()))
     joined.acknowledged(6)
 
-    assert state["bids"].out["x"].granted_at is None
+    assert state["pending"].out["x"].granted_at is None
