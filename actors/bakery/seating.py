@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from random import Random
 
 
+DEFAULT_TERMS = Terms()
+"""The durations of a cluster whose configuration sets none."""
+
+
 def seat_bakery(
     node: str,
     members: tuple[str, ...],
@@ -36,7 +40,7 @@ def seat_bakery(
     *,
     journal: int,
     date_ms: int,
-    terms: Terms | None = None,
+    terms: Terms = DEFAULT_TERMS,
     priority: int = PRIORITY,
     pid: int = 0,
 ) -> tuple[Spawn, ...]:
@@ -55,7 +59,6 @@ def seat_bakery(
         pid: id of the process.
 
     """
-    terms = terms or Terms()
     kept, founded = records.get("election", ()), records.get("bootstrap", ())
     known: dict[str, Any] = {"node": node, "members": tuple(sorted(members))}
     lives = {**known, "life": life, "terms": terms}
