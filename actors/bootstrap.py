@@ -167,7 +167,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         self.refused: dict[str, int] = {}
         """The last boot of each member whose journal was refused, so that it is logged once."""
         self.greet_until = Instant(0)
-        self.told: VotingStatus | None = None
+        self.reported: VotingStatus | None = None
         self.registered: dict[Address, int] = {}
         """The id that each voter's votes name, without those that run on an old copy."""
         self._seat: Seat | None = seat
@@ -279,19 +279,19 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         start, to = join.start, bootstrap_of(member)
         if not _is_sound(start):
             return (Observe("bootstrap.impossible_start"),)
-        told: list[Effect] = []
+        sent: list[Effect] = []
         if self.group is not None and join.founded_ms != self.group.founded_ms:
-            told = [Send(to, self._config_for(start.boot))]
+            sent = [Send(to, self._config_for(start.boot))]
         if self.group is not None and journals_of(self.group)[member] != start.journal:
             refused = self._refuse(member, start, "with a journal that is not registered")
-            return (*told, *refused, Observe("bootstrap.unregistered_journal"))
+            return (*sent, *refused, Observe("bootstrap.unregistered_journal"))
         known = self.starts.get(member)
         if known is not None and start.is_before(known):
             if self.group is not None:
                 self.registered.pop(self.voter(member), None)  # I4: its votes count no more.
             older = Superseded(to=start.boot, start=known)
             refused = self._refuse(member, start, "from an old copy of its journal")
-            return (Send(to, older), *told, *refused, Observe("bootstrap.old_copy"))
+            return (Send(to, older), *sent, *refused, Observe("bootstrap.old_copy"))
         written: list[Effect] = []
         if known is None or known.journal != start.journal or known < start:
             if not self._note(member, start):
@@ -302,8 +302,8 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
             self.registered[self.voter(member)] = vote_id(self.group, member)
         follows = self.group is None and member == self.members[0] and self.later is None
         ack = JoinAck(to=start.boot, start=self.own, follows=follows)
-        asked = self._announce((member,)) if self._lacks_follower(member) else []
-        return [*written, Send(to, ack), *told, *asked]
+        announced = self._announce((member,)) if self._lacks_follower(member) else []
+        return [*written, Send(to, ack), *sent, *announced]
 
     def _refuse(self, member: str, start: Start, how: str) -> list[Effect]:
         """Log, once for each start of ``member``, that it has no vote here."""
@@ -390,11 +390,11 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         self._take(GroupConfig(to=0, founded_ms=config.founded_ms, voters=config.voters), now)
         return [*self._write(), *self._announce((member,)), *self._go_on(now)]
 
-    def _on_superseded(self, told: Superseded, now: Instant) -> Effects:
-        mine = told.to == self.own.boot and told.start.journal == self.own.journal
+    def _on_superseded(self, superseded: Superseded, now: Instant) -> Effects:
+        mine = superseded.to == self.own.boot and superseded.start.journal == self.own.journal
         if not mine or self.later is not None:
             return (Observe("bootstrap.superseded_ignored"),)
-        self.later = told.start
+        self.later = superseded.start
         written = self._write()
         if self.standing is not JournalStatus.VOTER:
             return [*written, *self._go_on(now)]
@@ -462,9 +462,9 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
     def _tell(self, *, votes: bool, why: str) -> list[Effect]:
         """Notify the listener and the log of a change."""
         status = VotingStatus(votes=votes, why=why)
-        if status == self.told:
+        if status == self.reported:
             return []
-        self.told = status
+        self.reported = status
         level = Level.WARNING if self.standing is JournalStatus.NON_VOTING else Level.INFO
         text = why or f"{self.node} votes"
         effects: list[Effect] = [

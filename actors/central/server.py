@@ -28,7 +28,7 @@ from fencelock.actors.central.message import (
     SessionEnded,
     client_fits,
     lock_fits,
-    words_fit,
+    names_fit,
 )
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import Address, Instant, Message, address_of, ms_between, node_of
@@ -163,7 +163,7 @@ class LockServer(Role[Heard]):
         return Queues(queues=queues, locks=len(self.held))
 
     def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:
-        fits = lock_fits(request.lock) and words_fit(request.session, request.owner)
+        fits = lock_fits(request.lock) and names_fit(request.session, request.owner)
         if not (fits and client_fits(request.client, sender)):
             return (Observe("central.request_malformed"),)
         if request.session in self.ended:
@@ -227,7 +227,7 @@ class LockServer(Role[Heard]):
         return self._record(Freed(lock=lock, number=holding.number))
 
     def _on_free(self, sender: Address, free: Free, now: Instant) -> Effects:
-        fits = lock_fits(free.lock) and words_fit(free.session)
+        fits = lock_fits(free.lock) and names_fit(free.session)
         if not (fits and 1 <= free.number <= NUMBER_MAX):
             return (Observe("central.free_malformed"),)
         effects: Effects = ()
@@ -252,7 +252,7 @@ class LockServer(Role[Heard]):
         return (*freed, *self._record(revoke), Send(_broker(holding.client), revoke))
 
     def _on_end_session(self, sender: Address, end: EndSession, now: Instant) -> Effects:
-        if not (end.session and words_fit(end.session)):
+        if not (end.session and names_fit(end.session)):
             return (Observe("central.end_session_malformed"),)
         effects: list[Effect] = []
         if end.session not in self.ended:

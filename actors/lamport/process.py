@@ -499,10 +499,10 @@ class Proofs:
 
     A process may be granted a lock before its request is known here: any later-stamped message
     from here is evidence for it, also one that was sent before the request arrived. So an empty
-    queue proves nothing by itself. But whoever held the lock when the look began had heard this
-    process later than its request, so that the request is stamped before the look's probe. And
-    messages of a process arrive in the order of their stamps. Once every process was heard
-    later than the probe, that request is in the queue, unless it was released.
+    queue proves nothing by itself. But the holder at the start of the look had received a message
+    of this process stamped above its request. So that request is stamped before the look's probe.
+    And messages of a process arrive in the order of their stamps. Once every process has sent
+    something stamped above the probe, that request is in the queue, unless it was released.
     """
 
     def __init__(self) -> None:

@@ -404,8 +404,8 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
 
     def _on_hello(self, peer: Peer, hello: Hello) -> Effects:
         introduce = Introduce(boot=self.boot, your_boot=hello.boot, nonce=hello.nonce)
-        asked = self._ask(peer) if hello.boot != peer.boot else []
-        return [Send(peer.address, introduce), *asked]
+        greeted = self._ask(peer) if hello.boot != peer.boot else []
+        return [Send(peer.address, introduce), *greeted]
 
     def _on_introduce(self, peer: Peer, introduce: Introduce) -> Effects:
         if introduce.your_boot != self.boot or introduce.nonce != peer.nonce:
