@@ -25,7 +25,8 @@ from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.proxy.timer import NAP_MS_MAX, WaitOver
 from fencelock.actors.proxy.wording import LOCKS_SHOWN_MAX
 from fencelock.actors.role import Role
-from fencelock.transport.codec import FRAME_BYTES_MAX, encode
+from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.codec import encode
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")

@@ -113,7 +113,7 @@ class Door:
     def say(self, client: str, message: Message) -> None:
         """Let a message of a client's come in."""
         sender: Address = address_of(client, "session")
-        self.scheduler.arrive(((self.proxy, sender, message),))
+        self.scheduler.post(self.scheduler.cells[self.proxy], sender, message)
 
     def turn(self) -> Mapping[str, list[EnvelopeItems]]:
         """Do what the dispatcher does in a turn; return what leaves, by client."""
@@ -125,7 +125,7 @@ class Door:
                 if record is not None:
                     encode(record)
             scheduler.release_held()
-        return scheduler.outboxes.take()
+        return scheduler.take_outgoing()
 
 
 def names(size: int) -> Run:

@@ -29,9 +29,8 @@ from fencelock.actors.message import Address, Message
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node as RealNode
 from fencelock.cluster.ports import free_ports
-from fencelock.transport.frame import Envelope, Frame, encode_frame
+from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encode_frame
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.refusal import Mismatch, Rejected
 
 CLIENT = ROOT / "examples" / "raw_zmq_client.py"
 PATIENCE_S = 60

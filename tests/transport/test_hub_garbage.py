@@ -15,17 +15,17 @@ import zmq
 
 from fencelock.actors.api.message import Acquire, Granted, LockStatus
 from fencelock.actors.message import Address, Message
-from fencelock.transport.cbor import UndecodableError
+from fencelock.transport.admission import Dropped, FrameValidator
+from fencelock.transport.cbor import MalformedFrameError, UndecodableError
 from fencelock.transport.frame import (
     Envelope,
     Frame,
-    MalformedFrameError,
+    Mismatch,
+    Rejected,
     decode_frame,
     encode_frame,
 )
-from fencelock.transport.frame_validator import Dropped, FrameValidator
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.refusal import Mismatch, Rejected
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 

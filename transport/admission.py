@@ -1,4 +1,4 @@
-"""Every check on a received frame before it may enter the node. Pure."""
+"""Every check on a received frame before it may enter the node, the cheapest first. Pure."""
 
 from __future__ import annotations
 
@@ -7,31 +7,63 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fencelock.actors.message import Address, address_of, node_of, role_of
-from fencelock.transport.bounds import (
-    CLIENT_BYTES_MAX,
-    CLIENT_ENVELOPES_MAX,
-    SMALL_BYTES,
-    has_few_arrays,
-)
-from fencelock.transport.cbor import INT_MAX, UndecodableError, load
-from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, FieldCountError, schema_of
-from fencelock.transport.compiled import Unpack
-from fencelock.transport.frame import (
-    ENVELOPES_MAX,
+from fencelock.transport.cbor import (
     FRAME_BYTES_MAX,
+    INT_MAX,
+    MalformedFrameError,
+    UndecodableError,
+    load,
+)
+from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, schema_of
+from fencelock.transport.compiled import FieldCountError, Unpack
+from fencelock.transport.frame import (
+    ANY_NODE,
+    ENVELOPES_MAX,
+    NAMES_KEPT,
     USUAL_START,
     Envelope,
     EnvelopeItems,
     ForeignClusterError,
     Frame,
-    MalformedFrameError,
+    Mismatch,
+    Rejected,
     WrongVersionError,
+    check_node,
     decode_frame,
     frame_of,
+    new_frame,
     open_frame,
 )
-from fencelock.transport.name import ANY_NODE, NAMES_KEPT, check_node
-from fencelock.transport.refusal import Mismatch, Rejected
+
+CLIENT_BYTES_MAX = 64 << 10
+"""Limit of a client's frame (64 KiB); a member's may have `FRAME_BYTES_MAX`."""
+
+CLIENT_ENVELOPES_MAX = 256
+"""Limit of envelopes in a client's frame: as many as a gateway puts into one frame."""
+
+SMALL_BYTES = 1024
+"""A frame up to this size is decoded unchecked: that takes a quarter of a millisecond at worst."""
+
+ARRAY_SHARE = 8
+"""A frame has at most one array for so many bytes, and `ARRAYS_FREE` more. An array costs a
+decoder ten times as much as another item. Our own messages stay below: each of their arrays
+holds a name, a command or several numbers."""
+
+ARRAYS_FREE = 64
+
+ITEM_SHARE = 4
+"""A frame whose items are counted has at most one for so many bytes, and `ITEMS_FREE` more."""
+
+ITEMS_FREE = 256
+
+_ARRAY_HEADS = bytes(range(0x80, 0xA0))
+"""All first bytes of an array; in text they are parts of characters beyond ASCII."""
+
+_ARGUMENT_BYTES = {24: 1, 25: 2, 26: 4, 27: 8}
+"""Sizes of the number that follows a head (bytes), by the head's lowest five bits."""
+
+_BYTES, _TEXT, _ARRAY = 2, 3, 4
+"""Major types of CBOR (RFC 8949, section 3.1)."""
 
 _NOBODY: object = object()
 """A value that equals nothing received."""
@@ -95,12 +127,15 @@ class FrameValidator:
         if len(raw) > SMALL_BYTES and not has_few_arrays(raw):
             return Dropped("wire.malformed", detail="more arrays than a frame has", hostile=True)
         try:
-            usual = raw.startswith(USUAL_START)
-            items = load(raw) if usual else open_frame(raw)
-            frame = self._familiar(link, items) if usual else None
-            familiar = frame is not None
-            if frame is None:
-                frame = frame_of(items, self.cluster)
+            if raw.startswith(USUAL_START):
+                items = load(raw)
+                most = ENVELOPES_MAX if known else CLIENT_ENVELOPES_MAX
+                familiar = self._familiar(link, items, most)
+                if familiar is not None:
+                    return familiar
+            else:
+                items = open_frame(raw)
+            frame = frame_of(items, self.cluster)
         except WrongVersionError as error:
             return Dropped("wire.wrong_version", Mismatch.VERSION, str(error))
         except ForeignClusterError as error:
@@ -111,9 +146,9 @@ class FrameValidator:
             return Dropped("wire.malformed", detail=str(error))
         if not known and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
             return Dropped("wire.oversized")
-        return frame if familiar else self._addressed(link, frame)
+        return self._addressed(link, frame)
 
-    def _familiar(self, link: str, items: list[Any]) -> Frame | None:
+    def _familiar(self, link: str, items: list[Any], most: int) -> Frame | None:
         """Return the frame if all of it but its messages resembles frames that passed before.
 
         None means that it does not, or is malformed, and must be checked part by part: this is
@@ -132,20 +167,15 @@ class FrameValidator:
             and type(stamp) is int
             and 0 <= view | stamp <= INT_MAX
             and type(packed) is list
-            and len(packed) <= ENVELOPES_MAX  # pyright: ignore[reportUnknownArgumentType]
+            and len(packed) <= most  # pyright: ignore[reportUnknownArgumentType]
         ):
             return None
-        envelopes = self._opened(link, packed)  # pyright: ignore[reportUnknownArgumentType]
-        return None if envelopes is None else Frame(cluster, view, stamp, tuple(envelopes))
-
-    def _opened(self, link: str, packed: list[list[Any]]) -> list[EnvelopeItems] | None:
-        """Return unpacked envelopes if all resemble others that passed before; else None."""
         unpackers = self._unpackers
         envelopes: list[EnvelopeItems] = []
         there = here = Address("")
         last_to = last_sender = _NOBODY
         try:
-            for one in packed:
+            for one in packed:  # pyright: ignore[reportUnknownVariableType]
                 if type(one) is not list:
                     return None
                 unpacker = unpackers[one[ENVELOPE_HEAD_ITEMS]]
@@ -160,7 +190,7 @@ class FrameValidator:
             return None
         except FieldCountError:  # Perhaps of a peer of another version: `frame_of` judges that.
             return None
-        return envelopes
+        return new_frame((cluster, view, stamp, tuple(envelopes), 0))
 
     def _addressed(self, link: str, frame: Frame) -> Frame | Dropped:
         """Check the addresses, and complete those without a node."""
@@ -205,3 +235,37 @@ def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
         if type(message) is Rejected:
             return Dropped("wire.rejected", message.code, message.detail)
     return Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error))
+
+
+def has_few_arrays(data: bytes) -> bool:
+    """Return whether ``data`` has no more arrays than our own frames have.
+
+    First count the bytes that may begin an array, which takes a microsecond for a kilobyte. If
+    there are too many, they may belong to text or byte strings: then walk through the items, up
+    to the first array, or the first item, too many.
+    """
+    size = len(data)
+    most = ARRAYS_FREE + size // ARRAY_SHARE
+    return size - len(data.translate(None, _ARRAY_HEADS)) <= most or _walk(data, most)
+
+
+def _walk(data: bytes, arrays_max: int) -> bool:
+    """Return whether ``data`` has few arrays, and few items of any kind.
+
+    It accepts malformed CBOR, which the decoder refuses where it begins.
+    """
+    size, at, arrays = len(data), 0, 0
+    for _ in range(ITEMS_FREE + size // ITEM_SHARE):
+        if at >= size:
+            return True
+        head = data[at]
+        major, number = head >> 5, head & 31
+        length = _ARGUMENT_BYTES.get(number, 0)
+        at += 1 + length
+        if major == _ARRAY:
+            arrays += 1
+            if arrays > arrays_max:
+                return False
+        elif major in (_BYTES, _TEXT):
+            at += int.from_bytes(data[at - length : at]) if length else number
+    return False
