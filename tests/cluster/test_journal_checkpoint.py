@@ -12,14 +12,7 @@ import pytest
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
-from fencelock.actors.message import (
-    Address,
-    Instant,
-    Local,
-    Message,
-    address_of,
-    local,
-)
+from fencelock.actors.message import Address, Instant, Local, Message, address_of, local
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet

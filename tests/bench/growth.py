@@ -1,7 +1,7 @@
 """The size of a member's journal under a steady load, and the duration of a restart.
 
 Three members of a replicated table of locks, with real sockets and disks, in one process.
-Run it as ``python -m fencelock.cluster.bench.growth --commands 500000``.
+Run it as ``python tests/bench/growth.py --commands 500000``.
 """
 
 from __future__ import annotations
