@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fencelock.actors.message import Address, address_of, node_of, role_of
 from fencelock.transport.cbor import (
@@ -118,24 +118,62 @@ class FrameValidator:
         """Unpackers of messages that passed, by tag."""
 
     def admit(self, link: str, raw: bytes) -> Frame | Dropped:
-        """Return the frame in ``raw``, which came over ``link``, or the reason to drop it."""
+        """Return the frame in ``raw``, which came over ``link``, or the reason to drop it.
+
+        A frame that resembles others which passed before is checked here in one pass. Any other
+        is left to `_examine`, which checks it part by part.
+        """
+        known = self.gates or link in self._members
+        size = len(raw)
+        if (
+            link == self.node
+            or size > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX)
+            or not raw.startswith(USUAL_START)
+            or (size > SMALL_BYTES and not has_few_arrays(raw))
+        ):
+            return self._examine(link, raw, known=known)
+        unpackers = self._unpackers
+        envelopes: list[EnvelopeItems] = []
+        there = here = Address("")
+        last_to = last_sender = _NOBODY
+        try:
+            _, cluster, view, stamp, packed = load(raw)
+            if not (
+                cluster == self.cluster
+                and type(view) is int
+                and type(stamp) is int
+                and 0 <= view | stamp <= INT_MAX
+                and type(packed) is list
+                and len(packed) <= (ENVELOPES_MAX if known else CLIENT_ENVELOPES_MAX)  # pyright: ignore[reportUnknownArgumentType]
+            ):
+                return self._examine(link, raw, known=known)
+            for one in packed:  # pyright: ignore[reportUnknownVariableType]
+                if type(one) is not list:  # A map has items, too.
+                    return self._examine(link, raw, known=known)
+                to, sender = one[0], one[1]  # pyright: ignore[reportUnknownVariableType]
+                if to != last_to or sender != last_sender:  # Mostly the same as before.
+                    there, here = self._passed[link, to, sender]
+                    last_to, last_sender = to, sender  # pyright: ignore[reportUnknownVariableType]
+                envelopes.append((there, here, unpackers[one[ENVELOPE_HEAD_ITEMS]](one)))
+        except (LookupError, TypeError, FieldCountError):
+            # Too short, a new or malformed address or tag, or perhaps of another version.
+            return self._examine(link, raw, known=known)
+        except UndecodableError as error:
+            return Dropped("wire.malformed", detail=str(error), hostile=True)
+        except MalformedFrameError as error:
+            return Dropped("wire.malformed", detail=str(error))
+        return new_frame((cluster, view, stamp, tuple(envelopes), 0))
+
+    def _examine(self, link: str, raw: bytes, *, known: bool) -> Frame | Dropped:
+        """Check a frame part by part, the cheapest first; return it or the reason to drop it."""
         if link == self.node:  # Its senders could pose as roles and callers of our own.
             return Dropped("wire.spoofed_sender")
-        known = self.gates or link in self._members
         if len(raw) > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX):
             return Dropped("wire.oversized", hostile=True)
         if len(raw) > SMALL_BYTES and not has_few_arrays(raw):
             return Dropped("wire.malformed", detail="more arrays than a frame has", hostile=True)
         try:
-            if raw.startswith(USUAL_START):
-                items = load(raw)
-                most = ENVELOPES_MAX if known else CLIENT_ENVELOPES_MAX
-                familiar = self._familiar(link, items, most)
-                if familiar is not None:
-                    return familiar
-            else:
-                items = open_frame(raw)
-            frame = frame_of(items, self.cluster)
+            frame = frame_of(open_frame(raw), self.cluster)
         except WrongVersionError as error:
             return Dropped("wire.wrong_version", Mismatch.VERSION, str(error))
         except ForeignClusterError as error:
@@ -147,50 +185,6 @@ class FrameValidator:
         if not known and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
             return Dropped("wire.oversized")
         return self._addressed(link, frame)
-
-    def _familiar(self, link: str, items: list[Any], most: int) -> Frame | None:
-        """Return the frame if all of it but its messages resembles frames that passed before.
-
-        None means that it does not, or is malformed, and must be checked part by part: this is
-        the fast path of the same checks. ``items`` had the usual first bytes, so their number and
-        the version are right.
-
-        Raises:
-            MalformedFrameError: a message is not as declared; everything checked before it is
-                good.
-
-        """
-        _, cluster, view, stamp, packed = items
-        if not (
-            cluster == self.cluster
-            and type(view) is int
-            and type(stamp) is int
-            and 0 <= view | stamp <= INT_MAX
-            and type(packed) is list
-            and len(packed) <= most  # pyright: ignore[reportUnknownArgumentType]
-        ):
-            return None
-        unpackers = self._unpackers
-        envelopes: list[EnvelopeItems] = []
-        there = here = Address("")
-        last_to = last_sender = _NOBODY
-        try:
-            for one in packed:  # pyright: ignore[reportUnknownVariableType]
-                if type(one) is not list:
-                    return None
-                unpacker = unpackers[one[ENVELOPE_HEAD_ITEMS]]
-                to, sender = one[0], one[1]
-                if to != last_to or sender != last_sender:  # Mostly the same as before.
-                    if type(to) is not str or type(sender) is not str:
-                        return None
-                    there, here = self._passed[link, to, sender]
-                    last_to, last_sender = to, sender
-                envelopes.append((there, here, unpacker(one)))
-        except (LookupError, TypeError):  # Too short, or a new or malformed address or tag.
-            return None
-        except FieldCountError:  # Perhaps of a peer of another version: `frame_of` judges that.
-            return None
-        return new_frame((cluster, view, stamp, tuple(envelopes), 0))
 
     def _addressed(self, link: str, frame: Frame) -> Frame | Dropped:
         """Check the addresses, and complete those without a node."""

@@ -268,10 +268,9 @@ class Dispatcher:
         try:
             while not self._stopping:
                 self._turn()
-                self._sleep()
             for closing in self._closings:
                 self._say(closing)
-            self._turn()
+            self._turn(0)
         except BaseException as failure:  # noqa: BLE001  # Top of the thread: log and end.
             self.failure = failure
             logger.bind(node=self.node).opt(exception=failure).critical(
@@ -283,28 +282,41 @@ class Dispatcher:
     def _say(self, closing: Closing) -> None:
         """Ask what the cast closes with, and serve on until it is answered or takes too long."""
         scheduler, reply = self._scheduler, Reply()
+        reply.add_done_callback(self._links.ring)
         role_slot = scheduler.cells.get(closing.to)
         if role_slot is None:
             return
         scheduler.post(role_slot, scheduler.asks.open(reply, role_slot.address), closing.message)
         ends = scheduler.now() + closing.within_ms * NS_PER_MS
         while not (reply.done or self._at_once):
-            self._turn()
             left_ms = ms_between(scheduler.now(), Instant(ends))
-            if reply.done or not left_ms:
+            if not left_ms:
                 break
-            self._sleep(left_ms)
+            self._turn(left_ms)
         scheduler.asks.abandon(reply)
 
-    def _turn(self) -> None:
-        if self._arrivals.queue:
-            self._arrivals.run()
+    def _turn(self, most_ms: int | None = None) -> None:
+        """Do what there is to do, then sleep until there is more.
+
+        While the node closes, ``most_ms`` limits the sleep; else it is None.
+        """
+        arrivals, scheduler = self._arrivals, self._scheduler
+        if arrivals.queue:
+            arrivals.run()
         wrote = False
-        for _ in turn(self._scheduler, self._gateway, self._links, self._pace):
+        for _ in turn(scheduler, self._gateway, self._links, self._pace):
             self._write()
             wrote = True
         if wrote and self._journal is not None and self._journal.trim_due:
             self._journal.trim()  # Last, so that nothing waits for it unnecessarily.
+        idle_ms = scheduler.idle_ms()
+        if most_ms is not None:
+            idle_ms = most_ms if idle_ms is None else min(idle_ms, most_ms)
+        arrivals.asleep = idle_ms != 0 and not arrivals.queue
+        if arrivals.queue or (self._stopping and most_ms is None):
+            idle_ms = 0
+        self._links.poll(idle_ms)
+        arrivals.asleep = False
 
     def _write(self) -> None:
         """Make the records of this turn durable: one append, one sync (group commit)."""
@@ -319,21 +331,6 @@ class Dispatcher:
             entries.append((role, data))
         journal.append(entries)
         journal.sync()
-
-    def _sleep(self, most_ms: int | None = None) -> None:
-        """Sleep until there is something to do; while the node closes, at most ``most_ms``."""
-        arrivals, links = self._arrivals, self._links
-        idle_ms = self._scheduler.idle_ms()
-        if most_ms is not None:
-            idle_ms = most_ms if idle_ms is None else min(idle_ms, most_ms)
-        if idle_ms == 0 or arrivals.queue or self._scheduler.records:
-            links.poll(0)
-            return
-        arrivals.asleep = True
-        if arrivals.queue or (self._stopping and most_ms is None):
-            idle_ms = 0
-        links.poll(idle_ms)
-        arrivals.asleep = False
 
     def _close(self) -> None:
         """Leave nothing behind: no request, role, socket, file or thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from time import thread_time_ns
 from typing import Protocol
@@ -173,7 +174,7 @@ class Gateway:
 
         A frame of a node without a clock has the stamp 0.
         """
-        outgoing = self._scheduler.take_outgoing()
+        outgoing, self._scheduler.outgoing = self._scheduler.outgoing, defaultdict(list)
         clock = self._clock or self._find_clock()
         stamp = 0 if clock is None else clock.departing()
         links = self._links

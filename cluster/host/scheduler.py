@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -229,11 +229,6 @@ class Scheduler:
                 else:
                     self._perform_here(role_slot, effect)
 
-    def take_outgoing(self) -> Mapping[str, list[EnvelopeItems]]:
-        """Return the messages for other nodes and start anew; not during `work`."""
-        outgoing, self.outgoing = self.outgoing, defaultdict(list)
-        return outgoing
-
     def ring_alarms(self) -> None:
         """Post every timer that is due."""
         now, timers = self.now(), self.timers
@@ -296,7 +291,10 @@ class Scheduler:
             due = self.now() + effect.after_ms * NS_PER_MS
             heapq.heappush(self.timers, (due, self._timer_number, role_slot, effect.timer))
         elif isinstance(effect, Spawn):
+            later, self._performing = self._performing, deque()
             effect.role.start(effect.address, self, **effect.arguments)
+            self.work(0)  # The new role's first effects precede the others of this role.
+            self._performing = later
         elif isinstance(effect, Retire) and (retired := self.cells.get(effect.address)) is not None:
             self.retire(retired)
 

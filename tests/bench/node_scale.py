@@ -21,7 +21,7 @@ import json
 import multiprocessing
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import count
@@ -113,7 +113,8 @@ class NodeSubject:
                 if record is not None:
                     encode(record)
             scheduler.release_held()
-        return scheduler.take_outgoing()
+        outgoing, scheduler.outgoing = scheduler.outgoing, defaultdict(list)
+        return outgoing
 
 
 LOADS = Loads(NodeSubject, COMMANDS // 2)

@@ -71,7 +71,7 @@ MUTANTS = {
     ),
     "frames like earlier ones lose their stamp": Mutant(
         FrameValidator,
-        "_familiar",
+        "admit",
         "new_frame((cluster, view, stamp, tuple(envelopes), 0))",
         "new_frame((cluster, view, 0, tuple(envelopes), 0))",
         stamps,
