@@ -30,8 +30,7 @@ from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.ports import free_ports
-from fencelock.cluster.storage.identity import STREAM, claim
-from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.storage.journal import STREAM, Journal, claim
 from fencelock.transport.codec import decode, encode
 from fencelock.transport.hub import SocketHub
 

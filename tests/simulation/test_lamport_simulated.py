@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.onlooker import run_read_seed
 
-from fencelock.actors.clock import Arrived, Clock
+from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effect, Effects
 from fencelock.actors.lamport.message import Neighbors, PeerJoined
 from fencelock.actors.lamport.order import Turn
@@ -125,8 +125,8 @@ class KeepsTheDead(LockProcess):
 class HearsNoTime(Clock):
     """Does not go on from later than what it receives: IR2 is missing."""
 
-    def _on_arrived(self, arrived: Arrived) -> Effects:
-        del arrived
+    def arrived(self, stamp: int) -> Effects:
+        del stamp
         return ()
 
 
