@@ -26,8 +26,8 @@ from fencelock.actors.lamport.reliable_channel import ReliableChannel
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.config import leader_of, replica_of
 from fencelock.actors.paxos.event import Resign
+from fencelock.actors.paxos.member import LogOptions, seat_log
 from fencelock.actors.paxos.proxy import LogProxy
-from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.session.message import Close

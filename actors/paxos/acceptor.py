@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.paxos.config import (
     LEASE_MS,
+    ROUND_JUMP_MAX,
+    ROUND_MAX,
+    TOO_FAR,
+    VOTES_BYTES_MAX,
+    VOTES_MAX,
     Config,
+    View,
     acceptor_of,
     leader_of,
     monitor_of,
     replica_of,
 )
-from fencelock.actors.paxos.event import (
-    Applied,
-    Heard,
-    Learned,
-    LogFull,
-    MinApplied,
-    Trimmed,
-)
-from fencelock.actors.paxos.freshness import StalenessBound
-from fencelock.actors.paxos.handover_message import Release
+from fencelock.actors.paxos.event import Applied, Heard, Learned, LogFull, MinApplied, Trimmed
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.lease import LeasePromise
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     NUMBER_MAX,
@@ -42,13 +40,18 @@ from fencelock.actors.paxos.message import (
     Preempted,
     Prepare,
     Promise,
+    Release,
     Vote,
 )
-from fencelock.actors.paxos.rounds import Spoken, refusal
-from fencelock.actors.paxos.votes import Votes
+from fencelock.actors.paxos.reads import StalenessBound
 from fencelock.actors.role import Host, Role, Summary
 
+Spoken = Prepare | Accept | Commit | Heartbeat | Release
+"""Messages that a leader, its scout or its commander sends."""
+
+
 _accepted = maker(Accepted)
+
 
 STREAM_BYTES = 32 << 20
 """An acceptor whose stream is this long asks its replica for a snapshot (bytes, 32 MiB). While
@@ -345,3 +348,102 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         if self.promised > NO_BALLOT:
             records.append(Pledged(pledge=Pledge.PROMISED, ballot=self.promised))
         return (Checkpoint(tuple(records)),)
+
+
+class Votes:
+    """The last vote for each slot.
+
+    Args:
+        by_slot: votes of earlier lives.
+
+    """
+
+    def __init__(self, by_slot: Mapping[int, Vote]) -> None:
+        self.by_slot: dict[int, Vote | Accept] = dict(by_slot)
+        """Votes by slot: a vote of this life is kept as the `Accept` that asked for it."""
+        self.size = sum(vote.batch.size for vote in self.by_slot.values())
+        """Total size of their batches (bytes)."""
+
+    def put(self, vote: Accept) -> bool:
+        """Store ``vote`` as the last for its slot; return False if there is no room for it."""
+        by_slot, slot, size = self.by_slot, vote.slot, vote.batch.size
+        before = by_slot.get(slot)
+        if before is not None:
+            size -= before.batch.size
+        elif by_slot and (len(by_slot) >= VOTES_MAX or self.size + size > VOTES_BYTES_MAX):
+            return False
+        self.size += size
+        by_slot[slot] = vote
+        return True
+
+    def at(self, slot: int) -> Vote:
+        """Return the vote for ``slot``, which must have one."""
+        vote = self.by_slot[slot]
+        return Vote(slot, vote.ballot, vote.batch)
+
+    def slots(self, first: int, end: int | None = None) -> list[int]:
+        """Return in order the slots from ``first`` on, and before ``end``, that have a vote."""
+        by_slot = self.by_slot
+        if end is not None and end - first < len(by_slot):
+            return [slot for slot in range(first, end) if slot in by_slot]
+        return sorted(slot for slot in by_slot if slot >= first and (end is None or slot < end))
+
+    def won(self, ballot: Ballot, first: int, end: int) -> tuple[tuple[int, Batch], ...]:
+        """Return the votes under ``ballot`` from slot ``first`` on and before ``end``."""
+        by_slot = self.by_slot
+        votes = [by_slot[slot] for slot in self.slots(first, end)]
+        return tuple([(vote.slot, vote.batch) for vote in votes if vote.ballot == ballot])
+
+    def forget(self, first: int, end: int) -> None:
+        """Drop the votes before slot ``end``; there are none before ``first``."""
+        few = end - first < len(self.by_slot)
+        slots = range(first, end) if few else [slot for slot in self.by_slot if slot < end]
+        for slot in slots:
+            vote = self.by_slot.pop(slot, None)
+            self.size -= 0 if vote is None else vote.batch.size
+
+
+class LeasePromise:
+    """An acceptor's side: the leader that it promised to follow, and until when."""
+
+    def __init__(self) -> None:
+        self.leader = Address("")
+        self.until = Instant(0)
+
+    def give(self, leader: Address, now: Instant, lease_ms: int) -> None:
+        """Adopt only ``leader`` for ``lease_ms`` from ``now``."""
+        self.leader = leader
+        self.until = Instant(now + lease_ms * NS_PER_MS)
+
+    def forbids(self, leader: Address, now: Instant) -> bool:
+        """Return whether a ballot of ``leader`` must not be adopted at ``now``."""
+        return leader != self.leader and now < self.until
+
+
+def refusal(
+    node: str, view: View, sender: Address, event: Spoken, promised: Ballot, floor: int
+) -> Effects:
+    """Refuse what ``sender`` may not send, or sends for a round too far away; else nothing.
+
+    A scout is sent the round known here, so that it can lead this acceptor up. The leader of the
+    acceptor's own node is trusted: no other process can send under its name.
+
+    Args:
+        node: the acceptor's node.
+        view: the membership.
+        sender: the address that sent the event.
+        event: the message, with its ballot.
+        promised: the acceptor's promise.
+        floor: a round that is known without a promise.
+
+    """
+    speaker, ballot = node_of(sender), event.ballot
+    known = speaker in view.members and 1 <= ballot.round <= ROUND_MAX
+    if not known or ballot.leader != leader_of(speaker):
+        return (Observe("paxos.stranger_leads"),)
+    highest = max(promised.round, floor)
+    if ballot.round - highest <= ROUND_JUMP_MAX or speaker == node:
+        return ()
+    if not isinstance(event, Prepare):
+        return (TOO_FAR,)
+    return (Send(sender, Preempted(ballot=Ballot(highest, promised.leader))), TOO_FAR)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.paxos.config import WINDOW, Config, acceptor_of, leader_of, replica_of
-from fencelock.actors.paxos.event import Decided, Order, Pulse
+from fencelock.actors.paxos.config import WINDOW, Config, View, acceptor_of, leader_of, replica_of
+from fencelock.actors.paxos.event import CommanderResend, Decided, Order, Pulse, SpreadNews
 from fencelock.actors.paxos.message import (
     Accept,
     Accepted,
@@ -19,20 +20,29 @@ from fencelock.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from fencelock.actors.paxos.quorum_choice import QuorumChoice
-from fencelock.actors.paxos.timer import CommanderResend, SpreadNews
 from fencelock.actors.role import Host, Role, Summary
 
 COMMANDER_RESEND_MS = 100
 """Timeout for votes before they are requested again (ms): a round trip and a slow sync."""
 
-_accept = maker(Accept)
-_decided = maker(Decided)
 
 NEWS_MS = 5
 """Delay until followers are sent which slots are decided, unless an `Accept` carries it (ms).
 Members outside the preferred quorum receive proposals as late. Sending at once would double the
 messages of a lone client."""
+
+
+EXPLORE = 32
+"""At each multiple of this slot all members are asked, to find out which are quickest now."""
+
+
+_accept = maker(Accept)
+
+
+_decided = maker(Decided)
+
+
+Heeded = Accepted | Preempted | Order | SpreadNews | Pulse | CommanderResend
 
 
 @dataclass(slots=True)
@@ -44,9 +54,6 @@ class Proposal:
     """Acceptors that voted for it, each once (P10)."""
     asked_again: bool = False
     """Whether the last `CommanderResend` found it undecided; the next one resends it."""
-
-
-Heeded = Accepted | Preempted | Order | SpreadNews | Pulse | CommanderResend
 
 
 class Commander(Role[Heeded]):
@@ -250,3 +257,51 @@ class Commander(Role[Heeded]):
         )
         acceptors = self.config.view.acceptors
         return [Send(one, accept) for one in acceptors if one not in proposal.votes]
+
+
+class QuorumChoice:
+    """Chooses a majority for each slot: the members whose votes decided the last one.
+
+    A member that stops answering is dropped as soon as the others, which are asked a moment
+    later, have decided a slot without it.
+
+    The choice affects only when a member is asked: all are asked in the end, and the commander
+    alone counts votes.
+
+    Args:
+        here: the acceptor of this node, which is always asked.
+        view: the members that vote.
+
+    """
+
+    def __init__(self, here: Address, view: View) -> None:
+        self.here = here
+        self.everybody = view.acceptors
+        self.majority = view.majority
+        self.chosen = view.acceptors
+        """Members asked at once, in the order of the view; all until a slot is decided."""
+        self.others: tuple[Address, ...] = ()
+        """Members asked later."""
+        self.preferred: frozenset[Address] = frozenset(view.acceptors)
+        """The same as ``chosen``."""
+        self.behind: list[tuple[Accept, tuple[Address, ...]]] = []
+        """Proposals, the lowest slot first, and the members that have still to be asked."""
+
+    def choose(self, accept: Accept) -> tuple[Address, ...]:
+        """Return the members to ask now; the others are due with the next `take`."""
+        if accept.slot % EXPLORE == 0 or not self.others:
+            return self.everybody
+        self.behind.append((accept, self.others))
+        return self.chosen
+
+    def take(self) -> list[tuple[Accept, tuple[Address, ...]]]:
+        """Remove and return the proposals that the other members are sent now."""
+        behind, self.behind = self.behind, []
+        return behind
+
+    def prefer(self, voters: Mapping[Address, None]) -> None:
+        """Prefer ``voters`` from now on: a majority, in the order of their answers."""
+        quick = [one for one in voters if one != self.here][: self.majority - 1]
+        self.preferred = frozenset((*quick, self.here))
+        self.chosen = tuple([one for one in self.everybody if one in self.preferred])
+        self.others = tuple([one for one in self.everybody if one not in self.preferred])

@@ -6,54 +6,69 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from fencelock.actors.bootstrap_message import StopVoting
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos.commander import Commander
-from fencelock.actors.paxos.config import Config, catchup_of, leader_of, monitor_of, replica_of
+from fencelock.actors.paxos.config import (
+    ROUND_JUMP_MAX,
+    ROUND_MAX,
+    TOO_FAR,
+    Config,
+    View,
+    catchup_of,
+    leader_of,
+    monitor_of,
+    replica_of,
+)
 from fencelock.actors.paxos.event import (
     Adopted,
     Applied,
     Candidate,
+    Drain,
+    Drained,
+    HandOverLate,
     Lacking,
     LeaderChanged,
     Leadership,
     LeadershipClaimed,
+    Nominate,
+    Nominated,
     ReportApplied,
     Resign,
     Resigned,
+    ResignedLate,
     SteppedDown,
+    Succeed,
     Suspect,
     Withdraw,
 )
-from fencelock.actors.paxos.handover import HANDOVER_MS, AtHandOver, HandOver
-from fencelock.actors.paxos.handover_event import Drained, Nominated, Succeed
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.message import Ballot, Pledge, Pledged, Preempted
-from fencelock.actors.paxos.rounds import ROUND_JUMP_MAX, ROUND_MAX, TOO_FAR
+from fencelock.actors.paxos.message import (
+    NO_BALLOT,
+    Ballot,
+    Pledge,
+    Pledged,
+    Preempted,
+    Release,
+    TakeOver,
+)
 from fencelock.actors.paxos.scout import Scout
-from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import Leaders, ReadLeaders
 
 if TYPE_CHECKING:
     from random import Random
 
+AtHandOver = Resign | Nominated | Drained | HandOverLate | ResignedLate
+"""Events of a hand-over that a leader handles."""
+
+
 BACKOFF_MS = 100
 """Mean pause after the first preemption (ms), a few round trips; each further one doubles it."""
 
+
 DOUBLINGS_MAX = 4
 """Maximum number of doublings: the pause stays in the order of an election."""
-
-
-class Phase(Enum):
-    """State of a leader."""
-
-    FOLLOWING = "following"
-    STANDING = "standing"
-    """Candidate: a scout requests promises."""
-    LEARNING = "learning"
-    """A majority promised, but this node lacks decided slots."""
-    REIGNING = "reigning"
 
 
 Heeded = (
@@ -68,6 +83,25 @@ Heeded = (
     | StopVoting
     | ReadLeaders
 )
+
+
+HANDOVER_MS = 500
+"""Maximum delay of a hand-over by slots under way (ms)."""
+
+
+RESIGNED_MS = 1_000
+"""Maximum time that a `Resign` waits for the next master (ms)."""
+
+
+class Phase(Enum):
+    """State of a leader."""
+
+    FOLLOWING = "following"
+    STANDING = "standing"
+    """Candidate: a scout requests promises."""
+    LEARNING = "learning"
+    """A majority promised, but this node lacks decided slots."""
+    REIGNING = "reigning"
 
 
 class Leader(Role[Heeded]):
@@ -335,3 +369,58 @@ class Leader(Role[Heeded]):
 
     def _commander(self) -> Address:
         return address_of(self.node, f"commander-{self.ballot.round}")
+
+
+class HandOver:
+    """One hand-over at a time.
+
+    The lease is given back only after the replica has confirmed that it no longer relies on it.
+    Then no read can use it, however late this node handles its events. If slots are not decided
+    in time, the successor waits for the lease to end instead.
+
+    Args:
+        node: the id of its node.
+        view: the membership.
+
+    """
+
+    def __init__(self, node: str, view: View) -> None:
+        self.node = node
+        self.view = view
+        self.askers: dict[Address, None] = {}
+        """Roles that wait for `Resigned`."""
+        self.ballot = NO_BALLOT
+        """The leadership that is ending, or that ended last."""
+        self.heir = ""
+        """The node that is to lead next; empty until it is named."""
+
+    def begin(self, asker: Address, ballot: Ballot) -> list[Effect]:
+        """Begin to end the leadership of ``ballot``, unless that has begun."""
+        self.askers[asker] = None
+        if self.ballot == ballot:
+            return []
+        self.ballot, self.heir = ballot, ""
+        return [
+            Send(monitor_of(self.node), Nominate()),
+            Wake(HANDOVER_MS, HandOverLate(ballot=ballot)),
+            Wake(RESIGNED_MS, ResignedLate(ballot=ballot)),
+        ]
+
+    def name(self, heir: str) -> list[Effect]:
+        """Make ``heir`` the successor and drain the replica; without one, give up for now."""
+        if not heir:
+            self.ballot = NO_BALLOT  # The next request starts over, and may find a successor.
+            return self.tell("")
+        self.heir = heir
+        return [Send(replica_of(self.node), Drain(ballot=self.ballot))]
+
+    def pass_on(self, *, drained: bool) -> list[Effect]:
+        """Ask the successor to stand; if the replica is drained, give the lease back before."""
+        release = Release(ballot=self.ballot)
+        released = [Send(acceptor, release) for acceptor in self.view.acceptors] if drained else []
+        return [*released, Send(monitor_of(self.heir), TakeOver(ballot=self.ballot))]
+
+    def tell(self, master: str) -> list[Effect]:
+        """Tell the waiting roles which node leads now, empty if that is not known."""
+        askers, self.askers = self.askers, {}
+        return [Send(asker, Resigned(master=master)) for asker in askers]

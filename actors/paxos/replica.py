@@ -2,52 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import Address, Instant, node_of
-from fencelock.actors.paxos.config import LOG_MAX, Config, acceptor_of, catchup_of, leader_of
-from fencelock.actors.paxos.digest import AGREED_SLOTS
+from fencelock.actors.fast_construction import copier, maker
+from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.paxos.config import (
+    LOG_MAX,
+    Config,
+    acceptor_of,
+    catchup_of,
+    leader_of,
+    replica_of,
+)
+from fencelock.actors.paxos.divergence import AGREED_SLOTS
 from fencelock.actors.paxos.event import (
     Applied,
+    BatchDelay,
     Decided,
+    Drain,
+    Drained,
     Fresh,
+    GapCheck,
     Gather,
     Lacking,
     LeaderChanged,
     Leadership,
     Learned,
     Leased,
+    ProposalBatch,
     ReportApplied,
     Restore,
     Skipped,
     SlotOutcomes,
     SteppedDown,
+    Tick,
 )
-from fencelock.actors.paxos.forwarding import Forwarding
-from fencelock.actors.paxos.handover_event import Drain, Drained
 from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.log import PastHears, State
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import Decline, Propose
-from fencelock.actors.paxos.ordering import Ordering
-from fencelock.actors.paxos.proposal_batch import ProposalBatch
-from fencelock.actors.paxos.reading import ReadHears, Reads
-from fencelock.actors.paxos.replica_event import ReplicaHears
+from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
+from fencelock.actors.paxos.ordering import Ordering, Run
+from fencelock.actors.paxos.reads import ReadHears, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
-from fencelock.actors.paxos.state import PastHears, State
-from fencelock.actors.paxos.timer import BatchDelay, GapCheck, Tick
 from fencelock.actors.role import Host, Role, Summary
 
 GAP_MS = 50
 """Time for which a decided slot may be missing before it is fetched (ms): its message may have
 been overtaken by later ones."""
 
+
 REPORT_SLOTS = 8
 """Applied slots after which the acceptor is notified: until then it keeps their votes, and a
 promise may report them. A heartbeat that proves something has them reported, too."""
 
+
+WAITING_MAX = 1_000
+"""Maximum commands that wait on a node that knows no master."""
+
+
+CLIENT_CHARS_MAX = 512
+"""Maximum length of an address: node and role, each at most 128 bytes on the wire."""
+
+
+ReplicaHears = (
+    ReadHears
+    | PastHears
+    | ProposalBatch
+    | Propose
+    | Gather
+    | Decided
+    | Learned
+    | Leadership
+    | SteppedDown
+    | LeaderChanged
+    | Leased
+    | Drain
+    | Restore
+    | ReportApplied
+    | Tick
+    | BatchDelay
+    | GapCheck
+)
+"""Events that a replica handles."""
+
+
 _slot_outcomes = maker(SlotOutcomes)
+
+
+_proposed = maker(Proposed)
+
+
+_with_forwarded = copier(Propose, "forwarded")
 
 
 class Replica(Role[ReplicaHears]):
@@ -355,3 +402,91 @@ class Replica(Role[ReplicaHears]):
             Observe("paxos.restored"),
             *self._apply(now),
         ]
+
+
+class Forwarding:
+    """Refuses invalid commands, and forwards valid ones to the master.
+
+    Args:
+        node: the id of its node.
+        listener: a role of it that receives all outcomes anyway, or None.
+
+    """
+
+    def __init__(self, node: str, listener: Address | None) -> None:
+        self.node = node
+        self.listener = listener
+        self.master = ""
+        """The node that leads, if any is known."""
+        self.client: Address | None = None
+        """The last valid client for which something was proposed."""
+        self.waiting: dict[tuple[Address, int], Propose] = {}
+        """Commands that arrived while no master was known."""
+
+    def refusal(self, propose: Propose, machine: Machine) -> Effects:
+        """Return the refusal of a command that must never enter the log; empty for any other."""
+        client = propose.client
+        if client != self.client:
+            if not node_of(client) or "/" not in client or len(client) > CLIENT_CHARS_MAX:
+                return (Observe("paxos.impossible_client"),)
+            self.client = client
+        if len(propose.command) > COMMAND_BYTES_MAX or not machine.admits(propose.command):
+            return (self.decline(propose, Decline.INVALID),)
+        return ()
+
+    def pass_on(self, propose: Propose) -> Effects:
+        """Forward a command to the master, once, so that two replicas cannot send it in circles.
+
+        While no master is known, the command waits even if it was forwarded: this node may have
+        been
+        the master, and learns first which node is next.
+        """
+        if not self.master:
+            return self.hold(propose)
+        if propose.forwarded:
+            return (self.decline(propose, Decline.NOT_MASTER),)
+        return (Send(replica_of(self.master), _with_forwarded(propose, True)),)
+
+    def answers(
+        self, slot: int, asked: Sequence[Run], outcomes: Sequence[Sequence[Message]]
+    ) -> list[Effect]:
+        """Send outcomes and slot to the clients in ``asked`` that do not get them anyway."""
+        effects: list[Effect] = []
+        after = 0
+        for lot in asked:
+            client, first = lot.client, after
+            after += len(lot.commands)
+            if client == self.listener:
+                continue
+            if self.listener is None or node_of(client) != self.node:
+                for number, told in zip(lot.numbers, outcomes[first:after], strict=True):
+                    for outcome in told:
+                        effects.append(Send(client, outcome))
+                    effects.append(Send(client, _proposed(number=number, slot=slot)))
+        return effects
+
+    def hold(self, propose: Propose) -> Effects:
+        """Let a command wait until the next master is known."""
+        asker = propose.client, propose.number
+        if len(self.waiting) >= WAITING_MAX and asker not in self.waiting:
+            return (self.decline(propose, Decline.OVERLOADED),)
+        self.waiting[asker] = propose
+        return ()
+
+    def follow(self, master: str) -> Effects:
+        """Note which node leads, and forward the commands that waited for that."""
+        self.master = master
+        if not master or master == self.node:
+            return ()
+        to = replica_of(master)
+        return [Send(to, _with_forwarded(propose, True)) for propose in self.take_waiting()]
+
+    def take_waiting(self) -> list[Propose]:
+        """Remove and return the waiting commands."""
+        waiting, self.waiting = self.waiting, {}
+        return list(waiting.values())
+
+    def decline(self, propose: Propose, why: Decline) -> Send:
+        """Return the refusal of a command, naming the master to ask."""
+        declined = Declined(number=propose.number, why=why, master=self.master)
+        return Send(propose.client, declined)

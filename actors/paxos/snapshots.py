@@ -9,18 +9,66 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fencelock.actors.effect import Wake
-from fencelock.actors.message import Address, Message
-from fencelock.actors.paxos.event import SnapshotTaken
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
+from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.paxos.config import Config, catchup_of, replica_of
+from fencelock.actors.paxos.event import (
+    ExpireSnapshot,
+    FetchRetry,
+    FetchSlots,
+    Lacking,
+    Learned,
+    ResendChunk,
+    Restore,
+    SnapshotTaken,
+    Trimmed,
+    WriteChunk,
+)
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import PAGE, Batch, Slots, SnapshotChunk
-from fencelock.actors.paxos.timer import WriteChunk
+from fencelock.actors.paxos.message import (
+    CHUNK_BYTES_MAX,
+    CHUNKS_MAX,
+    NUMBER_MAX,
+    PAGE,
+    Batch,
+    Fetch,
+    Slots,
+    SnapshotChunk,
+)
+from fencelock.actors.role import Host, Role, Summary
 
 JOURNAL_BYTES = 8 << 20
 """Bytes applied before the journal is cut (8 MiB). Bounds recovery to a second or two."""
 
+
 DEVELOP_MS = 1
 """Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
+
+
+FETCH_MS = 100
+"""First timeout of a fetch (ms); then another member is asked."""
+
+
+FETCH_DOUBLINGS_MAX = 3
+"""Number of times that the timeout doubles. A part takes time over a slow link, and a member may
+have to make its snapshot first."""
+
+
+FADE_MS = 60_000
+"""A snapshot is dropped when no part of it was requested for this long (ms)."""
+
+
+Heeded = (
+    Lacking
+    | Slots
+    | SnapshotChunk
+    | FetchRetry
+    | Fetch
+    | SnapshotTaken
+    | ResendChunk
+    | Trimmed
+    | ExpireSnapshot
+)
 
 
 class Snapshots:
@@ -110,6 +158,201 @@ class Snapshots:
         self.under_way, self.due = False, self._threshold()
 
 
+class CatchUp(Role[Heeded]):
+    """Fetches in small parts, one at a time: the receiver sets the pace.
+
+    Everything fetched is decided, so its source and age do not matter. Fetched slots are written
+    to the journal, since that may hold votes of older ballots for them. These records are
+    removed when the replica's stream covers them (P16).
+
+    Args:
+        node: the id of its node.
+        config: the membership.
+
+    """
+
+    def __init__(self, address: Address, host: Host, *, node: str, config: Config) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.config = config
+        self.next = 1
+        """The first slot that is still missing."""
+        self.target = 0
+        """Slots before it are wanted; 0 if none are."""
+        self.source = ""
+        """The member that is asked."""
+        self.question: Fetch | None = None
+        self.attempt = 0
+        self.unanswered = 0
+        """Requests that timed out since slots were last missing."""
+        self.begun: SnapshotChunk | None = None
+        """The first part of the snapshot being fetched."""
+        self.parts: list[bytes] = []
+        self.photograph: SnapshotTaken | None = None
+        """The last snapshot made here; its parts are requested one by one."""
+        self.used = 0
+        """Number of parts of it that were sent."""
+        self.fading = False
+        """Whether the `ExpireSnapshot` timer runs."""
+        self.written = 0
+        """All slots written since the stream was cut are before this one."""
+
+    def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
+        """Send a fetch, or answer one."""
+        del now
+        match event:
+            case Lacking():
+                return self._on_lacking(event)
+            case Slots():
+                return self._on_slots(sender, event)
+            case SnapshotChunk():
+                return self._on_chunk(sender, event)
+            case FetchRetry():
+                return self._on_retry(event)
+            case Fetch():
+                return self._on_fetch(sender, event)
+            case SnapshotTaken():
+                self.photograph = event
+                parts = [part for asker in event.askers for part in self._part(asker, event, 0)]
+                return [*parts, *self._fade()]
+            case ResendChunk():
+                given = self.photograph
+                return self._part(event.asker, given, 0) if given is not None else ()
+            case Trimmed():
+                return self._on_trimmed(event)
+            case ExpireSnapshot():
+                return self._on_fade(event)
+
+    def summary(self) -> Summary:
+        """Return what it fetches, and from which node."""
+        return (
+            ("next", self.next),
+            ("target", self.target),
+            ("source", self.source or "none"),
+        )
+
+    def _on_lacking(self, lacking: Lacking) -> Effects:
+        others = [member for member in self.config.view.members if member != self.node]
+        if not others:
+            return ()
+        busy = self.target > self.next
+        self.target = max(self.target, lacking.target)
+        if busy and lacking.first <= self.next:
+            return ()
+        self.next = max(self.next, lacking.first) if busy else lacking.first
+        self.source = lacking.source if lacking.source in others else others[0]
+        return self._ask_anew()
+
+    def _ask_anew(self) -> list[Effect]:
+        """Request what comes next: slots, if the other member still has them."""
+        self.begun, self.parts = None, []
+        if self.next >= self.target:
+            self.target, self.question, self.unanswered = 0, None, 0
+            return []
+        return self._ask(Fetch(first=self.next, slot=0, chunk=0))
+
+    def _ask(self, fetch: Fetch) -> list[Effect]:
+        self.question = fetch
+        self.attempt += 1
+        retry = FetchRetry(attempt=self.attempt)
+        wait_ms = FETCH_MS << min(self.unanswered, FETCH_DOUBLINGS_MAX)
+        return [Send(catchup_of(self.source), fetch), Wake(wait_ms, retry)]
+
+    def _on_retry(self, retry: FetchRetry) -> Effects:
+        """Ask the next member after the one that does not answer, or does not have it."""
+        if self.question is None or retry.attempt != self.attempt:
+            return ()
+        self.unanswered += 1
+        others = [member for member in self.config.view.members if member != self.node]
+        self.source = others[(others.index(self.source) + 1) % len(others)]
+        return [*self._ask_anew(), Observe("paxos.fetched_elsewhere")]
+
+    def _is_answer(self, sender: Address, first: int, slot: int, chunk: int) -> bool:
+        asked = Fetch(first=first, slot=slot, chunk=chunk)
+        return node_of(sender) == self.source and self.question == asked
+
+    def _on_slots(self, sender: Address, slots: Slots) -> Effects:
+        if not self._is_answer(sender, slots.first, 0, 0) or len(slots.batches) > PAGE:
+            return (Observe("paxos.slots_ignored"),)
+        if not slots.batches:
+            return ()  # The member has none of them; the retry asks another.
+        self.next = self.written = slots.first + len(slots.batches)
+        learned = Learned(slots=tuple(enumerate(slots.batches, start=slots.first)), committed=0)
+        return [
+            Persist(slots),
+            Send(replica_of(self.node), learned),
+            *self._ask_anew(),
+            Observe("paxos.slots_fetched", len(slots.batches)),
+        ]
+
+    def _on_chunk(self, sender: Address, part: SnapshotChunk) -> Effects:
+        """Take the next part. The first one answers a request for slots."""
+        first = self.begun is None
+        expected = 0 if first else part.slot
+        if not self._is_answer(sender, self.next, expected, part.chunk) or not _is_sound(part):
+            return (Observe("paxos.chunk_ignored"),)
+        if part.slot <= self.next:
+            return ()
+        if self.begun is None:
+            self.begun = part
+        elif (part.slot, part.count) != (self.begun.slot, self.begun.count):
+            return (Observe("paxos.chunk_ignored"),)
+        self.parts.append(part.content)
+        if len(self.parts) < part.count:
+            return self._ask(Fetch(first=self.next, slot=part.slot, chunk=len(self.parts)))
+        restore = Restore(slot=part.slot, time_ms=part.time_ms, chunks=tuple(self.parts))
+        self.next = part.slot
+        return [Send(replica_of(self.node), restore), *self._ask_anew()]
+
+    def _on_fetch(self, asker: Address, fetch: Fetch) -> Effects:
+        if node_of(asker) not in self.config.view.members:
+            return (Observe("paxos.stranger_fetches"),)
+        if not 1 <= fetch.first < NUMBER_MAX or not 0 <= fetch.chunk < CHUNKS_MAX:
+            return (Observe("paxos.impossible_slot"),)
+        if fetch.slot == 0:
+            slot = 0 if self.photograph is None else self.photograph.slot
+            excerpt = FetchSlots(asker=asker, first=fetch.first, slot=slot)
+            return (Send(replica_of(self.node), excerpt),)
+        photograph = self.photograph
+        if photograph is None or photograph.slot != fetch.slot:
+            return ()  # A newer snapshot has replaced it; the asking member begins again.
+        return self._part(asker, photograph, fetch.chunk)
+
+    def _part(self, asker: Address, photograph: SnapshotTaken, chunk: int) -> Effects:
+        if chunk >= len(photograph.chunks):
+            return (Observe("paxos.impossible_slot"),)
+        self.used += 1
+        part = SnapshotChunk(
+            slot=photograph.slot,
+            time_ms=photograph.time_ms,
+            chunk=chunk,
+            count=len(photograph.chunks),
+            content=photograph.chunks[chunk],
+        )
+        return (Send(asker, part),)
+
+    def _fade(self) -> list[Effect]:
+        """Drop the snapshot after a while, since it may be large."""
+        if self.fading:
+            return []
+        self.fading = True
+        return [Wake(FADE_MS, ExpireSnapshot(use=self.used))]
+
+    def _on_fade(self, fade: ExpireSnapshot) -> Effects:
+        self.fading = False
+        if fade.use != self.used:
+            return self._fade()
+        self.photograph = None
+        return ()
+
+    def _on_trimmed(self, trimmed: Trimmed) -> Effects:
+        """Drop the written slots from the journal, if the replica's snapshot covers all of them."""
+        if not self.written or self.written > trimmed.slot:
+            return ()
+        self.written = 0
+        return (Checkpoint(()),)
+
+
 def records_of(
     slot: int, time_ms: int, chunks: tuple[bytes, ...], since: tuple[Batch, ...] = ()
 ) -> tuple[Message, ...]:
@@ -123,3 +366,12 @@ def records_of(
         for start in range(0, len(since), PAGE)
     ]
     return (*parts, *pages)
+
+
+def _is_sound(part: SnapshotChunk) -> bool:
+    return (
+        1 <= part.slot < NUMBER_MAX
+        and 0 <= part.time_ms < NUMBER_MAX
+        and 0 <= part.chunk < part.count <= CHUNKS_MAX
+        and len(part.content) <= CHUNK_BYTES_MAX
+    )

@@ -21,8 +21,8 @@ from fencelock.actors.effect import Effect, Effects, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, local, timer
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.member import LogOptions, seat_log
 from fencelock.actors.paxos.message import Declined, Propose, Proposed
-from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.role import Host, Role
 from fencelock.actors.table.command import AcquireLock, CancelWait, Command, OpenSession
 from fencelock.actors.table.outcome import Held, SessionOpened, WaitCancelled

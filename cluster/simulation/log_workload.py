@@ -26,17 +26,10 @@ from fencelock.actors.message import (
     timer,
 )
 from fencelock.actors.paxos.config import replica_of
-from fencelock.actors.paxos.digest import Fingerprint, state_of
-from fencelock.actors.paxos.digest_message import Figure
-from fencelock.actors.paxos.event import (
-    Consult,
-    Consulted,
-    LeaderChanged,
-    Skipped,
-    SlotOutcomes,
-)
-from fencelock.actors.paxos.message import Declined, Propose, Proposed
-from fencelock.actors.paxos.seating import LogOptions, seat_log
+from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.machine import Fingerprint, state_of
+from fencelock.actors.paxos.member import LogOptions, seat_log
+from fencelock.actors.paxos.message import Declined, Figure, Propose, Proposed
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet

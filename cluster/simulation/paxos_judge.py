@@ -8,12 +8,12 @@ from typing import NamedTuple
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Instant, Message, node_of
 from fencelock.actors.paxos.config import acceptor_of, replica_of
-from fencelock.actors.paxos.digest_message import Isolate
 from fencelock.actors.paxos.event import (
     Applied,
     Consult,
     Consulted,
     Decided,
+    Isolate,
     Learned,
     Leased,
     SlotOutcomes,

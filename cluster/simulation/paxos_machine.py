@@ -8,8 +8,8 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from fencelock.actors.message import Local, Message, local, message
-from fencelock.actors.paxos.digest import Fingerprint, state_of
-from fencelock.actors.paxos.digest_message import Figure
+from fencelock.actors.paxos.machine import Fingerprint, state_of
+from fencelock.actors.paxos.message import Figure
 
 OPENING = b"extend"
 """The first command of a leadership: every session lives for its whole time from now."""

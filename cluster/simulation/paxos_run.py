@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
-from fencelock.actors.paxos.seating import LogOptions, seat_log
+from fencelock.actors.paxos.member import LogOptions, seat_log
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.paxos_client import Finish, Proposer, Reader, reader_of

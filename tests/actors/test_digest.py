@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 
 from fencelock.actors.message import Instant, address_of
-from fencelock.actors.paxos.digest import Digests, Fingerprint, Verdict, state_of
-from fencelock.actors.paxos.digest_message import (
-    SCHEME,
-    Figure,
-    TableDigest,
-)
+from fencelock.actors.paxos.divergence import Digests, Verdict
+from fencelock.actors.paxos.machine import Fingerprint, state_of
+from fencelock.actors.paxos.message import SCHEME, Figure, TableDigest
 from fencelock.actors.table.command import (
     AcquireLock,
     CancelWait,

@@ -6,9 +6,9 @@ import pytest
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of
-from fencelock.actors.paxos.commander import COMMANDER_RESEND_MS, NEWS_MS, Commander
+from fencelock.actors.paxos.commander import COMMANDER_RESEND_MS, EXPLORE, NEWS_MS, Commander
 from fencelock.actors.paxos.config import WINDOW, Config, View, acceptor_of, leader_of, replica_of
-from fencelock.actors.paxos.event import Decided, Order, Pulse
+from fencelock.actors.paxos.event import CommanderResend, Decided, Order, Pulse, SpreadNews
 from fencelock.actors.paxos.message import (
     NO_OP,
     Accept,
@@ -19,8 +19,6 @@ from fencelock.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from fencelock.actors.paxos.quorum_choice import EXPLORE
-from fencelock.actors.paxos.timer import CommanderResend, SpreadNews
 from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)

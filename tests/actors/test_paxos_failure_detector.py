@@ -9,6 +9,7 @@ import pytest
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
+from fencelock.actors.paxos.acceptor import LeasePromise
 from fencelock.actors.paxos.config import (
     BEAT_MS,
     ELECTION_MS,
@@ -21,22 +22,30 @@ from fencelock.actors.paxos.config import (
     replica_of,
 )
 from fencelock.actors.paxos.event import (
+    Beat,
     Candidate,
     Confirm,
     Heard,
+    Isolated,
     LeaderChanged,
     LeadershipClaimed,
     Leased,
     Pulse,
     SteppedDown,
     Suspect,
+    Watch,
     Withdraw,
 )
-from fencelock.actors.paxos.failure_detector import ASKED_MAX, STARTUP_MS, FailureDetector
-from fencelock.actors.paxos.lease import LeasePromise, MasterLease
+from fencelock.actors.paxos.failure_detector import (
+    ASKED_MAX,
+    JITTER_MS,
+    SPREAD_MS,
+    STALL_MS,
+    STARTUP_MS,
+    FailureDetector,
+    MasterLease,
+)
 from fencelock.actors.paxos.message import Ballot, HeartbeatAck
-from fencelock.actors.paxos.suspicion import JITTER_MS, SPREAD_MS, STALL_MS, Isolated
-from fencelock.actors.paxos.timer import Beat, Watch
 from fencelock.actors.timing import TIMING
 from fencelock.cluster.simulation.machine import HOST
 

@@ -15,7 +15,7 @@ import fencelock
 from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.actors.paxos.config import ELECTION_MS, LEASE_MS, leader_of
 from fencelock.actors.paxos.event import Resign
-from fencelock.actors.paxos.handover import HANDOVER_MS, RESIGNED_MS
+from fencelock.actors.paxos.leader import HANDOVER_MS, RESIGNED_MS
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports

@@ -12,7 +12,7 @@ from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of
 from fencelock.actors.paxos.event import Heard, Learned, Suspect
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.memory import MemoryAcceptor
+from fencelock.actors.paxos.member import MemoryAcceptor
 from fencelock.actors.paxos.message import (
     Accept,
     Accepted,

@@ -9,19 +9,25 @@ import pytest
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos.config import leader_of, monitor_of, replica_of
-from fencelock.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
-from fencelock.actors.paxos.freshness import StalenessBound
-from fencelock.actors.paxos.message import Ballot, Heartbeat
-from fencelock.actors.paxos.read_message import ReadIndex, ReadIndexReached
-from fencelock.actors.paxos.reading import (
+from fencelock.actors.paxos.event import (
+    AgeCheck,
+    Confirm,
+    Consult,
+    Consulted,
+    Fresh,
+    Leased,
+    ReadAgain,
+)
+from fencelock.actors.paxos.message import Ballot, Heartbeat, ReadIndex, ReadIndexReached
+from fencelock.actors.paxos.reads import (
     AGAIN_MS,
     AGE_WAIT_MS,
     NOTHING_PROVEN,
     READ_MS_MAX,
     READS_MAX,
     Reads,
+    StalenessBound,
 )
-from fencelock.actors.paxos.timer import AgeCheck, ReadAgain
 from fencelock.cluster.simulation.log_workload import HowMany, LogCounter, SoMany
 
 BALLOT = Ballot(3, leader_of("a"))

@@ -20,7 +20,10 @@ from fencelock.actors.paxos.event import (
     Consult,
     Consulted,
     Decided,
+    Drain,
+    Drained,
     Fresh,
+    GapCheck,
     Gather,
     Lacking,
     LeaderChanged,
@@ -31,8 +34,8 @@ from fencelock.actors.paxos.event import (
     ReportApplied,
     SlotOutcomes,
     SteppedDown,
+    Tick,
 )
-from fencelock.actors.paxos.handover_event import Drain, Drained
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import (
     BATCH_COMMANDS_MAX,
@@ -45,7 +48,6 @@ from fencelock.actors.paxos.message import (
     Proposed,
 )
 from fencelock.actors.paxos.replica import GAP_MS, REPORT_SLOTS, Replica
-from fencelock.actors.paxos.timer import GapCheck, Tick
 from fencelock.cluster.simulation.log_workload import HowMany, LogCounter, SoMany
 from fencelock.cluster.simulation.machine import HOST
 

@@ -21,19 +21,30 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import (
     Adopted,
+    Drain,
+    Drained,
+    HandOverLate,
     Heard,
     LeaderChanged,
     LeadershipClaimed,
+    Nominate,
+    Nominated,
     Resign,
     Resigned,
+    ResignedLate,
+    Succeed,
 )
 from fencelock.actors.paxos.failure_detector import FailureDetector
-from fencelock.actors.paxos.handover_event import Drain, Drained, Nominate, Nominated, Succeed
-from fencelock.actors.paxos.handover_message import Release, TakeOver
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader, Phase
-from fencelock.actors.paxos.message import Ballot, Heartbeat, HeartbeatAck, Prepare
-from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
+from fencelock.actors.paxos.message import (
+    Ballot,
+    Heartbeat,
+    HeartbeatAck,
+    Prepare,
+    Release,
+    TakeOver,
+)
 from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)

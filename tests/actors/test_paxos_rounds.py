@@ -11,8 +11,17 @@ import pytest
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of, node_of
 from fencelock.actors.paxos.acceptor import Acceptor
-from fencelock.actors.paxos.config import LEASE_MS, Config, View, acceptor_of, leader_of
-from fencelock.actors.paxos.event import Leadership, Suspect, Withdraw
+from fencelock.actors.paxos.config import (
+    LEASE_MS,
+    ROUND_JUMP_MAX,
+    ROUND_MAX,
+    TOO_FAR,
+    Config,
+    View,
+    acceptor_of,
+    leader_of,
+)
+from fencelock.actors.paxos.event import Leadership, ScoutResend, Suspect, Withdraw
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.message import (
@@ -27,9 +36,7 @@ from fencelock.actors.paxos.message import (
     Preempted,
     Prepare,
 )
-from fencelock.actors.paxos.rounds import ROUND_JUMP_MAX, ROUND_MAX, TOO_FAR
 from fencelock.actors.paxos.scout import Scout
-from fencelock.actors.paxos.timer import ScoutResend
 from fencelock.actors.role import Role
 from fencelock.cluster.simulation.machine import HOST
 

@@ -7,18 +7,9 @@ import pytest
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, address_of
 from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of
-from fencelock.actors.paxos.event import Adopted
-from fencelock.actors.paxos.message import (
-    NO_OP,
-    Ballot,
-    Batch,
-    Preempted,
-    Prepare,
-    Promise,
-    Vote,
-)
+from fencelock.actors.paxos.event import Adopted, ScoutResend
+from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Preempted, Prepare, Promise, Vote
 from fencelock.actors.paxos.scout import SCOUT_RESEND_MS, Scout
-from fencelock.actors.paxos.timer import ScoutResend
 from fencelock.cluster.simulation.machine import HOST
 
 T0 = Instant(0)

@@ -7,10 +7,10 @@ from pathlib import Path
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
-from fencelock.actors.paxos.catchup import FADE_MS, CatchUp
 from fencelock.actors.paxos.config import Config, View, acceptor_of, catchup_of, replica_of
 from fencelock.actors.paxos.event import (
     Applied,
+    ExpireSnapshot,
     FetchSlots,
     Lacking,
     Learned,
@@ -20,6 +20,7 @@ from fencelock.actors.paxos.event import (
     Skipped,
     SnapshotTaken,
     Trimmed,
+    WriteChunk,
 )
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.message import (
@@ -36,8 +37,7 @@ from fencelock.actors.paxos.message import (
     Vote,
 )
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.snapshots import DEVELOP_MS, Snapshots
-from fencelock.actors.paxos.timer import ExpireSnapshot, WriteChunk
+from fencelock.actors.paxos.snapshots import DEVELOP_MS, FADE_MS, CatchUp, Snapshots
 from fencelock.cluster.bench.growth import grow
 from fencelock.cluster.simulation.log_workload import LogCounter
 from fencelock.cluster.simulation.machine import HOST

@@ -6,7 +6,6 @@ from random import Random
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
-from fencelock.actors.paxos.catchup import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
 from fencelock.actors.paxos.config import (
     DRIFT_PPM,
     Config,
@@ -18,20 +17,23 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import (
     Adopted,
+    Drain,
+    FetchRetry,
     Gather,
     Lacking,
     Leadership,
     Learned,
+    Nominate,
+    Nominated,
     Order,
     Resign,
     Resigned,
     SteppedDown,
     Suspect,
+    Tick,
 )
-from fencelock.actors.paxos.handover_event import Drain, Nominate, Nominated
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.logclock import LogClock
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
     NUMBER_MAX,
@@ -46,12 +48,12 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from fencelock.actors.paxos.ordering import Ordering
+from fencelock.actors.paxos.ordering import LogClock, Ordering
 from fencelock.actors.paxos.proxy_in_flight import InFlightRequests
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS, NodeSessionLease
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
-from fencelock.actors.paxos.timer import FetchRetry, Tick
+from fencelock.actors.paxos.snapshots import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
 from fencelock.cluster.simulation.log_workload import LogCounter
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.transport.wire import encode

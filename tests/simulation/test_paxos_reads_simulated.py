@@ -10,10 +10,8 @@ import pytest
 
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.paxos.event import Fresh
-from fencelock.actors.paxos.freshness import Freshness, StalenessBound
 from fencelock.actors.paxos.message import Heartbeat
-from fencelock.actors.paxos.read_index import ReadIndexes
-from fencelock.actors.paxos.reading import Reads
+from fencelock.actors.paxos.reads import Freshness, ReadIndexes, Reads, StalenessBound
 from fencelock.cluster.simulation.faults import Faults, Kind, draw_misfortune
 from fencelock.cluster.simulation.log_workload import LogJudge, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis

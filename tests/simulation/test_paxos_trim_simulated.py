@@ -10,8 +10,8 @@ import pytest
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, Message
 from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.log import State
 from fencelock.actors.paxos.message import SnapshotChunk
-from fencelock.actors.paxos.state import State
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.log_workload import LogJudge, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis

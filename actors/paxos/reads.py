@@ -2,35 +2,66 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, ms_between
-from fencelock.actors.paxos.config import monitor_of
-from fencelock.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
-from fencelock.actors.paxos.freshness import Freshness, ms_up
+from fencelock.actors.paxos.config import monitor_of, replica_of
+from fencelock.actors.paxos.event import (
+    AgeCheck,
+    Confirm,
+    Consult,
+    Consulted,
+    Fresh,
+    Leased,
+    ReadAgain,
+)
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.read_index import Read, ReadIndexes
-from fencelock.actors.paxos.read_message import ReadIndex, ReadIndexReached
-from fencelock.actors.paxos.timer import AgeCheck, ReadAgain
+from fencelock.actors.paxos.message import (
+    NO_BALLOT,
+    NUMBER_MAX,
+    Ballot,
+    Heartbeat,
+    ReadIndex,
+    ReadIndexReached,
+)
 
 READS_MAX = 10_000
 """Reads of each kind that may wait on a node; more are dropped."""
 
+
 READ_MS_MAX = 15_000
 """A linearizable read that was not confirmed for this long is dropped (ms)."""
+
 
 AGAIN_MS = 250
 """Timeout of a `ReadIndex` before it is sent again (ms)."""
 
+
 AGE_WAIT_MS = 150
 """Maximum wait of a local read for a newer proof (ms): a heartbeat, its answers, the next."""
+
 
 NOTHING_PROVEN = -1
 """The `Consulted.age_ms` of a node that cannot bound the age of its state."""
 
 
+BEATS_MAX = 64
+"""Heartbeats whose answers may still prove something; see `failure_detector.ASKED_MAX`."""
+
+
+PENDING_MAX = 64
+"""Proofs that wait for slots to be applied; a replica that lags further uses the older ones."""
+
+
 ReadHears = Consult | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck
 """Events that `Reads` handles."""
+
+
+_consulted = maker(Consulted)
 
 
 class Reads:
@@ -248,8 +279,205 @@ class Reads:
         return effects
 
 
-_consulted = maker(Consulted)
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One read."""
+
+    asker: Address
+    number: int
+    question: Local
+    at: Instant
+    """The time at which it was requested."""
+    age_ms: int | None
+
+
+class ReadIndexes:
+    """One read index is requested at a time; all reads that came before it wait for it.
+
+    Args:
+        node: where it is.
+        number: the number before that of the first request.
+
+    """
+
+    def __init__(self, node: str, number: int) -> None:
+        self.node = node
+        self.number = number
+        self.master = ""
+        """The node that leads, empty if none is known."""
+        self.waiting: list[Read] = []
+        """Reads whose read index was requested."""
+        self.passed: list[tuple[int, Read]] = []
+        """Reads that wait until all slots before their read index are applied."""
+        self.asked: dict[Address, tuple[int, Instant]] = {}
+        """On the master: the request of each other replica, and its time."""
+
+    def __len__(self) -> int:
+        """Return the number of waiting reads of this node and requests of others."""
+        return len(self.waiting) + len(self.passed) + len(self.asked)
+
+    def is_free(self) -> bool:
+        """Return whether another node leads and no request is in flight."""
+        return bool(self.master) and self.master != self.node and not self.waiting
+
+    def ask(self, reads: list[Read]) -> Send:
+        """Request a read index for ``reads``, when `is_free`."""
+        self.number += 1
+        self.waiting = reads
+        return Send(replica_of(self.master), ReadIndex(number=self.number))
+
+    def repeat(self) -> list[Send]:
+        """Send the request in flight again."""
+        if not self.waiting:
+            return []
+        return [Send(replica_of(self.master), ReadIndex(number=self.number))]
+
+    def take(self, replica: Address, passed: ReadIndexReached) -> bool:
+        """Note the read index of the waiting reads; return whether the message was the answer."""
+        known = replica == replica_of(self.master) and passed.number == self.number
+        if not known or not self.waiting or not 1 <= passed.slot < NUMBER_MAX:
+            return False
+        self.passed += [(passed.slot, read) for read in self.waiting]
+        self.waiting = []
+        return True
+
+    def pop(self, applied: int) -> list[Read]:
+        """Return the reads that can be answered once all slots before ``applied`` are applied."""
+        if not self.passed:
+            return []
+        ready = [read for slot, read in self.passed if slot <= applied]
+        self.passed = [(slot, read) for slot, read in self.passed if slot > applied]
+        return ready
+
+    def turn_to(self, master: str) -> list[Read]:
+        """Follow another master; return the reads that need a new request."""
+        self.master = master
+        self.asked = {}
+        again, self.waiting = self.waiting, []
+        return again
+
+    def drop(self, is_old: Callable[[Read], bool]) -> None:
+        """Drop the reads of this node that ``is_old`` selects."""
+        self.waiting = [read for read in self.waiting if not is_old(read)]
+        self.passed = [(slot, read) for slot, read in self.passed if not is_old(read)]
+
+    def admit(self, replica: Address, number: int, now: Instant) -> None:
+        """On the master: let another replica's request wait, in place of its earlier one."""
+        if self.asked.get(replica, (number - 1, now))[0] != number:
+            self.asked[replica] = (number, now)
+
+    def pass_on(self, until: Instant, applied: int) -> list[Send]:
+        """On the master: answer the requests received up to ``until``."""
+        ready = [replica for replica, (_, at) in self.asked.items() if at <= until]
+        numbers = [(replica, self.asked.pop(replica)[0]) for replica in ready]
+        return [Send(to, ReadIndexReached(number=n, slot=applied)) for to, n in numbers]
+
+
+class StalenessBound:
+    """An acceptor's side: what the heartbeats of one master prove about slots.
+
+    Let this acceptor have answered heartbeat ``i`` of ballot ``b`` at ``a`` (by its own
+    clock, the first time it did). If heartbeat ``j`` reports that answer as received, ``j``
+    was sent after ``a``. If a later one reports that a majority answered ``j`` (or one after
+    ``j``), then each of that majority had promised nothing above ``b`` at some time after
+    ``a``. Promises never go back, so before ``a`` no majority had accepted anything under a
+    ballot above ``b``: everything decided before ``a`` was decided under ``b`` or below.
+
+    - Below ``b``: phase one of ``b`` found it, so it lies before the first slot that
+      ``b`` filled itself. A heartbeat lists received answers only once that slot
+      is decided, so it lies before the ``committed`` of ``j``.
+    - Under ``b``: any node knows of it only through the commander of ``b``, which sent
+      all it knew (without a gap, and nothing is applied beyond one) as ``committed`` of ``j``.
+
+    So everything known anywhere to be decided at ``a`` is before the ``committed`` of ``j``.
+    Only one clock was read, and no clock rate or message delay was estimated.
+
+    Args:
+        place: index of this member.
+        members: number of members.
+
+    """
+
+    def __init__(self, place: int, members: int) -> None:
+        self.place = place
+        self.members = members
+        self.ballot = NO_BALLOT
+        self.answered: dict[int, Instant] = {}
+        """The time at which each heartbeat was first answered, by number, rising."""
+        self.last = 0
+        """The last heartbeat in ``answered``; an older one that arrives again proves nothing."""
+        self.beats: dict[int, Fresh] = {}
+        """The proof that each heartbeat gives once a majority has answered it, by number,
+        rising."""
+
+    def take(self, beat: Heartbeat, now: Instant) -> Fresh | None:
+        """Take a heartbeat that is answered at ``now``; return what it proves, if anything.
+
+        Its ballot is not below the previous one, and its leader was checked.
+        """
+        self._turn_to(beat.ballot)
+        self._note(beat, now)
+        proven: Fresh | None = None
+        for number in list(self.beats):
+            if number > beat.confirmed:
+                break
+            proven = self.beats.pop(number)
+        return proven
+
+    def _turn_to(self, ballot: Ballot) -> None:
+        if ballot == self.ballot:
+            return
+        self.ballot, self.last = ballot, 0
+        self.answered, self.beats = {}, {}
+
+    def _note(self, beat: Heartbeat, now: Instant) -> None:
+        newest = next(reversed(self.beats), 0)
+        if len(beat.heard) == self.members and beat.number > newest:
+            since = self.answered.get(beat.heard[self.place])
+            if since is not None:
+                self.beats[beat.number] = Fresh(since=since, slot=beat.committed)
+                _bound(self.beats)
+        if beat.number > self.last:
+            self.last = beat.number
+            self.answered[beat.number] = now
+            _bound(self.answered)
+
+
+class Freshness:
+    """A replica's side: the instant up to which it has applied everything known anywhere."""
+
+    def __init__(self) -> None:
+        self.since: Instant | None = None
+        """Everything known anywhere to be decided at this instant (own clock) is applied."""
+        self.pending: deque[Fresh] = deque()
+        """Proofs that count as soon as their slots are applied."""
+
+    def take(self, fresh: Fresh, applied: int) -> None:
+        """Take a proof; all slots before ``applied`` are applied."""
+        if len(self.pending) < PENDING_MAX:
+            self.pending.append(fresh)
+        self.progress(applied)
+
+    def progress(self, applied: int) -> None:
+        """Note that all slots before ``applied`` are applied."""
+        while self.pending and self.pending[0].slot <= applied:
+            since = self.pending.popleft().since
+            self.since = since if self.since is None else max(self.since, since)
+
+    def age_ms(self, now: Instant) -> int | None:
+        """Return an upper bound on the state's age (ms, rounded up), None if none is proven."""
+        return None if self.since is None else ms_up(self.since, now)
 
 
 def _is_young(read: Read, now: Instant) -> bool:
     return now - read.at < READ_MS_MAX * NS_PER_MS
+
+
+def _bound(numbered: dict[int, Instant] | dict[int, Fresh]) -> None:
+    if len(numbered) > BEATS_MAX:
+        del numbered[next(iter(numbered))]
+
+
+def ms_up(earlier: Instant, later: Instant) -> int:
+    """Return the milliseconds from ``earlier`` to ``later``, rounded up, never below 0."""
+    return max(0, -((earlier - later) // NS_PER_MS))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, vote_id
 from fencelock.actors.bootstrap_message import GroupConfig
-from fencelock.actors.effect import Spawn
-from fencelock.actors.message import Address, Message
+from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
+from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.paxos.acceptor import Acceptor
-from fencelock.actors.paxos.catchup import CatchUp
 from fencelock.actors.paxos.config import (
     DRIFT_PPM,
     ELECTION_MS,
@@ -25,19 +24,16 @@ from fencelock.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
-from fencelock.actors.paxos.digest import AGREED_SLOTS
-from fencelock.actors.paxos.divergence import Quarantined
+from fencelock.actors.paxos.divergence import AGREED_SLOTS, Quarantined
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.memory import MemoryAcceptor, MemoryCatchUp, MemoryLeader
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.paxos.snapshots import JOURNAL_BYTES, CatchUp
 
 if TYPE_CHECKING:
     from random import Random
-
 
 SLOTS = 1 << 20
 """Slots and rounds that a group without disks may use for each millisecond since the last one."""
@@ -176,3 +172,32 @@ class _Seats:
             Spawn(catchup_of(node), catchup, seat),
             Spawn(replica_of(node), Replica, {**known, **replica}),
         )
+
+
+class MemoryAcceptor(Acceptor):
+    """An acceptor whose promises end with the process, under a journal id of its own."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        """Handle a message of a leader, or news from the replica."""
+        return without_records(super().handle(sender, event, now))
+
+
+class MemoryLeader(Leader):
+    """A leader whose rounds end with the process: each generation of the group has its own."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        """Stand, lead, or give way."""
+        return without_records(super().handle(sender, event, now))
+
+
+class MemoryCatchUp(CatchUp):
+    """A catch-up that fetches everything again after a restart."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        """Send a fetch, or answer one."""
+        return without_records(super().handle(sender, event, now))
+
+
+def without_records(effects: Effects) -> Effects:
+    """Return ``effects`` without those for a journal: nothing outlives the process."""
+    return [effect for effect in effects if not isinstance(effect, Persist | Checkpoint)]
