@@ -94,7 +94,7 @@ class LockMachine:
             case _:
                 raise TypeError(f"{question!r} is no question about locks")
 
-    def photograph(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the table, and return it in parts."""
         frozen = self.table.freeze()
         return (None if part is None else encode(part) for part in frozen)

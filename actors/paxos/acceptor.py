@@ -1,4 +1,9 @@
-"""The acceptor of Paxos: it promises ballots and votes on slots, and remembers both durably."""
+"""The acceptor: promises ballots and votes on slots, and writes both down before it answers.
+
+A promise is made durable in `Acceptor._adopt`, a vote in `Acceptor._on_accept`: the `Persist`
+comes before the `Send`. `Votes` holds what was not applied yet, `LeasePromise` is the acceptor's
+side of the master lease, and `refusal` drops messages that their sender may not send.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ from fencelock.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
-from fencelock.actors.paxos.event import Applied, Heard, Learned, LogFull, MinApplied, Trimmed
+from fencelock.actors.paxos.event import Applied, BallotSeen, Learned, LogFull, MinApplied, Trimmed
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
@@ -46,7 +51,7 @@ from fencelock.actors.paxos.message import (
 from fencelock.actors.paxos.reads import StalenessBound
 from fencelock.actors.role import Host, Role, Summary
 
-Spoken = Prepare | Accept | Commit | Heartbeat | Release
+LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
 """Messages that a leader, its scout or its commander sends."""
 
 
@@ -58,7 +63,7 @@ STREAM_BYTES = 32 << 20
 slots are decided the replica makes one much sooner; but votes may arrive without decisions."""
 
 
-class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
+class Acceptor(Role[LeaderMessage | Applied | Trimmed | StopVoting]):
     """One acceptor. Source: PMMC, section 2.2.
 
     Promises and votes are persisted before they are sent: an acceptor that answered and then
@@ -126,11 +131,11 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         """The ballot of the last `Learned` to the replica."""
         self.committed = 0
         """The slot before which all is decided, as that `Learned` reported."""
-        self.everywhere = 0
+        self.min_applied = 0
         self.released = NO_BALLOT
         """The last ballot whose leader gave its lease back."""
         members = config.view.members
-        self.proofs = StalenessBound(members.index(node), len(members))
+        self.staleness = StalenessBound(members.index(node), len(members))
         self.written = 0
         """Bytes written since the stream was last cut, some of them in earlier lives."""
 
@@ -141,7 +146,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         return ()
 
     def handle(
-        self, sender: Address, event: Spoken | Applied | Trimmed | StopVoting, now: Instant
+        self, sender: Address, event: LeaderMessage | Applied | Trimmed | StopVoting, now: Instant
     ) -> Effects:
         """Handle a message of a leader, or news from the replica."""
         if type(event) is Accept and sender == self.commander and event.ballot == self.led:
@@ -167,7 +172,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         ]
 
     def _judge(
-        self, sender: Address, event: Spoken | Applied | Trimmed | StopVoting, now: Instant
+        self, sender: Address, event: LeaderMessage | Applied | Trimmed | StopVoting, now: Instant
     ) -> Effects:
         if isinstance(event, Applied):
             return self._on_applied(event)
@@ -206,11 +211,11 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
             return (Send(scout, self._promise(prepare)),)
         if self.lease.forbids(prepare.ballot.leader, now):
             return (Observe("paxos.lease_kept"),)
-        heard = Heard(ballot=prepare.ballot, leads=False)
+        seen = BallotSeen(ballot=prepare.ballot, leads=False)
         return (
             *self._adopt(prepare.ballot),
             Send(scout, self._promise(prepare)),
-            Send(self.monitor, heard),
+            Send(self.monitor, seen),
         )
 
     def _adopt(self, ballot: Ballot) -> list[Effect]:
@@ -304,15 +309,15 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         effects = [
             *adopted,
             Send(monitor_of(node_of(commander)), ack),
-            Send(self.monitor, Heard(ballot=beat.ballot, leads=True)),
+            Send(self.monitor, BallotSeen(ballot=beat.ballot, leads=True)),
             *self._learn(beat.ballot, beat.committed),
         ]
-        fresh = self.proofs.take(beat, now)
+        fresh = self.staleness.take(beat, now)
         if fresh is not None:
             effects.append(Send(self.replica, fresh))
-        if beat.everywhere > self.everywhere:
-            self.everywhere = beat.everywhere
-            effects.append(Send(self.replica, MinApplied(slot=beat.everywhere)))
+        if beat.min_applied > self.min_applied:
+            self.min_applied = beat.min_applied
+            effects.append(Send(self.replica, MinApplied(slot=beat.min_applied)))
         return effects
 
     def _on_release(self, release: Release, now: Instant) -> Effects:
@@ -421,7 +426,7 @@ class LeasePromise:
 
 
 def refusal(
-    node: str, view: View, sender: Address, event: Spoken, promised: Ballot, floor: int
+    node: str, view: View, sender: Address, event: LeaderMessage, promised: Ballot, floor: int
 ) -> Effects:
     """Refuse what ``sender`` may not send, or sends for a round too far away; else nothing.
 

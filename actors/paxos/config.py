@@ -1,4 +1,10 @@
-"""The membership that votes on each slot, and the times and bounds all members share. Pure."""
+"""The membership that votes on each slot, and the times and limits that all members share.
+
+Without a limit on rounds, one forged message could use up all of them, and no ballot would ever be
+led again. So a receiver ignores a round too far above those it knows. If honest members are that
+far apart, after forged messages or a very long absence, they meet again in steps: a scout leads
+an acceptor up (`Scout`), and a leader climbs to an acceptor that is above it (`Leader`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests of a replica's state at agreed slots, compared with those of other members. Pure."""
+"""Members compare digests of their state at agreed slots, and a differing one leaves the group."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AGREED_KEPT = 32
 """Own digests of agreed slots that are kept: several minutes under any load."""
 
 
-HEARD_SLOTS_MAX = 32
+RECEIVED_SLOTS_MAX = 32
 """Slots for which digests of other members are kept."""
 
 
@@ -123,7 +123,7 @@ class DivergenceWatch:
         member = node_of(sender)
         if member not in self.digests.others or sender != replica_of(member):
             return (Observe("paxos.stranger_digests"),)
-        if not self.digests.hear(member, digest, applied):
+        if not self.digests.receive(member, digest, applied):
             return (Observe("paxos.digest_ignored"),)
         effects: list[Effect] = []
         own = self.digests.get(digest.slot)
@@ -161,7 +161,7 @@ class DivergenceWatch:
                 text = f"the table of another member differs from a majority's: {in_words(found)}"
                 return self._warn(slot, Level.WARNING, text, "paxos.other_diverged", "")
             case Verdict.AGREED if self.doubt and not self.digests.missing(slot):
-                return self._tell("")
+                return self._notify("")
             case Verdict.AGREED | Verdict.UNDECIDED:
                 return []
 
@@ -171,14 +171,14 @@ class DivergenceWatch:
         self.doubted[slot] = None
         if len(self.doubted) > ATTEMPTS_MAX:
             del self.doubted[next(iter(self.doubted))]
-        told = self._tell(doubt)
+        report = self._notify(doubt)
         return [
             Send(host_of(self.digests.node), Notice(level=level, text=text)),
-            *told,
+            *report,
             Observe(mark),
         ]
 
-    def _tell(self, why: str) -> list[Effect]:
+    def _notify(self, why: str) -> list[Effect]:
         if why == self.doubt or self.listener is None:
             return []
         self.doubt = why
@@ -222,10 +222,10 @@ class Quarantined(Role[Isolate]):
     def begin(self, now: Instant) -> Effects:
         """Log the difference and the operator's instructions, and notify the listener."""
         text = f"{self.why}. {ADVICE}"
-        told = Divergence(why=text, quarantined=True)
+        report = Divergence(why=text, quarantined=True)
         return [
             Send(host_of(node_of(self.address)), Notice(level=Level.CRITICAL, text=text)),
-            *([] if self.listener is None else [Send(self.listener, told)]),
+            *([] if self.listener is None else [Send(self.listener, report)]),
             Observe("paxos.quarantined"),
         ]
 
@@ -281,7 +281,7 @@ class Digests:
         self.own: dict[int, TableDigest] = {}
         self.agreed: dict[int, TableDigest] = {}
         """Digests of agreed slots, which are kept for longer."""
-        self.heard: dict[int, dict[str, TableDigest]] = {}
+        self.received: dict[int, dict[str, TableDigest]] = {}
         self.sent: dict[int, None] = {}
         """Slots whose digest this member has sent, or is about to send."""
         self.due: list[int] = []
@@ -315,7 +315,7 @@ class Digests:
             self._since = fingerprint.decided
             self.agreed[slot] = digest
             _forget_above(AGREED_KEPT, self.agreed)
-        if agreed or self.wanted or slot in self.heard:
+        if agreed or self.wanted or slot in self.received:
             self.send(slot)
 
     def send(self, slot: int) -> None:
@@ -340,7 +340,7 @@ class Digests:
         if self.own:
             self.send(next(reversed(self.own)))
 
-    def hear(self, member: str, digest: TableDigest, applied: int) -> bool:
+    def receive(self, member: str, digest: TableDigest, applied: int) -> bool:
         """Store the digest of ``member``; return False if it is unusable.
 
         Args:
@@ -352,23 +352,23 @@ class Digests:
         slot = digest.slot
         if not self._is_sound(digest) or (slot < applied and self.get(slot) is None):
             return False
-        self.heard.setdefault(slot, {})[member] = digest
-        _forget_above(HEARD_SLOTS_MAX, self.heard)
+        self.received.setdefault(slot, {})[member] = digest
+        _forget_above(RECEIVED_SLOTS_MAX, self.received)
         if self.get(slot) is not None:
             self.send(slot)
         return True
 
     def compare(self, slot: int) -> Comparison | None:
         """Compare the known digests of ``slot``; None if this member's own is not known."""
-        own, heard = self.get(slot), self.heard.get(slot, {})
+        own, received = self.get(slot), self.received.get(slot, {})
         if own is None:
             return None
         differing = tuple(
-            (member, digest) for member, digest in heard.items() if _differ(own, digest)
+            (member, digest) for member, digest in received.items() if _differ(own, digest)
         )
         if not differing:
             return Comparison(Verdict.AGREED, own, ())
-        agree = len(heard) - len(differing) + 1
+        agree = len(received) - len(differing) + 1
         against = max(_most(d.state for _, d in differing if d.state != own.state), 0)
         if own.decided is not None:
             decided = (d.decided for _, d in differing if d.decided != own.decided)
@@ -382,8 +382,8 @@ class Digests:
 
     def missing(self, slot: int) -> tuple[str, ...]:
         """Return the members that have not sent their digest of ``slot``."""
-        heard = self.heard.get(slot, {})
-        return tuple(member for member in self.others if member not in heard)
+        received = self.received.get(slot, {})
+        return tuple(member for member in self.others if member not in received)
 
     def _is_sound(self, digest: TableDigest) -> bool:
         return (

@@ -1,4 +1,8 @@
-"""Messages between the roles of the log within a node."""
+"""Events between the roles of the log within a node, and their timers.
+
+The first ones are exchanged with the proxy: `ProposalBatch`, `SlotOutcomes`, `Consult`,
+`LeaderChanged` and others. None of them crosses the wire.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +173,7 @@ class SteppedDown(Local):
 
 
 @local
-class Heard(Local):
+class BallotSeen(Local):
     """Acceptor to failure detector: ``ballot`` was promised, or its leader sent a heartbeat."""
 
     ballot: Ballot
@@ -178,12 +182,12 @@ class Heard(Local):
 
 
 @local
-class Pulse(Local):
+class SendHeartbeat(Local):
     """Failure detector to commander: send heartbeat ``number``; the rest is as in `Heartbeat`."""
 
     number: int
-    everywhere: int
-    heard: tuple[int, ...]
+    min_applied: int
+    answered: tuple[int, ...]
     confirmed: int
 
 
@@ -293,22 +297,22 @@ class Lacking(Local):
 
 @local
 class FetchSlots(Local):
-    """Catch-up to replica: send ``asker`` decided slots from ``first``, or make a snapshot.
+    """Catch-up to replica: send ``receiver`` decided slots from ``first``, or make a snapshot.
 
     The last snapshot was of ``slot``, 0 if there is none. It is used again if all slots after
     it are still here.
     """
 
-    asker: Address
+    receiver: Address
     first: int
     slot: int
 
 
 @local
 class SnapshotTaken(Local):
-    """Replica to catch-up: the state after all slots before ``slot``, for ``askers``."""
+    """Replica to catch-up: the state after all slots before ``slot``, for ``receivers``."""
 
-    askers: tuple[Address, ...]
+    receivers: tuple[Address, ...]
     slot: int
     time_ms: int
     chunks: tuple[bytes, ...]
@@ -316,9 +320,9 @@ class SnapshotTaken(Local):
 
 @local
 class ResendChunk(Local):
-    """Replica to catch-up: send the last snapshot to ``asker``."""
+    """Replica to catch-up: send the last snapshot to ``receiver``."""
 
-    asker: Address
+    receiver: Address
 
 
 @local

@@ -1,4 +1,4 @@
-"""The applied state of a replica: its machine, the slots that led to it, its snapshots. Pure."""
+"""The log of a replica: decided slots, the machine that applies them, and what is kept of them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.message import PAGE, Batch, Slots, TableDigest
-from fencelock.actors.paxos.snapshots import DEVELOP_MS, Snapshots, records_of
+from fencelock.actors.paxos.snapshots import PART_PAUSE_MS, Snapshots, records_of
 
-PastHears = MinApplied | FetchSlots | WriteChunk | LogFull | TableDigest | Compare | Isolate
-"""Events that `State` handles."""
+LogEvent = MinApplied | FetchSlots | WriteChunk | LogFull | TableDigest | Compare | Isolate
+"""Events that `Log` handles."""
 
 
-class State:
+class Log:
     """Applies slots in order, each once, and drops them when a snapshot covers them.
 
     Invariants:
@@ -44,9 +44,9 @@ class State:
     Args:
         node: the id of its node.
         machine: the state machine that commands are applied to.
-        ledger: decided slots.
+        decided: decided slots.
         snapshots: decides when to make a snapshot.
-        watching: compares the state with that of others.
+        divergence: compares the state with that of others.
 
     """
 
@@ -54,16 +54,16 @@ class State:
         self,
         node: str,
         machine: Machine,
-        ledger: Ledger,
+        decided: DecidedSlots,
         snapshots: Snapshots,
-        watching: DivergenceWatch,
+        divergence: DivergenceWatch,
     ) -> None:
         self.node = node
         self.machine = machine
-        self.ledger = ledger
+        self.decided = decided
         self.snapshots = snapshots
-        self.watching = watching
-        self.digests = watching.digests
+        self.divergence = divergence
+        self.digests = divergence.digests
 
     @classmethod
     def of(
@@ -75,32 +75,32 @@ class State:
         log_max: int,
         journal_bytes: int,
         digest_slots: int,
-    ) -> State:
+    ) -> Log:
         """Return the state of a replica that has applied nothing; see `Replica` for arguments."""
         snapshots = Snapshots(journal_bytes, members.index(node), len(members))
         digests = Digests(node, members, digest_slots)
-        watching = DivergenceWatch(digests, listener, journal=journal_bytes > 0)
-        return cls(node, machine, Ledger(log_max), snapshots, watching)
+        divergence = DivergenceWatch(digests, listener, journal=journal_bytes > 0)
+        return cls(node, machine, DecidedSlots(log_max), snapshots, divergence)
 
     @property
     def next(self) -> int:
         """The first slot that is not applied."""
-        return self.ledger.next
+        return self.decided.next
 
-    def handle(self, sender: Address, event: PastHears) -> Effects:
+    def handle(self, sender: Address, event: LogEvent) -> Effects:
         """Send slots, make snapshots, drop old slots, compare digests."""
         match event:
             case MinApplied():
-                self.ledger.trim(event.slot)
+                self.decided.trim(event.slot)
                 return ()
             case FetchSlots():
-                return self._on_excerpt(event)
+                return self._on_fetch_slots(event)
             case WriteChunk():
-                return self._on_develop()
+                return self._on_write_chunk()
             case LogFull():
-                return self._photograph()
+                return self._begin_snapshot()
             case TableDigest() | Compare() | Isolate():
-                return self.watching.handle(sender, event, self.next)
+                return self.divergence.handle(sender, event, self.next)
 
     def recover(self, recovered: Recovered) -> list[Effect]:
         """Apply the journal to the machine, and compare the result with other members."""
@@ -110,15 +110,15 @@ class State:
         if base is not None:
             if base.chunks:  # Without chunks the machine starts at the slot, empty.
                 self.machine.restore(base.chunks)
-            self.ledger.jump(base.slot, base.time_ms)
+            self.decided.jump(base.slot, base.time_ms)
             self.snapshots.replace(base.slot, base.chunks)
         for slot, batch in enumerate(recovered.decided, start=self.next):
-            self.ledger.take(slot, batch)
+            self.decided.take(slot, batch)
             self.apply()  # The outcomes were sent in an earlier life.
         for slot in sorted(recovered.later):
-            self.ledger.take(slot, recovered.later[slot])
+            self.decided.take(slot, recovered.later[slot])
         self.digests.recovered()
-        return self.watching.flush()
+        return self.divergence.flush()
 
     def apply(self) -> tuple[Batch, list[Sequence[Message]]]:
         """Apply the next slot, which is decided; return its batch and its outcomes.
@@ -126,25 +126,25 @@ class State:
         Those are the outcomes of each command, the first of which lets time pass itself; for a
         batch without commands, they are those of the deadlines that its time let expire.
         """
-        ledger, snapshots = self.ledger, self.snapshots
-        batch = ledger.advance()
+        decided, snapshots = self.decided, self.snapshots
+        batch = decided.advance()
         snapshots.grown += batch.size
         if snapshots.under_way:
             snapshots.since.append(batch)
         if batch.commands:
-            outcomes = self.machine.apply(ledger.time_ms, batch.commands)
+            outcomes = self.machine.apply(decided.time_ms, batch.commands)
         else:
-            outcomes = [self.machine.advance(ledger.time_ms)]
-        if ledger.next % self.digests.step == 0:
-            self.digests.note(ledger.next, self.machine.fingerprint())
+            outcomes = [self.machine.advance(decided.time_ms)]
+        if decided.next % self.digests.step == 0:
+            self.digests.note(decided.next, self.machine.fingerprint())
         return batch, outcomes
 
     def trim(self, *, leading: bool) -> list[Effect]:
         """Compare the state if that is due, and make a snapshot if the journal should be cut."""
-        compared = self.watching.flush() if self.digests.due else []
+        compared = self.divergence.flush() if self.digests.due else []
         if not self.snapshots.is_due(leading=leading):
             return compared
-        return [*compared, *self._photograph()]
+        return [*compared, *self._begin_snapshot()]
 
     def restore(self, restore: Restore) -> list[Effect] | None:
         """Replace the state with a later one; return None if it is not later, or is invalid.
@@ -157,31 +157,31 @@ class State:
             self.machine.restore(restore.chunks)
         except ValueError:
             return None
-        self.ledger.jump(restore.slot, restore.time_ms)
+        self.decided.jump(restore.slot, restore.time_ms)
         self.snapshots.replace(restore.slot, restore.chunks)
         self.digests.begin(None)
         return self._keep(records_of(restore.slot, restore.time_ms, restore.chunks))
 
-    def _photograph(self) -> list[Effect]:
+    def _begin_snapshot(self) -> list[Effect]:
         """Begin a snapshot, unless one is being made or the state is empty."""
         if self.snapshots.under_way or self.next == 1:
             return []
         self.digests.want()
-        begun = self.snapshots.begin(self.machine, self.next, self.ledger.time_ms)
-        return [*begun, Observe("paxos.photographed")]
+        begun = self.snapshots.begin(self.machine, self.next, self.decided.time_ms)
+        return [*begun, Observe("paxos.snapshot_begun")]
 
-    def _on_develop(self) -> Effects:
+    def _on_write_chunk(self) -> Effects:
         """Continue the snapshot; once it is complete, let it replace what led to it."""
         if not self.snapshots.under_way:
             return ()
-        if not self.snapshots.develop():
-            return (Wake(DEVELOP_MS, WriteChunk()),)
-        photographed, records = self.snapshots.finish()
-        return [Send(catchup_of(self.node), photographed), *self._keep(records)]
+        if not self.snapshots.write_part():
+            return (Wake(PART_PAUSE_MS, WriteChunk()),)
+        taken, records = self.snapshots.finish()
+        return [Send(catchup_of(self.node), taken), *self._keep(records)]
 
     def _keep(self, records: tuple[Message, ...]) -> list[Effect]:
         """Write down all that was applied, and only then let other roles drop it (P16)."""
-        if not self.snapshots.journal_bytes or self.watching.why:
+        if not self.snapshots.journal_bytes or self.divergence.why:
             return []  # The record that this node has diverged must be kept.
         trimmed = Trimmed(slot=self.next)
         return [
@@ -191,19 +191,19 @@ class State:
             Observe("paxos.trimmed"),
         ]
 
-    def _on_excerpt(self, excerpt: FetchSlots) -> Effects:
+    def _on_fetch_slots(self, fetch: FetchSlots) -> Effects:
         """Send decided slots, or the last snapshot, or a new one once it is made."""
-        batches = self.ledger.page(excerpt.first)
+        batches = self.decided.page(fetch.first)
         if batches is not None:
-            return (Send(excerpt.asker, Slots(first=excerpt.first, batches=batches)),)
-        if excerpt.slot > excerpt.first and self.ledger.reaches_back_to(excerpt.slot):
-            return (Send(catchup_of(self.node), ResendChunk(asker=excerpt.asker)),)
-        begun = self._photograph()
-        self.snapshots.askers[excerpt.asker] = None
+            return (Send(fetch.receiver, Slots(first=fetch.first, batches=batches)),)
+        if fetch.slot > fetch.first and self.decided.reaches_back_to(fetch.slot):
+            return (Send(catchup_of(self.node), ResendChunk(receiver=fetch.receiver)),)
+        begun = self._begin_snapshot()
+        self.snapshots.receivers[fetch.receiver] = None
         return begun
 
 
-class Ledger:
+class DecidedSlots:
     """Hands out decided slots without a gap.
 
     Invariants:

@@ -56,7 +56,7 @@ class Machine(Protocol):
         """Answer a query about the state, without changing it."""
         ...
 
-    def photograph(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the state now, and return it in parts, each made when it is taken.
 
         A part has at most `CHUNK_BYTES_MAX`. Later commands do not show in it. None is not a part:
@@ -65,7 +65,7 @@ class Machine(Protocol):
         ...
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Replace the state with one that `photograph` returned elsewhere.
+        """Replace the state with one that `snapshot` returned elsewhere.
 
         Raises:
             ValueError: the chunks are invalid; nothing was changed.

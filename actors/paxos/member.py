@@ -1,4 +1,8 @@
-"""Creates a member's roles of the log, once it is known which journals vote."""
+"""Creates a member's roles of the log, once it is known which journals vote.
+
+On a node without a disk the roles that would write records are replaced by `MemoryAcceptor` and
+its like; `Bootstrap` decides which of them vote.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,7 @@ class LogOptions:
     """Number of slots between comparisons of the members' states; the same everywhere."""
 
 
-def seat_log(
+def log_roles(
     node: str,
     members: tuple[str, ...],
     random: Random,
@@ -104,7 +108,7 @@ def seat_log(
         if known is None:  # Far above all slots and rounds of earlier groups.
             first = 1 + group.founded_ms * SLOTS
             known = Recovered(led=first, base=Base(first, 0, ()))
-        seats = _Seats(node, config, known, random, machine, options, first_number)
+        seats = _MemberRoles(node, config, known, random, machine, options, first_number)
         voter = vote_id(group, node)
         return seats.all(durable=records is not None, voter=voter, votes=votes)
 
@@ -126,7 +130,7 @@ def seat_log(
 
 
 @dataclass(frozen=True, slots=True)
-class _Seats:
+class _MemberRoles:
     """Arguments for the roles of the log on one node."""
 
     node: str

@@ -1,4 +1,4 @@
-"""Messages of the replicated log between nodes, and records of its journal. Tags 0x20-0x2f.
+"""Messages between nodes, and records of the journal. Tags 0x20-0x2f, 0xa0-0xa3, 0xad, 0xae.
 
 The log does not interpret its content: a command is bytes, up to `COMMAND_BYTES_MAX`, which
 only the `Machine` behind the replica reads. So sizes are exact, and a batch for two peers
@@ -38,7 +38,7 @@ CHUNKS_MAX = 1 << 14
 
 NUMBER_MAX = 1 << 62
 """Slots and times stay below this, so that a peer cannot push a counter over 63 bits. For rounds
-see `fencelock.actors.paxos.rounds`."""
+see `config.ROUND_JUMP_MAX`."""
 
 
 SCHEME = 1
@@ -188,7 +188,7 @@ class Commit(Message):
 class Heartbeat(Message):
     """I lead. Renew my lease, and answer with `HeartbeatAck`.
 
-    Every member has applied all slots before ``everywhere``. ``heard`` has for each member, in
+    Every member has applied all slots before ``min_applied``. ``answered`` has for each member, in
     order, the number of the last heartbeat whose answer arrived, 0 for none; it is empty while
     a slot of phase one is undecided. A majority answered heartbeat ``confirmed``, or later
     ones (0: none yet).
@@ -197,8 +197,8 @@ class Heartbeat(Message):
     ballot: Ballot
     number: int
     committed: int
-    everywhere: int
-    heard: tuple[int, ...] = ()
+    min_applied: int
+    answered: tuple[int, ...] = ()
     confirmed: int = 0
 
 

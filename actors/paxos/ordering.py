@@ -1,4 +1,7 @@
-"""The master's part of a replica: gives commands their slots and log times. Pure."""
+"""The master's part of a replica: gives commands slots and log times, and delays a few of them.
+
+`Proposals` is the queue of commands and those in flight; `LogClock` measures log time.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from fencelock.actors.paxos.message import (
     Propose,
 )
 
-LINGER_MS = 2
+BATCH_DELAY_MS = 2
 """Maximum delay of a command that would only wait, so that another may share its slot (ms)."""
 
 
@@ -68,8 +71,8 @@ class Ordering:
         self.opening = opening
         self.clock = LogClock()
         self.proposals = Proposals()
-        self.reign: Leadership | None = None
-        self.yielding = False
+        self.leadership: Leadership | None = None
+        self.draining = False
         """Whether the leadership is about to end and takes no more commands."""
         self.free = 0
         """The first slot without a batch, while this node leads."""
@@ -79,22 +82,22 @@ class Ordering:
         """The log time of the `Tick` timer that runs, if any."""
         self.gathering = False
         """Whether a `Gather` is on its way."""
-        self.lingering = False
+        self.delaying = False
         """Whether a `BatchDelay` timer runs."""
 
-    def begin(self, reign: Leadership, time_ms: int, now: Instant) -> Send:
+    def begin(self, leadership: Leadership, time_ms: int, now: Instant) -> Send:
         """Begin a leadership with its own batch: once that is applied, so are all slots before."""
-        self.reign, self.tick_ms, self.yielding = reign, None, False
-        self.free = reign.first
-        self.stamped_ms = max(time_ms, reign.time_ms)
+        self.leadership, self.tick_ms, self.draining = leadership, None, False
+        self.free = leadership.first
+        self.stamped_ms = max(time_ms, leadership.time_ms)
         if self.clock.read(now) < self.stamped_ms:  # What phase one found was not applied here.
             self.clock.set(self.stamped_ms, now)
         return self._give_slot(self.opening, now)
 
     def end(self) -> list[Propose]:
         """End the leadership; return the proposals that wait for a slot or a decision."""
-        self.reign = None
-        self.yielding = False
+        self.leadership = None
+        self.draining = False
         return self.proposals.clear()
 
     def is_drained(self, applied: int) -> bool:
@@ -108,12 +111,12 @@ class Ordering:
         self.gathering = True
         return [Send(replica, Gather())]
 
-    def linger(self) -> list[Effect]:
-        """Have `order` called in `LINGER_MS`, unless something else calls it sooner."""
-        if self.lingering:
+    def delay(self) -> list[Effect]:
+        """Have `order` called in `BATCH_DELAY_MS`, unless something else calls it sooner."""
+        if self.delaying:
             return []
-        self.lingering = True
-        return [Wake(LINGER_MS, BatchDelay())]
+        self.delaying = True
+        return [Wake(BATCH_DELAY_MS, BatchDelay())]
 
     def order(self, applied: int, now: Instant) -> list[Effect]:
         """Give slots to the waiting commands, as far as the window has room."""
@@ -124,25 +127,31 @@ class Ordering:
         return effects
 
     def _give_slot(self, commands: tuple[bytes, ...], now: Instant) -> Send:
-        assert self.reign is not None
+        assert self.leadership is not None
         self.stamped_ms = max(self.stamped_ms, self.clock.read(now))
         batch = _batch(time_ms=self.stamped_ms, commands=commands)
         order = _order(slot=self.free, batch=batch)
         self.free += 1
-        return Send(self.reign.commander, order)
+        return Send(self.leadership.commander, order)
 
     def arm(self, due: int | None, now: Instant) -> list[Effect]:
         """Set a timer for the machine's next deadline, unless one runs that is as early."""
-        if self.reign is None or due is None or (self.tick_ms is not None and self.tick_ms <= due):
+        if (
+            self.leadership is None
+            or due is None
+            or (self.tick_ms is not None and self.tick_ms <= due)
+        ):
             return []
         self.tick_ms = due
         return [
-            Wake(max(0, due - self.clock.read(now)), Tick(ballot=self.reign.ballot, due_ms=due))
+            Wake(
+                max(0, due - self.clock.read(now)), Tick(ballot=self.leadership.ballot, due_ms=due)
+            )
         ]
 
     def tick(self, tick: Tick, due: int | None, applied: int, now: Instant) -> list[Effect]:
         """Propose a tick, so that log time passes, unless another proposal does that anyway."""
-        if self.reign is None or self.yielding or tick.ballot != self.reign.ballot:
+        if self.leadership is None or self.draining or tick.ballot != self.leadership.ballot:
             return []
         if tick.due_ms != self.tick_ms:
             return []  # An earlier timer replaced it; setting it again would only add timers.
@@ -241,15 +250,15 @@ class Proposals:
         commands: list[bytes] = []
         size, has_room = 0, True
         while self.queue and has_room:
-            lot = self.queue.popleft()
-            fitting = _fitting(lot, BATCH_COMMANDS_MAX - len(commands), BATCH_BYTES_MAX - size)
-            has_room = fitting == len(lot.commands)
+            run = self.queue.popleft()
+            fitting = _fitting(run, BATCH_COMMANDS_MAX - len(commands), BATCH_BYTES_MAX - size)
+            has_room = fitting == len(run.commands)
             if not has_room:
-                lot, rest = lot.split(fitting)
+                run, rest = run.split(fitting)
                 self.queue.appendleft(rest)
-            asked.append(lot)
-            commands += lot.commands
-            size += lot.size()
+            asked.append(run)
+            commands += run.commands
+            size += run.size()
         self.queue_commands -= len(commands)
         self.queue_bytes -= size
         together = tuple(commands)
@@ -262,27 +271,27 @@ class Proposals:
         Other commands may have been decided for it: another node leads, and this one applied its
         slot before it learned that. Then the proposals wait until this node steps down.
         """
-        flight = self.in_flight.get(slot)
-        if flight is None or flight[0] != commands:
+        in_flight = self.in_flight.get(slot)
+        if in_flight is None or in_flight[0] != commands:
             return ()
         del self.in_flight[slot]
-        return flight[1]
+        return in_flight[1]
 
     def clear(self) -> list[Propose]:
         """Drop everything, and return the proposals that waited."""
-        lots = [lot for _, asked in self.in_flight.values() for lot in asked]
-        lots += self.queue
+        runs = [run for _, asked in self.in_flight.values() for run in asked]
+        runs += self.queue
         self.queue.clear()
         self.queue_commands = self.queue_bytes = 0
         self.in_flight.clear()
-        return [propose for lot in lots for propose in lot.each()]
+        return [propose for run in runs for propose in run.each()]
 
 
-def _fitting(lot: Run, room: int, room_bytes: int) -> int:
-    """Return how many commands of ``lot``, from the first, fit into a slot."""
-    if len(lot.commands) <= room and lot.size() <= room_bytes:
-        return len(lot.commands)
-    sizes = accumulate(map(len, lot.commands[:room]))
+def _fitting(run: Run, room: int, room_bytes: int) -> int:
+    """Return how many commands of ``run``, from the first, fit into a slot."""
+    if len(run.commands) <= room and run.size() <= room_bytes:
+        return len(run.commands)
+    sizes = accumulate(map(len, run.commands[:room]))
     return sum(size <= room_bytes for size in sizes)
 
 

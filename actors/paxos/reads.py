@@ -1,4 +1,9 @@
-"""Reads of a replica, which wait until its state is provably fresh enough. Pure."""
+"""Reads of a replica, which wait until its state is provably fresh enough.
+
+`ReadIndexes` are what linearizable reads of a follower wait for. `StalenessBound` (in the acceptor)
+and `Freshness` (in the replica) bound the age of a follower's state by heartbeats; nothing is
+estimated.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +62,7 @@ PENDING_MAX = 64
 """Proofs that wait for slots to be applied; a replica that lags further uses the older ones."""
 
 
-ReadHears = Consult | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck
+ReadEvent = Consult | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck
 """Events that `Reads` handles."""
 
 
@@ -107,7 +112,7 @@ class Reads:
         self.last: tuple[Local, Local] | None = None
         """The last query and its answer, until more is applied: many queries are about one lock."""
 
-    def handle(self, sender: Address, event: ReadHears, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: ReadEvent, now: Instant) -> Effects:
         """Take a read, or an event that may let one be answered."""
         match event:
             case Consult():
@@ -123,15 +128,15 @@ class Reads:
                 if sender not in self.replicas:
                     return (Observe("paxos.stranger_reads"),)
                 if isinstance(event, ReadIndex):
-                    return self._on_barrier(sender, event, now)
-                return self._on_passed(sender, event, now)
+                    return self._on_read_index(sender, event, now)
+                return self._on_read_index_reached(sender, event, now)
 
     def leased(self, leased: Leased, now: Instant) -> Effects:
         """Note the lease, and the last round that a majority answered."""
         self.lease = leased
         if self.confirming is not None and leased.confirmed >= self.confirming:
             self.confirming = None
-        return [*self._serve(now), *self._seek(now)] if self._is_waited_for() else ()
+        return [*self._serve(now), *self._request(now)] if self._is_waited_for() else ()
 
     def progress(self, applied: int, *, settled: bool, now: Instant) -> list[Effect]:
         """Note that all slots before ``applied`` are applied."""
@@ -139,8 +144,8 @@ class Reads:
         if self.freshness.pending:
             self.freshness.progress(applied)
         indexes = self.indexes
-        if self.linear or self.local or indexes.passed or indexes.waiting or indexes.asked:
-            return [*self._serve(now), *self._seek(now)]
+        if self.linear or self.local or indexes.reached or indexes.waiting or indexes.asked:
+            return [*self._serve(now), *self._request(now)]
         return []
 
     def follow(self, master: str, now: Instant) -> list[Effect]:
@@ -150,15 +155,15 @@ class Reads:
         if master != self.node:
             self.settled, self.lease, self.confirming = False, None, None
         self.linear = self.indexes.turn_to(master) + self.linear
-        return self._seek(now)
+        return self._request(now)
 
-    def distrust(self) -> None:
+    def drop_lease(self) -> None:
         """Stop relying on the lease, even while this node leads."""
         self.lease = None
 
-    def _on_consult(self, asker: Address, consult: Consult, now: Instant) -> Effects:
+    def _on_consult(self, client: Address, consult: Consult, now: Instant) -> Effects:
         """Answer a query of a role of this node, or let it wait."""
-        read = Read(asker, consult.number, consult.question, now, consult.age_ms)
+        read = Read(client, consult.number, consult.question, now, consult.age_ms)
         if consult.age_ms is not None:
             return self._consult_local(read, now)
         if self._is_sure(now):
@@ -166,22 +171,24 @@ class Reads:
         if len(self.linear) + len(self.indexes) >= READS_MAX:
             return (Observe("paxos.reads_full"),)
         self.linear.append(read)
-        return self._seek(now)
+        return self._request(now)
 
-    def _on_barrier(self, replica: Address, barrier: ReadIndex, now: Instant) -> Effects:
+    def _on_read_index(self, replica: Address, request: ReadIndex, now: Instant) -> Effects:
         """Send another member's replica its read index, as soon as that is known."""
         if not self.settled:
-            return (Observe("paxos.barrier_elsewhere"),)  # It asks again, perhaps another node.
+            return (Observe("paxos.read_index_elsewhere"),)  # It asks again, perhaps another node.
         if self._is_sure(now):
-            return (Send(replica, ReadIndexReached(number=barrier.number, slot=self.applied)),)
-        self.indexes.admit(replica, barrier.number, now)
-        return self._seek(now)
+            return (Send(replica, ReadIndexReached(number=request.number, slot=self.applied)),)
+        self.indexes.admit(replica, request.number, now)
+        return self._request(now)
 
-    def _on_passed(self, replica: Address, passed: ReadIndexReached, now: Instant) -> Effects:
+    def _on_read_index_reached(
+        self, replica: Address, reached: ReadIndexReached, now: Instant
+    ) -> Effects:
         """Take the read index that the master sent."""
-        if not self.indexes.take(replica, passed):
-            return (Observe("paxos.barrier_ignored"),)
-        return [*self._serve(now), *self._seek(now)]
+        if not self.indexes.take(replica, reached):
+            return (Observe("paxos.read_index_ignored"),)
+        return [*self._serve(now), *self._request(now)]
 
     def _on_again(self, now: Instant) -> Effects:
         """Ask again, and drop reads that have waited too long."""
@@ -192,7 +199,7 @@ class Reads:
         self.confirming = None
         gone = before - len(self.linear) - len(self.indexes)
         marks = [Observe("paxos.reads_dropped", gone)] if gone else []
-        return [*marks, *self.indexes.repeat(), *self._seek(now)]
+        return [*marks, *self.indexes.repeat(), *self._request(now)]
 
     def _on_age_check(self, now: Instant) -> Effects:
         """Answer the local reads that have waited for long enough."""
@@ -232,14 +239,14 @@ class Reads:
         last = self.last
         if last is None or last[0] != read.question:
             self.last = last = read.question, self.machine.read(read.question)
-        told = _consulted(number=read.number, answer=last[1], slot=self.applied, age_ms=age_ms)
-        return Send(read.asker, told)
+        consulted = _consulted(number=read.number, answer=last[1], slot=self.applied, age_ms=age_ms)
+        return Send(read.client, consulted)
 
     def _refuse(self, read: Read, now: Instant) -> Send:
         age_ms = self._age_ms(now)
         shown = NOTHING_PROVEN if age_ms is None else age_ms
-        told = Consulted(number=read.number, answer=None, slot=self.applied, age_ms=shown)
-        return Send(read.asker, told)
+        consulted = Consulted(number=read.number, answer=None, slot=self.applied, age_ms=shown)
+        return Send(read.client, consulted)
 
     def _is_waited_for(self) -> bool:
         return bool(self.linear or self.local or len(self.indexes))
@@ -263,7 +270,7 @@ class Reads:
                 effects.append(answer)
         return effects
 
-    def _seek(self, now: Instant) -> list[Effect]:
+    def _request(self, now: Instant) -> list[Effect]:
         """Request what linearizable reads wait for, unless that is under way."""
         effects: list[Effect] = []
         if self.indexes.master == self.node:
@@ -283,7 +290,7 @@ class Reads:
 class Read:
     """One read."""
 
-    asker: Address
+    client: Address
     number: int
     question: Local
     at: Instant
@@ -307,14 +314,14 @@ class ReadIndexes:
         """The node that leads, empty if none is known."""
         self.waiting: list[Read] = []
         """Reads whose read index was requested."""
-        self.passed: list[tuple[int, Read]] = []
+        self.reached: list[tuple[int, Read]] = []
         """Reads that wait until all slots before their read index are applied."""
         self.asked: dict[Address, tuple[int, Instant]] = {}
         """On the master: the request of each other replica, and its time."""
 
     def __len__(self) -> int:
         """Return the number of waiting reads of this node and requests of others."""
-        return len(self.waiting) + len(self.passed) + len(self.asked)
+        return len(self.waiting) + len(self.reached) + len(self.asked)
 
     def is_free(self) -> bool:
         """Return whether another node leads and no request is in flight."""
@@ -332,21 +339,21 @@ class ReadIndexes:
             return []
         return [Send(replica_of(self.master), ReadIndex(number=self.number))]
 
-    def take(self, replica: Address, passed: ReadIndexReached) -> bool:
+    def take(self, replica: Address, reached: ReadIndexReached) -> bool:
         """Note the read index of the waiting reads; return whether the message was the answer."""
-        known = replica == replica_of(self.master) and passed.number == self.number
-        if not known or not self.waiting or not 1 <= passed.slot < NUMBER_MAX:
+        known = replica == replica_of(self.master) and reached.number == self.number
+        if not known or not self.waiting or not 1 <= reached.slot < NUMBER_MAX:
             return False
-        self.passed += [(passed.slot, read) for read in self.waiting]
+        self.reached += [(reached.slot, read) for read in self.waiting]
         self.waiting = []
         return True
 
     def pop(self, applied: int) -> list[Read]:
         """Return the reads that can be answered once all slots before ``applied`` are applied."""
-        if not self.passed:
+        if not self.reached:
             return []
-        ready = [read for slot, read in self.passed if slot <= applied]
-        self.passed = [(slot, read) for slot, read in self.passed if slot > applied]
+        ready = [read for slot, read in self.reached if slot <= applied]
+        self.reached = [(slot, read) for slot, read in self.reached if slot > applied]
         return ready
 
     def turn_to(self, master: str) -> list[Read]:
@@ -359,7 +366,7 @@ class ReadIndexes:
     def drop(self, is_old: Callable[[Read], bool]) -> None:
         """Drop the reads of this node that ``is_old`` selects."""
         self.waiting = [read for read in self.waiting if not is_old(read)]
-        self.passed = [(slot, read) for slot, read in self.passed if not is_old(read)]
+        self.reached = [(slot, read) for slot, read in self.reached if not is_old(read)]
 
     def admit(self, replica: Address, number: int, now: Instant) -> None:
         """On the master: let another replica's request wait, in place of its earlier one."""
@@ -432,8 +439,8 @@ class StalenessBound:
 
     def _note(self, beat: Heartbeat, now: Instant) -> None:
         newest = next(reversed(self.beats), 0)
-        if len(beat.heard) == self.members and beat.number > newest:
-            since = self.answered.get(beat.heard[self.place])
+        if len(beat.answered) == self.members and beat.number > newest:
+            since = self.answered.get(beat.answered[self.place])
             if since is not None:
                 self.beats[beat.number] = Fresh(since=since, slot=beat.committed)
                 _bound(self.beats)

@@ -1,8 +1,9 @@
-"""Snapshots of a replica's state: taken at one slot, written in small parts. Pure.
+"""Snapshots of a replica's state, and catch-up: slots or a snapshot for members that lack them.
 
 A snapshot lets the journal drop what led to it, and is sent to members that lack slots
 which no replica keeps any more. Freezing the state costs a fraction of writing it, which
-is done part by part, between the turns of all other roles.
+is done part by part, between the turns of all other roles (`Snapshots`). `CatchUp` fetches what
+this node lacks, and sends others what they lack.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ JOURNAL_BYTES = 8 << 20
 """Bytes applied before the journal is cut (8 MiB). Bounds recovery to a second or two."""
 
 
-DEVELOP_MS = 1
+PART_PAUSE_MS = 1
 """Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
 
 
@@ -54,11 +55,11 @@ FETCH_DOUBLINGS_MAX = 3
 have to make its snapshot first."""
 
 
-FADE_MS = 60_000
+SNAPSHOT_KEPT_MS = 60_000
 """A snapshot is dropped when no part of it was requested for this long (ms)."""
 
 
-Heeded = (
+CatchUpEvent = (
     Lacking
     | Slots
     | SnapshotChunk
@@ -100,7 +101,7 @@ class Snapshots:
         self.chunks: list[bytes] = []
         self.since: list[Batch] = []
         """Batches applied since ``slot``, while a snapshot is being made."""
-        self.askers: dict[Address, None] = {}
+        self.receivers: dict[Address, None] = {}
         """Addresses that requested the snapshot being made."""
         self._parts: Iterator[bytes | None] | None = None
         self.under_way = False
@@ -118,14 +119,14 @@ class Snapshots:
         return self.grown >= (self.due * 3 // 2 if leading else self.due)
 
     def begin(self, machine: Machine, slot: int, time_ms: int) -> list[Wake]:
-        """Freeze the state after all slots before ``slot``; `develop` does the rest."""
+        """Freeze the state after all slots before ``slot``; `write_part` does the rest."""
         assert not self.under_way
         self.under_way = True
         self.slot, self.time_ms = slot, time_ms
-        self._parts = machine.photograph()
-        return [Wake(DEVELOP_MS, WriteChunk())]
+        self._parts = machine.snapshot()
+        return [Wake(PART_PAUSE_MS, WriteChunk())]
 
-    def develop(self) -> bool:
+    def write_part(self) -> bool:
         """Make the next part; return whether the snapshot is complete."""
         if self._parts is None:
             return False
@@ -143,22 +144,22 @@ class Snapshots:
         """
         slot, time_ms, chunks = self.slot, self.time_ms, tuple(self.chunks)
         records = records_of(slot, time_ms, chunks, tuple(self.since))
-        photographed = SnapshotTaken(
-            askers=tuple(self.askers), slot=slot, time_ms=time_ms, chunks=chunks
+        taken = SnapshotTaken(
+            receivers=tuple(self.receivers), slot=slot, time_ms=time_ms, chunks=chunks
         )
         grown = sum(batch.size for batch in self.since)
         self.replace(slot, chunks)
         self.grown = grown
-        return photographed, records
+        return taken, records
 
     def replace(self, slot: int, chunks: tuple[bytes, ...]) -> None:
         """Make ``chunks``, of ``slot``, the last snapshot; one being made is dropped."""
         self.grown, self.size, self.slot = 0, sum(len(chunk) for chunk in chunks), slot
-        self.chunks, self.since, self.askers, self._parts = [], [], {}, None
+        self.chunks, self.since, self.receivers, self._parts = [], [], {}, None
         self.under_way, self.due = False, self._threshold()
 
 
-class CatchUp(Role[Heeded]):
+class CatchUp(Role[CatchUpEvent]):
     """Fetches in small parts, one at a time: the receiver sets the pace.
 
     Everything fetched is decided, so its source and age do not matter. Fetched slots are written
@@ -188,16 +189,16 @@ class CatchUp(Role[Heeded]):
         self.begun: SnapshotChunk | None = None
         """The first part of the snapshot being fetched."""
         self.parts: list[bytes] = []
-        self.photograph: SnapshotTaken | None = None
+        self.snapshot: SnapshotTaken | None = None
         """The last snapshot made here; its parts are requested one by one."""
         self.used = 0
         """Number of parts of it that were sent."""
-        self.fading = False
+        self.expiring = False
         """Whether the `ExpireSnapshot` timer runs."""
         self.written = 0
         """All slots written since the stream was cut are before this one."""
 
-    def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: CatchUpEvent, now: Instant) -> Effects:
         """Send a fetch, or answer one."""
         del now
         match event:
@@ -212,16 +213,18 @@ class CatchUp(Role[Heeded]):
             case Fetch():
                 return self._on_fetch(sender, event)
             case SnapshotTaken():
-                self.photograph = event
-                parts = [part for asker in event.askers for part in self._part(asker, event, 0)]
-                return [*parts, *self._fade()]
+                self.snapshot = event
+                parts = [
+                    part for receiver in event.receivers for part in self._part(receiver, event, 0)
+                ]
+                return [*parts, *self._start_expiry()]
             case ResendChunk():
-                given = self.photograph
-                return self._part(event.asker, given, 0) if given is not None else ()
+                given = self.snapshot
+                return self._part(event.receiver, given, 0) if given is not None else ()
             case Trimmed():
                 return self._on_trimmed(event)
             case ExpireSnapshot():
-                return self._on_fade(event)
+                return self._on_expire(event)
 
     def summary(self) -> Summary:
         """Return what it fetches, and from which node."""
@@ -304,45 +307,45 @@ class CatchUp(Role[Heeded]):
         self.next = part.slot
         return [Send(replica_of(self.node), restore), *self._ask_anew()]
 
-    def _on_fetch(self, asker: Address, fetch: Fetch) -> Effects:
-        if node_of(asker) not in self.config.view.members:
+    def _on_fetch(self, receiver: Address, fetch: Fetch) -> Effects:
+        if node_of(receiver) not in self.config.view.members:
             return (Observe("paxos.stranger_fetches"),)
         if not 1 <= fetch.first < NUMBER_MAX or not 0 <= fetch.chunk < CHUNKS_MAX:
             return (Observe("paxos.impossible_slot"),)
         if fetch.slot == 0:
-            slot = 0 if self.photograph is None else self.photograph.slot
-            excerpt = FetchSlots(asker=asker, first=fetch.first, slot=slot)
-            return (Send(replica_of(self.node), excerpt),)
-        photograph = self.photograph
-        if photograph is None or photograph.slot != fetch.slot:
+            slot = 0 if self.snapshot is None else self.snapshot.slot
+            fetch_slots = FetchSlots(receiver=receiver, first=fetch.first, slot=slot)
+            return (Send(replica_of(self.node), fetch_slots),)
+        snapshot = self.snapshot
+        if snapshot is None or snapshot.slot != fetch.slot:
             return ()  # A newer snapshot has replaced it; the asking member begins again.
-        return self._part(asker, photograph, fetch.chunk)
+        return self._part(receiver, snapshot, fetch.chunk)
 
-    def _part(self, asker: Address, photograph: SnapshotTaken, chunk: int) -> Effects:
-        if chunk >= len(photograph.chunks):
+    def _part(self, receiver: Address, snapshot: SnapshotTaken, chunk: int) -> Effects:
+        if chunk >= len(snapshot.chunks):
             return (Observe("paxos.impossible_slot"),)
         self.used += 1
         part = SnapshotChunk(
-            slot=photograph.slot,
-            time_ms=photograph.time_ms,
+            slot=snapshot.slot,
+            time_ms=snapshot.time_ms,
             chunk=chunk,
-            count=len(photograph.chunks),
-            content=photograph.chunks[chunk],
+            count=len(snapshot.chunks),
+            content=snapshot.chunks[chunk],
         )
-        return (Send(asker, part),)
+        return (Send(receiver, part),)
 
-    def _fade(self) -> list[Effect]:
+    def _start_expiry(self) -> list[Effect]:
         """Drop the snapshot after a while, since it may be large."""
-        if self.fading:
+        if self.expiring:
             return []
-        self.fading = True
-        return [Wake(FADE_MS, ExpireSnapshot(use=self.used))]
+        self.expiring = True
+        return [Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=self.used))]
 
-    def _on_fade(self, fade: ExpireSnapshot) -> Effects:
-        self.fading = False
-        if fade.use != self.used:
-            return self._fade()
-        self.photograph = None
+    def _on_expire(self, expire: ExpireSnapshot) -> Effects:
+        self.expiring = False
+        if expire.use != self.used:
+            return self._start_expiry()
+        self.snapshot = None
         return ()
 
     def _on_trimmed(self, trimmed: Trimmed) -> Effects:

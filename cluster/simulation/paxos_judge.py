@@ -178,7 +178,7 @@ class LogJudge:
         role_slot = self.nodes[node].scheduler.cells.get(replica_of(node))
         if role_slot is None or not isinstance(role_slot.role, Replica):
             return
-        applied = role_slot.role.ledger.next
+        applied = role_slot.role.decided.next
         if applied != self.state.applied[node]:
             self.state.applies(node, applied)
 

@@ -160,7 +160,7 @@ class Register:
         del question
         return Peeked(position=self.position, chain=self.chain)
 
-    def photograph(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the state, and return it in small parts, with work between them."""
         text = self.frozen()
         parts = [text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES)]

@@ -10,7 +10,7 @@ from fencelock.actors.paxos.config import Config, View, leader_of, replica_of
 from fencelock.actors.paxos.event import BatchDelay, Decided, Gather, Leadership, Order
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Propose
-from fencelock.actors.paxos.ordering import LINGER_MS
+from fencelock.actors.paxos.ordering import BATCH_DELAY_MS
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table.command import AcquireLock, Command, OpenSession, ReleaseLock
 from fencelock.actors.table.outcome import Held
@@ -20,7 +20,7 @@ from fencelock.cluster.simulation.machine import HOST
 T0 = Instant(0)
 HERE, ELSEWHERE = replica_of("a"), address_of("b", "proxy")
 COMMANDER = address_of("a", "commander-3")
-GATHER, LATER = Send(HERE, Gather()), Wake(LINGER_MS, BatchDelay())
+GATHER, LATER = Send(HERE, Gather()), Wake(BATCH_DELAY_MS, BatchDelay())
 
 
 class Master:

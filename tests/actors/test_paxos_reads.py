@@ -161,7 +161,7 @@ def test_reads_beyond_the_limit_are_dropped(reads: Reads) -> None:
 
 def test_a_master_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
     barrier = ReadIndex(number=9)
-    assert reads.handle(B, barrier, at(1)) == (Observe("paxos.barrier_elsewhere"),)
+    assert reads.handle(B, barrier, at(1)) == (Observe("paxos.read_index_elsewhere"),)
     lead(reads)
     assert sends(reads.handle(B, barrier, at(300))) == [Send(monitor_of("a"), Confirm())]
 
@@ -219,8 +219,8 @@ def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> 
         ballot=BALLOT,
         number=number,
         committed=committed,
-        everywhere=0,
-        heard=() if heard is None else (9, heard, 9),
+        min_applied=0,
+        answered=() if heard is None else (9, heard, 9),
         confirmed=confirmed,
     )
 

@@ -21,10 +21,10 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import (
     Adopted,
+    BallotSeen,
     Drain,
     Drained,
     HandOverLate,
-    Heard,
     LeaderChanged,
     LeadershipClaimed,
     Nominate,
@@ -65,7 +65,7 @@ def leader() -> Leader:
     role.handle(LEADER, LeaderChanged(master="a"), T0)
     role.handle(monitor_of("a"), Succeed(ballot=Ballot(0, LEADER)), T0)
     role.handle(LEADER, Adopted(ballot=BALLOT, floor=1, source="b", batches=()), T0)
-    assert role.phase is Phase.REIGNING
+    assert role.phase is Phase.LEADING
     return role
 
 
@@ -132,7 +132,7 @@ def test_without_a_successor_it_leads_on_and_says_so_at_once(leader: Leader) -> 
 
     assert effects == [Send(ASKER, Resigned(master=""))]
     assert leader.handle(LEADER, HandOverLate(ballot=BALLOT), T0) == ()
-    assert leader.phase is Phase.REIGNING
+    assert leader.phase is Phase.LEADING
 
 
 def monitor_of_a(members: str = "abc") -> FailureDetector:
@@ -167,7 +167,7 @@ def test_the_successor_answers_and_has_applied_the_most() -> None:
 
 def test_only_the_master_that_is_followed_can_have_a_node_stand() -> None:
     monitor = monitor_of_a()
-    heard = Heard(ballot=HIGHER, leads=True)
+    heard = BallotSeen(ballot=HIGHER, leads=True)
     ignored = (Observe("paxos.take_over_ignored"),)
     word = TakeOver(ballot=HIGHER)
     assert monitor.handle(leader_of("b"), word, T0) == ignored
@@ -184,7 +184,7 @@ def test_only_the_master_that_is_followed_can_have_a_node_stand() -> None:
 def test_an_acceptor_released_from_its_promise_adopts_another_at_once() -> None:
     role = Acceptor(acceptor_of("c"), HOST, node="c", config=CONFIG, recovered=Recovered())
     commander, scout = address_of("a", "commander-1"), address_of("b", "scout-2")
-    beat = Heartbeat(ballot=BALLOT, number=1, committed=1, everywhere=0)
+    beat = Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=0)
     prepare = Prepare(ballot=HIGHER, first=1)
     role.handle(commander, beat, T0)
     assert role.handle(scout, prepare, T0) == (Observe("paxos.lease_kept"),)

@@ -75,7 +75,7 @@ class Group:
         ballot = Ballot(round_, leader_of(as_node))
         scout, commander = address_of(as_node, "scout-x"), address_of(as_node, "commander-x")
         accept = Accept(ballot=ballot, slot=1, batch=NO_OP, committed=1)
-        beat = Heartbeat(ballot=ballot, number=1, committed=1, everywhere=0)
+        beat = Heartbeat(ballot=ballot, number=1, committed=1, min_applied=0)
         self._queue.append((scout, acceptor_of(node), Prepare(ballot=ballot, first=1)))
         for message in (accept, beat, Commit(ballot=ballot, committed=1)):
             self._queue.append((commander, acceptor_of(node), message))

@@ -150,7 +150,7 @@ def test_a_reign_that_another_has_overtaken_does_not_begin() -> None:
     role = replica()
     role.handle(acceptor_of("a"), learned(1, Batch(time_ms=5, commands=(b"theirs",))), T0)
 
-    assert role.handle(leader_of("a"), REIGN, T0) == (Observe("paxos.reign_overtaken"),)
+    assert role.handle(leader_of("a"), REIGN, T0) == (Observe("paxos.leadership_overtaken"),)
 
     propose = Propose(client=ASKER, number=1, command=b"x")
     assert sent(role.handle(ASKER, propose, T0), REIGN.commander) == []

@@ -90,9 +90,9 @@ class Forgets(Register):
 class SnapshotForgets(Register):
     """Leaves out of a snapshot what was answered to whom."""
 
-    def photograph(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[bytes | None]:
         told, self.told = self.told, {}
-        chunks = super().photograph()
+        chunks = super().snapshot()
         self.told = told
         return chunks
 

@@ -51,7 +51,7 @@ def test_no_read_is_staler_than_it_says_under_any_misfortune() -> None:
     marks: Counter[str] = Counter()
     for seed in range(SEEDS):
         run(seed, marks)
-    met = ("logbook.read", "logbook.refused", "paxos.barrier_ignored", "paxos.restored")
+    met = ("logbook.read", "logbook.refused", "paxos.read_index_ignored", "paxos.restored")
     assert [name for name in met if not marks[name]] == []
 
 
@@ -80,7 +80,7 @@ def test_a_lease_that_is_believed_too_long_is_caught(monkeypatch: pytest.MonkeyP
 
 def test_a_barrier_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def pop(self: ReadIndexes, applied: int) -> list[object]:
-        ready, self.passed = self.passed, []
+        ready, self.reached = self.reached, []
         return [read for _, read in ready]
 
     monkeypatch.setattr(ReadIndexes, "pop", pop)
