@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from fencelock.actors.message import Local, Message
-from fencelock.actors.paxos.digest import Fingerprint, state_of
-from fencelock.actors.paxos.digest_message import Figure
+from fencelock.actors.paxos.machine import Fingerprint, state_of
+from fencelock.actors.paxos.message import Figure
 from fencelock.actors.table.command import Command
 from fencelock.actors.table.outcome import Denied, Freed, Held
 from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
@@ -93,7 +93,7 @@ class LockMachine:
             case _:
                 raise TypeError(f"{question!r} is no question about locks")
 
-    def photograph(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the table, and return it in parts."""
         frozen = self.table.freeze()
         return (None if part is None else encode(part) for part in frozen)

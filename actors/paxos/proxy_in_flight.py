@@ -11,9 +11,8 @@ from operator import attrgetter
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.actors.paxos.event import Gather
+from fencelock.actors.paxos.event import Gather, ProposalBatch
 from fencelock.actors.paxos.message import Propose
-from fencelock.actors.paxos.proposal_batch import ProposalBatch
 from fencelock.actors.paxos.proxy_clients import RemoteClient
 from fencelock.actors.paxos.proxy_event import Asked
 from fencelock.actors.table.command import Command

@@ -21,8 +21,8 @@ from fencelock.actors.effect import Effect, Effects, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, local, timer
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.message import Declined, Propose, Proposed
-from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.role import Host, Role
 from fencelock.actors.table.command import AcquireLock, CancelWait, Command, OpenSession
 from fencelock.actors.table.outcome import Held, SessionOpened, WaitCancelled
@@ -163,7 +163,7 @@ class Member:
             decode(one) for name, stream in found.items() if name != STREAM for one in stream
         ]
         loader = address_of(node, "loader")
-        log = seat_log(
+        log = log_roles(
             node,
             MEMBERS,
             Random(boot),
