@@ -19,7 +19,7 @@ PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")
 ANN = Address("ann/session")
 BOB = Address("bob/session")
-ASK = Address("n1/ask-1")
+LOCAL = Address("n1/session")
 T0 = Instant(0)
 S = TypeVar("S")
 
@@ -117,8 +117,8 @@ def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(prox
 
 
 def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -> None:
-    proxy.handle(ASK, Acquire(lock="a"), T0)
-    for asker, session in ((BOB, "ann"), (BOB, ""), (ASK, "")):
+    proxy.handle(LOCAL, acquire("a", session="n1/b00"), T0)
+    for asker, session in ((BOB, "ann"), (BOB, ""), (BOB, "n1/b00"), (LOCAL, "")):
         effects = proxy.handle(asker, End(session=session, request=3), T0)
         assert [refused.reason for refused in sent(effects, Refused)] == [Reason.INVALID]
         assert sent(effects, Give) == []

@@ -27,7 +27,7 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.actors.message import Message
-from fencelock.actors.paxos.proxy_session_lease import TTL_MS
+from fencelock.actors.session.session import TTL_MS
 from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
