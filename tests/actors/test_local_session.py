@@ -24,11 +24,6 @@ from fencelock.actors.session.session_lease import LINGER_MS
 from fencelock.actors.table.command import AcquireLock
 
 
-@pytest.fixture
-def inside() -> Inside:
-    return Inside()
-
-
 def test_the_first_ask_opens_the_nodes_session_and_all_share_it(inside: Inside) -> None:
     inside.silent = True
     inside.do(ONE, A)

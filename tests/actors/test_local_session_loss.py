@@ -5,17 +5,9 @@ The log here loses nothing and takes no time, unless it is silent.
 
 from __future__ import annotations
 
-import pytest
 from support.local_callers import ONE, THREE, TWO, A, Inside
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Granted,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
 from fencelock.actors.api.session_message import Evict, Evicted
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.digest_message import Divergence
@@ -38,11 +30,6 @@ from fencelock.actors.table.command import (
     OpenSession,
 )
 from fencelock.actors.table.outcome import Denial, Held, denied
-
-
-@pytest.fixture
-def inside() -> Inside:
-    return Inside()
 
 
 def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(inside: Inside) -> None:

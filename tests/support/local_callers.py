@@ -6,44 +6,27 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Granted,
-    Reason,
-    Refused,
-)
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
 from fencelock.actors.effect import Effect, Effects, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message, Timer
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import ROUND_MS
 from fencelock.actors.role import Role
 from fencelock.actors.session.message import Closed
 from fencelock.actors.session.session import ClientSession
-from fencelock.actors.table.command import (
-    Command,
-)
+from fencelock.actors.table.command import Command
 from fencelock.actors.table.outcome import Outcome
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.simulation.session_harness import First
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
+from support.effects import HOST
+from support.session_harness import First
+from support.unbatched_proxy import UnbatchedProxy
 
 REPLICA = Address("n1/replica")
 ONE, TWO, THREE = (Address(f"n1/ask-{number}") for number in (1, 2, 3))
 A = Acquire(lock="a")
 K = TypeVar("K")
-
-
-class NoHost:
-    def now(self) -> Instant:
-        return Instant(0)
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
 
 
 class LocalNode:
@@ -68,7 +51,7 @@ class LocalNode:
         self.replica = Address(f"{node}/replica")
         self.proxy = UnbatchedProxy(
             Address(f"{node}/proxy"),
-            NoHost(),
+            HOST,
             node=node,
             members=("n1", "n2", "n3"),
             replica=self.replica,
@@ -76,7 +59,7 @@ class LocalNode:
         )
         self.session = ClientSession(
             Address(f"{node}/session"),
-            NoHost(),
+            HOST,
             session=f"{node}/b00",
             gates=(self.proxy.address,),
             random=First(),

@@ -21,8 +21,8 @@ from fencelock.actors.table.command import (
 from fencelock.actors.table.holding import Hold
 from fencelock.actors.table.outcome import Denial, Denied, Held, Outcome, SessionClosed
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.simulation.table_model import Model
-from fencelock.cluster.simulation.table_word import Word, word_of
+from support.table_model import Model
+from support.table_word import Word, word_of
 
 Step = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""

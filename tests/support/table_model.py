@@ -22,7 +22,7 @@ from fencelock.actors.table.command import (
     ReleaseLock,
 )
 from fencelock.actors.table.outcome import Denial
-from fencelock.cluster.simulation.table_word import Claim, Request, Who, Word
+from support.table_word import Claim, Request, Who, Word
 
 
 class Model:
