@@ -77,9 +77,7 @@ def master(replica: Replica) -> Replica:
 @pytest.fixture
 def door() -> LogProxy:
     members = ("a", "b", "c")
-    door = LogProxy(
-        DOOR, HOST, node="a", members=members, replica=HERE, name="a/b00", encode=encode
-    )
+    door = LogProxy(DOOR, HOST, node="a", members=members, replica=HERE, encode=encode)
     door.begin(T0)
     return door
 

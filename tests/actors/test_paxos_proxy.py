@@ -73,7 +73,6 @@ def door() -> LogProxy:
         node="n1",
         members=("n1", "n2", "n3"),
         replica=REPLICA,
-        name="n1/b00",
         encode=encode,
     )
     assert door.begin(T0) == ()

@@ -46,7 +46,6 @@ def door() -> LogProxy:
         node="n1",
         members=("n1", "n2", "n3"),
         replica=REPLICA,
-        name="n1/b00",
         encode=encode,
     )
     door.begin(T0)
