@@ -93,14 +93,42 @@ def short_write(ways: Sequence[Way], opening: bytes, pack: Pack) -> Write:
     ]
     names = {f"dump_{n}": _dumping(way.codec.pack) for n, way in enumerate(ways)}
     scope = {**names, "pack": pack, "dump": dump, "usual": opening, "join": b"".join}
-    scope |= {
-        "four": _FOUR_BYTES,
-        "number": number_bytes,
-        "small": _SMALL,
-        "text_heads": _TEXT_HEADS,
-        "bytes_heads": _BYTES_HEADS,
-    }
-    write: Write = _define("write", lines, {**scope, "Unusual": _UNUSUAL})
+    write: Write = _define("write", lines, {**scope, **_WRITING})
+    return write
+
+
+def trimmed_write(
+    ways: Sequence[Way], defaults: Sequence[Any], openings: Sequence[bytes], long: Step
+) -> Write:
+    """Return a function that writes a message as CBOR, without the last fields at their defaults.
+
+    Args:
+        ways: the fields of the message.
+        defaults: the defaults of the optional ones, which are the last.
+        openings: the array's head and the message's tag, for each number of fields kept.
+        long: the slow path, for unusual values.
+
+    """
+    required = len(ways) - len(defaults)
+    names: dict[str, Any] = {"join": b"".join, "long": long}
+    lines = [
+        "def write(message):",
+        *(f"    v{n} = message.{way.name}" for n, way in enumerate(ways)),
+        f"    if {_tests(ways)}:",
+        "        try:",
+    ]
+    for kept in range(len(ways), required - 1, -1):
+        parts = [f"opening_{kept}"]
+        for n, way in enumerate(ways[:kept]):
+            written = way.codec.write or (f"dump_{n}({{v}})",)
+            parts += [part.format(v=f"v{n}") for part in written]
+        names[f"opening_{kept}"] = openings[kept]
+        names[f"default_{kept - 1}"] = defaults[kept - 1 - required] if kept > required else None
+        unless = f"if v{kept - 1} != default_{kept - 1}: " if kept > required else ""
+        lines.append(f"            {unless}return join(({', '.join(parts)},))")
+    lines += ["        except Unusual:", "            pass", "    return long(message)"]
+    names |= {f"dump_{n}": _dumping(way.codec.pack) for n, way in enumerate(ways)}
+    write: Write = _define("write", lines, {**names, **_WRITING})
     return write
 
 
@@ -145,6 +173,17 @@ def number_bytes(value: int) -> bytes:
     if value < 1 << 32:
         return _FOUR_BYTES(0x1A, value)
     return _EIGHT_BYTES(0x1B, value)
+
+
+_WRITING: dict[str, Any] = {
+    "four": _FOUR_BYTES,
+    "number": number_bytes,
+    "small": _SMALL,
+    "text_heads": _TEXT_HEADS,
+    "bytes_heads": _BYTES_HEADS,
+    "Unusual": _UNUSUAL,
+}
+"""Names of the source that writes values."""
 
 
 def short_unpack(cls: type[Message], ways: Sequence[Way], long: Unpack, before: int = 0) -> Unpack:

@@ -17,7 +17,7 @@ and removes those that only a newer peer knows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from enum import IntEnum
 from operator import attrgetter
 from types import NoneType, UnionType
@@ -33,6 +33,7 @@ from fencelock.transport.compiled import (
     short_tuple,
     short_unpack,
     short_write,
+    trimmed_write,
 )
 from fencelock.transport.scalar_codecs import PLAIN, SIMPLE
 
@@ -69,6 +70,46 @@ class Schema(NamedTuple):
     write: Callable[..., bytes]
     """From a message to the whole array as CBOR. A second argument replaces the array's head and
     tag."""
+
+
+class TrimmedCodec(NamedTuple):
+    """The codec of a command in the replicated log: without the last fields at their defaults.
+
+    So a member that knows one optional field more writes the same bytes as the others, until
+    somebody uses that field. All but the last optional fields are as in `Schema`.
+    """
+
+    write: Callable[[Any], bytes]
+    """From a message to its array as CBOR."""
+    read: Callable[[list[Any]], Any]
+    """From an array, whose tag was read, to a message. One with more fields than the class
+    declares is refused: a member that ignored a field would apply another command than others."""
+
+
+def trimmed_codec(cls: type[Message]) -> TrimmedCodec:
+    """Return the codec of the command ``cls`` in the log."""
+    schema, hints = schema_of(cls), get_type_hints(cls)
+    ways = [Way(field.name, _codec(hints[field.name], (cls,))) for field in _fields(cls)]
+    unpack, length, packed = schema.unpack, schema.length, schema.defaults
+
+    def long(message: Any) -> bytes:
+        items, kept = schema.pack(message), len(packed)
+        while kept and items[-1] == packed[kept - 1]:
+            items.pop()
+            kept -= 1
+        return dump(items)
+
+    def read(items: list[Any]) -> Any:
+        missing = length - len(items)
+        return unpack(items + packed[-missing:] if 0 < missing <= len(packed) else items)
+
+    openings = [array_head(1 + kept) + dump(cls.TAG) for kept in range(length)]
+    defaults = [one.default for one in _fields(cls) if one.default is not MISSING]
+    return TrimmedCodec(trimmed_write(ways, defaults, openings, long), read)
+
+
+def _fields(cls: type[Message]) -> tuple[Field[Any], ...]:
+    return fields(cast("Any", cls))
 
 
 _schemas: dict[type[Message], Schema] = {}

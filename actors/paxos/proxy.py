@@ -16,6 +16,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe
+from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import Evict, ListLocks
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Wake
@@ -26,9 +27,7 @@ from fencelock.actors.paxos.event import Consulted, Gather, LeaderChanged, Skipp
 from fencelock.actors.paxos.message import Declined, Proposed
 from fencelock.actors.paxos.proxy_clients import RemoteClients
 from fencelock.actors.paxos.proxy_closed import Closed
-from fencelock.actors.paxos.proxy_command import check_question, translate
 from fencelock.actors.paxos.proxy_event import (
-    Asked,
     FromClient,
     FromLog,
     Heard,
@@ -36,7 +35,7 @@ from fencelock.actors.paxos.proxy_event import (
     Round,
     Told,
 )
-from fencelock.actors.paxos.proxy_in_flight import ERRANDS_MAX, InFlightRequests, Kind
+from fencelock.actors.paxos.proxy_in_flight import ERRANDS_MAX, InFlightRequests
 from fencelock.actors.paxos.proxy_local_session import LocalSession
 from fencelock.actors.paxos.proxy_quorum_contact import QuorumContact
 from fencelock.actors.paxos.proxy_reading import Readings
@@ -50,7 +49,6 @@ from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.proxy.backend import Reported
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.session.message import Close
-from fencelock.actors.table.command import Command
 
 ROUND_MS = 250
 """Interval of the check for requests to repeat, while any is in flight (ms)."""
@@ -183,7 +181,7 @@ class LogProxy(Role[Heard]):
         try:
             if isinstance(event, Inspect | ListLocks):
                 self.asking.admit(asker, event.session, now)
-                check_question(event)
+                event.check()
                 return [*self.readings.ask(asker, event, now), *self._tick()]
             if not event.session and node_of(asker) == self.node:
                 return self._on_inside(asker, event, now)
@@ -191,12 +189,12 @@ class LogProxy(Role[Heard]):
             return [refuse(asker, event, Reason.INVALID, str(error)), Observe("proxy.refused")]
         return self.asking.ask(asker, event, now)
 
-    def _on_inside(self, asker: Address, asked: Asked, now: Instant) -> Effects:
+    def _on_inside(self, asker: Address, asked: Command, now: Instant) -> Effects:
         """Serve a caller inside the process that names no session."""
         match asked:
             case Acquire():
-                translate(replace(asked, session=self.name, request=1))
-                if self.in_flight_requests.is_full(Kind.ACQUIRE):
+                replace(asked, session=self.name, request=1).check_new()
+                if self.in_flight_requests.is_full(eases=False):
                     return self.asking.overloaded(asker, asked, f"{ERRANDS_MAX} requests")
                 return [*self.own.acquire(asker, asked, now), *self._tick()]
             case Release():
@@ -204,9 +202,9 @@ class LogProxy(Role[Heard]):
             case Evict():
                 self.evictions += 1
                 named = replace(asked, session=self.name, request=self.evictions)
-                kind, key, command = translate(named)
+                named.check_new()
                 in_flight_request = self.in_flight_requests.add(
-                    kind, key, command, now, asker=asker, asked=asked
+                    named, named.key, now, asker=asker, asked=asked
                 )
                 return [self.in_flight_requests.propose(in_flight_request), *self._tick()]
             case KeepAlive():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fencelock.actors.api.message import Granted
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.proxy_in_flight import InFlightRequest
-from fencelock.actors.table.outcome import Held
 
 LOSSES_MAX = 10_000
 """Lost holds that are remembered for a later release."""
@@ -35,7 +35,7 @@ class Holding:
         self.lost: dict[Fenced, str] = {}
         """Reasons of losses that no release has reported yet."""
 
-    def grant(self, in_flight_request: InFlightRequest, held: Held) -> None:
+    def grant(self, in_flight_request: InFlightRequest, held: Granted) -> None:
         """Enter a hold that ``in_flight_request`` acquired, or count it once more."""
         fenced = (held.lock, held.fence)
         hold = self.holds.setdefault(fenced, Hold(held.owner))

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Acquire, Reason, Release
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Granted,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from fencelock.actors.api.request import Command, Outcome
+from fencelock.actors.api.session_message import Ended, HoldLost, Open, Opened
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, role_of
-from fencelock.actors.paxos.proxy_event import Ending
 from fencelock.actors.paxos.proxy_holding import Holding
 from fencelock.actors.paxos.proxy_in_flight import (
     ERRANDS_MAX,
     NOBODY,
     InFlightRequest,
     InFlightRequests,
-    Key,
-    Kind,
-    key_of_cancel,
 )
 from fencelock.actors.paxos.proxy_quorum_contact import QuorumContact
 from fencelock.actors.paxos.proxy_session_lease import NodeSessionLease
 from fencelock.actors.paxos.proxy_waiting import Waiting
-from fencelock.actors.paxos.proxy_wording import answer, lost_release, refuse, why_closed
+from fencelock.actors.paxos.proxy_wording import addressed, finished, lost_release, refuse
 from fencelock.actors.session.message import Closed
-from fencelock.actors.table.command import AcquireLock, CancelWait, Command, ReleaseLock
-from fencelock.actors.table.outcome import (
-    Denial,
-    Denied,
-    Freed,
-    Held,
-    Lost,
-    SessionClosed,
-    SessionOpened,
-)
 
 
 class LocalSession:
@@ -117,41 +113,41 @@ class LocalSession:
         return self.session_lease.abandon(now, asker)
 
     def settle(
-        self, in_flight_request: InFlightRequest, outcome: Ending, now: Instant
+        self, in_flight_request: InFlightRequest, outcome: Outcome, now: Instant
     ) -> list[Effect]:
         """Process the outcome of a command of this session, or of an earlier one."""
         self.in_flight_requests.end(in_flight_request)
         self.mine.pop(in_flight_request.number, None)
         self.session_lease.settle(in_flight_request)
-        if isinstance(outcome, Denied) and outcome.reason is Denial.SESSION_EXPIRED:
+        if isinstance(outcome, Refused) and outcome.reason is Reason.SESSION_EXPIRED:
             return self._on_expired(in_flight_request, now)
         self.session_lease.confirm(in_flight_request)
         match outcome:
-            case SessionOpened():
+            case Opened():
                 return self._on_opened(in_flight_request, outcome, now)
-            case Held():
+            case Granted():
                 return self._on_held(in_flight_request, outcome, now)
-            case Freed():
+            case Released():
                 return self._on_freed(in_flight_request, outcome, now)
-            case Denied():
+            case Refused():
                 return self._on_denied(in_flight_request, outcome, now)
-            case SessionClosed() if in_flight_request.asker != NOBODY:
+            case Ended() if in_flight_request.asker != NOBODY:
                 return [Send(in_flight_request.asker, Closed(unanswered=0))]
             case _:
                 return []
 
-    def closed(self, closed: SessionClosed, now: Instant) -> list[Effect]:
+    def closed(self, closed: Ended, now: Instant) -> list[Effect]:
         """Note that a session has ended, if it is this one."""
         if closed.session != self.session_lease.session:
             return []
-        return self._lose(now, why_closed(closed))
+        return self._lose(now, closed.detail)
 
-    def taken(self, lost: Lost) -> list[Effect]:
+    def taken(self, lost: HoldLost) -> list[Effect]:
         """Note that an operator evicted a hold, if it was of this session."""
         fenced = (lost.lock, lost.fence)
         if lost.session != self.session_lease.session or fenced not in self.holding.holds:
             return []
-        self.holding.lose(fenced, f"it was taken by {lost.operator!r}")
+        self.holding.lose(fenced, f"{lost.detail}")
         return [Observe("proxy.hold_taken")]
 
     def keep_up(self, now: Instant) -> list[Effect]:
@@ -182,7 +178,7 @@ class LocalSession:
     def _claim(self, waiting: Waiting, now: Instant) -> Send:
         asker, acquire = waiting.asker, waiting.acquire
         self.requests += 1
-        command = AcquireLock(
+        command = Acquire(
             session=self.session_lease.session,
             owner=acquire.owner or role_of(asker),
             request=self.requests,
@@ -191,23 +187,21 @@ class LocalSession:
             limit=acquire.limit,
             label=acquire.label,
         )
-        key = (command.session, command.owner, command.lock, command.request)
-        in_flight_request = self._add(Kind.ACQUIRE, key, command, now, asker=asker, asked=acquire)
+        in_flight_request = self._add(command, now, asker=asker, asked=acquire)
         in_flight_request.asked_at = waiting.asked_at
         self.holding.acquires[asker] = in_flight_request
         return self.in_flight_requests.propose(in_flight_request)
 
     def _give_back(self, owner: str, asker: Address, release: Release, now: Instant) -> Send:
         self.requests += 1
-        command = ReleaseLock(
+        command = Release(
             session=self.session_lease.session,
             owner=owner,
             request=self.requests,
             lock=release.lock,
             fence=release.fence,
         )
-        key = (command.session, command.owner, command.lock, command.request)
-        in_flight_request = self._add(Kind.RELEASE, key, command, now, asker=asker, asked=release)
+        in_flight_request = self._add(command, now, asker=asker, asked=release)
         return self.in_flight_requests.propose(in_flight_request)
 
     def _withdraw(self, in_flight_request: InFlightRequest, now: Instant) -> Send:
@@ -216,14 +210,12 @@ class LocalSession:
             self.in_flight_requests.end(in_flight_request)
         self.holding.withdraw(in_flight_request)
         session, owner, lock, request = in_flight_request.key
-        command = CancelWait(session=session, owner=owner, request=request, lock=lock)
-        undo = self._add(Kind.CANCEL, key_of_cancel(*in_flight_request.key), command, now)
+        command = Cancel(session=session, owner=owner, request=request, lock=lock)
+        undo = self._add(command, now)
         return self.in_flight_requests.propose(undo)
 
     def _add(
         self,
-        kind: Kind,
-        key: Key,
         command: Command,
         now: Instant,
         *,
@@ -231,13 +223,13 @@ class LocalSession:
         asked: Acquire | Release | None = None,
     ) -> InFlightRequest:
         in_flight_request = self.in_flight_requests.add(
-            kind, key, command, now, asker=asker, asked=asked, own=True
+            command, command.key, now, asker=asker, asked=asked, own=True
         )
         self.mine[in_flight_request.number] = in_flight_request
         return in_flight_request
 
     def _on_opened(
-        self, in_flight_request: InFlightRequest, opened: SessionOpened, now: Instant
+        self, in_flight_request: InFlightRequest, opened: Opened, now: Instant
     ) -> list[Effect]:
         if not self.session_lease.begin(in_flight_request, opened, now):
             return self.session_lease.open(now) if self.parked else []
@@ -245,36 +237,36 @@ class LocalSession:
         return [self._claim(waiting, now) for waiting in parked.values()]
 
     def _on_held(
-        self, in_flight_request: InFlightRequest, held: Held, now: Instant
+        self, in_flight_request: InFlightRequest, held: Granted, now: Instant
     ) -> list[Effect]:
         if self.session_lease.is_over(now):  # The lock may already be granted to another owner.
             self._park(in_flight_request)
             return self._lose(now, self.session_lease.why_over(now))
         self.holding.grant(in_flight_request, held)
         return [
-            Send(in_flight_request.asker, answer(in_flight_request, held, now)),
+            self._answer(in_flight_request, held),
             Observe("proxy.granted"),
         ]
 
     def _on_freed(
-        self, in_flight_request: InFlightRequest, freed: Freed, now: Instant
+        self, in_flight_request: InFlightRequest, freed: Released, now: Instant
     ) -> list[Effect]:
         assert isinstance(in_flight_request.asked, Release)
         self.holding.release((freed.lock, in_flight_request.asked.fence), freed.count)
         return [
-            Send(in_flight_request.asker, answer(in_flight_request, freed, now)),
+            self._answer(in_flight_request, freed),
             Observe("proxy.released"),
         ]
 
     def _on_denied(
-        self, in_flight_request: InFlightRequest, denied: Denied, now: Instant
+        self, in_flight_request: InFlightRequest, denied: Refused, now: Instant
     ) -> list[Effect]:
         match in_flight_request.asked:
             case Acquire():
                 self.holding.acquires.pop(in_flight_request.asker, None)
             case Release():
                 self.holding.forget((denied.lock, in_flight_request.asked.fence))
-            case _ if in_flight_request.kind is Kind.OPEN:
+            case _ if isinstance(in_flight_request.request, Open):
                 parked, self.parked = self.parked, {}
                 return [
                     refuse(one.asker, one.acquire, Reason.OVERLOADED, denied.detail)
@@ -283,15 +275,20 @@ class LocalSession:
             case _:
                 return []
         return [
-            Send(in_flight_request.asker, answer(in_flight_request, denied, now)),
+            self._answer(in_flight_request, denied),
             Observe("proxy.refused"),
         ]
+
+    def _answer(self, in_flight_request: InFlightRequest, reply: Outcome) -> Send:
+        assert in_flight_request.asked is not None
+        reply = finished(reply, in_flight_request.request, "", "")
+        return Send(in_flight_request.asker, addressed(reply, in_flight_request.asked))
 
     def _on_expired(self, in_flight_request: InFlightRequest, now: Instant) -> list[Effect]:
         if in_flight_request.key[0] != self.session_lease.session:
             return []  # It belongs to a session that was given up before.
         why = f"session {self.session_lease.session!r} has expired"
-        if in_flight_request.kind is Kind.ACQUIRE:
+        if isinstance(in_flight_request.request, Acquire):
             self._park(in_flight_request)
         effects = self._lose(now, why)
         if isinstance(in_flight_request.asked, Release):
@@ -316,7 +313,7 @@ class LocalSession:
         mine, self.mine = self.mine, {}
         for in_flight_request in mine.values():
             self.in_flight_requests.end(in_flight_request)
-            if in_flight_request.kind is Kind.ACQUIRE:
+            if isinstance(in_flight_request.request, Acquire):
                 self._park(in_flight_request)
             elif isinstance(in_flight_request.asked, Release):
                 self.holding.lost.pop(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.message import KeepAlive
+from fencelock.actors.api.request import Command
+from fencelock.actors.api.session_message import End, Open, Opened
 from fencelock.actors.effect import Effect
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
 from fencelock.actors.paxos.config import DRIFT_PPM
@@ -9,17 +12,7 @@ from fencelock.actors.paxos.proxy_in_flight import (
     NOBODY,
     InFlightRequest,
     InFlightRequests,
-    Kind,
-    key_of_session,
 )
-from fencelock.actors.table.command import (
-    CloseReason,
-    CloseSession,
-    Command,
-    KeepSession,
-    OpenSession,
-)
-from fencelock.actors.table.outcome import SessionOpened
 
 _PPM = 1_000_000
 
@@ -65,13 +58,11 @@ class NodeSessionLease:
         name = self.name if self.generation == 1 else f"{self.name}~{self.generation}"
         self.requests += 1
         request = self.requests
-        command = OpenSession(session=name, ttl_ms=TTL_MS, label=self.node, request=request)
-        self.opening = self._add(Kind.OPEN, name, request, command, now)
+        command = Open(session=name, ttl_ms=TTL_MS, label=self.node, request=request)
+        self.opening = self._add(command, now)
         return [self.in_flight_requests.propose(self.opening)]
 
-    def begin(
-        self, in_flight_request: InFlightRequest, opened: SessionOpened, now: Instant
-    ) -> bool:
+    def begin(self, in_flight_request: InFlightRequest, opened: Opened, now: Instant) -> bool:
         """Note that the session is open; return whether it can still be trusted."""
         self.session, self.ttl_ms = opened.assigned, opened.ttl_ms
         self.confirmed_at = self.kept_at = in_flight_request.since
@@ -119,8 +110,8 @@ class NodeSessionLease:
             self.in_flight_requests.end(self.keeping)
         self.kept_at = now
         self.requests += 1
-        command = KeepSession(session=self.session, request=self.requests)
-        self.keeping = self._add(Kind.KEEP, self.session, self.requests, command, now)
+        command = KeepAlive(session=self.session, request=self.requests)
+        self.keeping = self._add(command, now)
         return [self.in_flight_requests.propose(self.keeping)]
 
     def leave(self) -> None:
@@ -136,13 +127,10 @@ class NodeSessionLease:
         self.leave()
         self.generation += 1
         self.requests += 1
-        command = CloseSession(session=old, reason=CloseReason.GRACEFUL, request=self.requests)
-        ending = self._add(Kind.END, old, self.requests, command, now)
+        command = End(session=old, request=self.requests)
+        ending = self._add(command, now)
         ending.asker = asker
         return [self.in_flight_requests.propose(ending)]
 
-    def _add(
-        self, kind: Kind, session: str, request: int, command: Command, now: Instant
-    ) -> InFlightRequest:
-        key = key_of_session(kind, session, request)
-        return self.in_flight_requests.add(kind, key, command, now, own=True)
+    def _add(self, command: Command, now: Instant) -> InFlightRequest:
+        return self.in_flight_requests.add(command, command.key, now, own=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from fencelock.actors.api.message import Answer
+from fencelock.actors.api.request import Reply
 from fencelock.actors.message import Address, Instant
 
 ANSWERS_MAX = 100_000
@@ -68,7 +68,7 @@ class LockRequests:
     """The claim that holds a lock through this node, by lock."""
     by_asker: dict[Address, LockRequest] = field(default_factory=dict[Address, LockRequest])
     """Claims of callers inside the node, which may give up."""
-    answers: dict[Key, tuple[int, Answer]] = field(default_factory=dict[Key, tuple[int, Answer]])
+    answers: dict[Key, tuple[int, Reply]] = field(default_factory=dict[Key, tuple[int, Reply]])
     """The last reply to each owner about each lock, for a request that is sent again."""
 
     def add(self, claim: LockRequest) -> None:
@@ -97,7 +97,7 @@ class LockRequests:
         if not claim.named:
             self.by_asker.pop(claim.asker, None)
 
-    def record(self, key: Key, request: int, answer: Answer) -> None:
+    def record(self, key: Key, request: int, answer: Reply) -> None:
         """Remember the reply to ``request``, so that a repetition gets the same."""
         self.answers.pop(key, None)
         self.answers[key] = (request, answer)

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fencelock.actors.api.message import Granted
 from fencelock.actors.api.name import quoted
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.table.outcome import Held
 
 if TYPE_CHECKING:
     from fencelock.actors.table.session import OwnerState
     from fencelock.actors.table.waiting import Wait
 
 
-_held = maker(Held)
+_granted = maker(Granted)
 
 
 @dataclass(slots=True, eq=False)
@@ -46,10 +46,10 @@ class Hold:
     level: int = 1
     queue: OrderedDict[int, Wait] | None = None
 
-    def answer(self) -> Held:
+    def answer(self) -> Granted:
         """Return the outcome of the last acquire."""
         owner_state = self.owner_state
-        return _held(
+        return _granted(
             session=owner_state.session.id,
             owner=owner_state.owner,
             request=self.request,

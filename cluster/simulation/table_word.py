@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
-from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.api.session_message import Evicted
+from fencelock.actors.table.message import Result
 
 Word = tuple[Any, ...]
 """An outcome: its name, then its fields."""
 
 
-def word_of(outcome: Outcome) -> Word:
-    """Return an outcome as a tuple, without its texts and version numbers."""
-    untold = ("detail", "version", "label")
-    told = [getattr(outcome, one.name) for one in fields(outcome) if one.name not in untold]
+UNTOLD = ("detail", "label", "node", "master", "hold_ms", "grace_ms")
+"""Fields that the model does not have: texts, and those for proxies and other protocols."""
+
+
+def word_of(outcome: Result) -> Word:
+    """Return an outcome as a tuple, without the fields that the model does not have."""
+    told = [
+        getattr(outcome, one.name) for one in fields(cast("Any", outcome)) if one.name not in UNTOLD
+    ]
+    if isinstance(outcome, Evicted):
+        told[2] = outcome.holder.owner, outcome.holder.times
     return (type(outcome).__name__, *told)
 
 

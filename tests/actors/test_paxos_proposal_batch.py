@@ -35,7 +35,6 @@ from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.timer import BatchDelay
-from fencelock.actors.table.outcome import Held
 from fencelock.cluster.simulation.log_workload import LogCounter
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.transport.wire import encode
@@ -137,7 +136,8 @@ def test_each_of_a_bundle_is_answered_by_its_own_outcome(door: LogProxy) -> None
         door.handle(ANN, acquire(request), T0)
     door.handle(DOOR, Gather(), T0)
     outcomes = tuple(
-        Held(session="ann.7", owner="o", request=n, lock=f"l{n}", fence=n, count=1) for n in (3, 2)
+        Granted(session="ann.7", owner="o", request=n, lock=f"l{n}", fence=n, count=1)
+        for n in (3, 2)
     )
 
     effects = door.handle(HERE, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)

@@ -31,7 +31,7 @@ def test_the_first_ask_opens_the_nodes_session_and_all_share_it(inside: Inside) 
     inside.silent = True
     inside.do(ONE, A)
     inside.do(TWO, Acquire(lock="b"))
-    assert [type(command).__name__ for command in inside.commands] == ["OpenSession"]
+    assert [type(command).__name__ for command in inside.commands] == ["Open"]
     inside.silent = False
     inside.pass_time(ASK_AGAIN_MS)
     assert inside.fence(ONE) < inside.fence(TWO)

@@ -21,8 +21,9 @@ from itertools import count
 from rich.console import Console
 from rich.table import Table
 
-from fencelock.actors.table.command import AcquireLock, OpenSession, ReleaseLock
-from fencelock.actors.table.outcome import Held, Outcome
+from fencelock.actors.api.message import Acquire, Granted, Release
+from fencelock.actors.api.session_message import Open
+from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
 
 SLOWER_MAX = 1.5
@@ -67,28 +68,28 @@ class Clients:
         self.now_ms = 0
         self.names = [f"client-{i}.{i + 1}" for i in range(sessions)]
         for i in range(sessions):
-            opening = OpenSession(session=f"client-{i}", ttl_ms=TTL_MS, label=f"host:{i}")
+            opening = Open(session=f"client-{i}", ttl_ms=TTL_MS, label=f"host:{i}")
             self.table.apply(0, opening)
 
-    def acquire(self, who: int, lock: str, owner: str = "thread-1") -> list[Outcome]:
+    def acquire(self, who: int, lock: str, owner: str = "thread-1") -> list[Result]:
         """Let session ``who`` ask for ``lock``, a millisecond later."""
         self.now_ms += 1
-        command = AcquireLock(
-            session=self.names[who], owner=owner, request=next(self.numbers), lock=lock
+        command = Acquire(
+            session=self.names[who], owner=owner, request=next(self.numbers), lock=lock, limit=0
         )
         return self.table.apply(self.now_ms, command)
 
-    def release(self, who: int, lock: str, fence: int, owner: str = "thread-1") -> list[Outcome]:
+    def release(self, who: int, lock: str, fence: int, owner: str = "thread-1") -> list[Result]:
         """Let session ``who`` give ``lock`` back."""
-        command = ReleaseLock(
+        command = Release(
             session=self.names[who], owner=owner, request=next(self.numbers), lock=lock, fence=fence
         )
         return self.table.apply(self.now_ms, command)
 
 
-def fence_of(outcomes: Sequence[Outcome]) -> int:
+def fence_of(outcomes: Sequence[Result]) -> int:
     """Return the fence of the grant among ``outcomes``."""
-    return next(one.fence for one in outcomes if isinstance(one, Held))
+    return next(one.fence for one in outcomes if isinstance(one, Granted))
 
 
 def names(size: int) -> Round:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.notice import Level, Notice
@@ -24,9 +25,6 @@ from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.message import Batch
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.seating import LogOptions, seat_log
-from fencelock.actors.table.command import (
-    OpenSession,
-)
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.machine import HOST
 from fencelock.transport.wire import encode
@@ -57,7 +55,7 @@ def replica(machine: LockMachine | None = None, digest_slots: int = 2) -> Replic
 
 
 def decide(role: Replica, slot: int) -> list[Any]:
-    opening = encode(OpenSession(session=f"s{slot}", ttl_ms=50_000))
+    opening = encode(Open(session=f"s{slot}", ttl_ms=50_000))
     batch = Batch(time_ms=slot, commands=(opening,))
     return list(role.handle(leader_of("a"), Decided(slot=slot, batch=batch), T0))
 

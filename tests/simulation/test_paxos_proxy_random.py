@@ -21,7 +21,7 @@ from fencelock.actors.paxos.proxy import ROUND_MS
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS
 from fencelock.actors.role import Role
-from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
@@ -57,7 +57,7 @@ class Inside:
         self.waiting: dict[Address, str] = {}
         self.holds: list[tuple[str, int]] = []
         self.releasing: dict[Address, tuple[str, int]] = {}
-        self.late: deque[tuple[Outcome, ...]] = deque()
+        self.late: deque[tuple[Result, ...]] = deque()
         self.cut_off = False
         self.stubborn = False
         """Whether its callers keep what they hold."""
@@ -157,7 +157,7 @@ class World:
         if self.random.random() >= self.loss:
             self.happens(self.table.apply(self.ms, command))
 
-    def happens(self, outcomes: list[Outcome]) -> None:
+    def happens(self, outcomes: list[Result]) -> None:
         for node in self.nodes:
             node.late.append(tuple(outcomes))
 

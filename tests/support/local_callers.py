@@ -18,10 +18,7 @@ from fencelock.actors.paxos.proxy import ROUND_MS
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.role import Role
 from fencelock.actors.session.message import Closed
-from fencelock.actors.table.command import (
-    Command,
-)
-from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
 from fencelock.transport.wire import decode, encode
@@ -51,7 +48,7 @@ class Inside:
         self.silent = False
         self.ms = 0
         self.told: list[tuple[Address, Message | Closed]] = []
-        self.commands: list[Command] = []
+        self.commands: list[LogCommand] = []
         self.door = UnbatchedProxy(
             DOOR,
             NoHost(),
@@ -80,7 +77,7 @@ class Inside:
             elif isinstance(effect.message, Message | Closed):
                 self.told.append((effect.to, effect.message))
 
-    def happens(self, outcomes: list[Outcome]) -> None:
+    def happens(self, outcomes: list[Result]) -> None:
         self.do(REPLICA, SlotOutcomes(slot=1, time_ms=self.ms, outcomes=tuple(outcomes)))
 
     def pass_time(self, ms: int, step_ms: int = ROUND_MS) -> None:
