@@ -11,7 +11,7 @@ from fencelock.actors.paxos.digest import Fingerprint, state_of
 from fencelock.actors.paxos.digest_message import Figure
 from fencelock.actors.table.message import LogCommand, TablePart
 from fencelock.actors.table.operation import COMMANDS
-from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
+from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.cbor import load, load_each
 from fencelock.transport.schema import trimmed_codec

@@ -15,8 +15,15 @@ from fencelock.actors.paxos.event import Consult, Consulted
 from fencelock.actors.paxos.proxy_event import Query
 from fencelock.actors.paxos.proxy_quorum_contact import QuorumContact
 from fencelock.actors.paxos.proxy_wording import refuse
-from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
-from fencelock.actors.table.report import HolderSeen, LockReport, WaiterSeen
+from fencelock.actors.table.report import (
+    Browse,
+    Browsed,
+    HolderSeen,
+    LockReport,
+    Looked,
+    LookUp,
+    WaiterSeen,
+)
 
 _look_up, _consult, _lock_status = maker(LookUp), maker(Consult), maker(LockStatus)
 

@@ -31,11 +31,10 @@ from fencelock.actors.api.session_message import (
     why_expired,
 )
 from fencelock.actors.fast_construction import copier
-from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Queued, Result
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, SESSIONS_MAX, OwnerState, Session
 from fencelock.actors.table.table_state import TableState
-from fencelock.actors.table.waiting import Wait
 
 Operation = Callable[[TableState, Any, list[Result]], None]
 """Applies a command to the table, and appends its outcomes."""

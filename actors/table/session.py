@@ -10,8 +10,7 @@ from zlib import crc32
 from fencelock.actors.api.message import Reason, Refused, Released
 from fencelock.actors.api.name import quoted
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.table.holding import Hold
-from fencelock.actors.table.waiting import SLACK, Wait
+from fencelock.actors.table.holding import SLACK, Hold, Wait
 
 SESSIONS_MAX = 100_000
 """Live sessions of a group; the next is refused."""

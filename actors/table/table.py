@@ -16,6 +16,7 @@ from fencelock.actors.api.message import Acquire, Reason, Refused, refused
 from fencelock.actors.api.session_message import CloseReason, Evicted
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import table_snapshot
+from fencelock.actors.table.holding import Wait
 from fencelock.actors.table.message import (
     ExtendSessions,
     LogCommand,
@@ -26,7 +27,6 @@ from fencelock.actors.table.message import (
 from fencelock.actors.table.operation import OPERATIONS
 from fencelock.actors.table.report import LockLine, LockReport, list_locks, report_lock
 from fencelock.actors.table.table_state import TableState
-from fencelock.actors.table.waiting import Wait
 
 TIME_MS_MAX = 1 << 53
 """Log time ends here, after 285,000 years: a later deadline must still fit the wire format."""

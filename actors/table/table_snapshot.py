@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from json import JSONEncoder
+from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.message import Refused, Released
 from fencelock.actors.api.name import OWNER_BYTES_MAX, check_lock_size, check_size
 from fencelock.actors.api.session_message import Evicted
-from fencelock.actors.table.canonical import spell
-from fencelock.actors.table.holding import Hold
+from fencelock.actors.message import Message
+from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import (
     ClaimantRecord,
     HoldRecord,
@@ -28,7 +29,6 @@ from fencelock.actors.table.message import (
     WaitRecord,
 )
 from fencelock.actors.table.session import OwnerState, Session
-from fencelock.actors.table.waiting import Wait
 
 if TYPE_CHECKING:
     from fencelock.actors.table.table_state import TableState
@@ -299,3 +299,22 @@ def _wait_record(wait: Wait) -> WaitRecord:
     return WaitRecord(
         ticket=wait.ticket, label=wait.label, since_ms=wait.since_ms, due_ms=wait.due_ms
     )
+
+
+def spell(value: Any) -> bytes:
+    """Return the canonical encoding of a message, or of a tuple of simple values or messages.
+
+    It is JSON in ASCII, and never shorter than the CBOR of the same value, so that it
+    bounds that too. ``repr`` would not do: its escapes differ between Python versions.
+    """
+    return _ENCODER.encode(value).encode("ascii")
+
+
+def _plain(value: object) -> list[Any]:
+    """Return a message as its tag and its fields, in declaration order."""
+    assert isinstance(value, Message)
+    names: tuple[str, ...] = type(value).__slots__
+    return [value.TAG, *(getattr(value, name) for name in names)]
+
+
+_ENCODER = JSONEncoder(separators=(",", ":"), check_circular=False, default=_plain)

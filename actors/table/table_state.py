@@ -7,10 +7,9 @@ from collections import OrderedDict
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.session_message import CloseReason, Evicted, ended, why_expired
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.holding import Hold, Timeouts, Wait
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.session import OwnerState, Session, Sessions
-from fencelock.actors.table.waiting import Timeouts, Wait
 
 FENCE_MAX = (1 << 63) - 1
 """A fence is a signed 64-bit number everywhere; at a million grants a second: 290,000 years."""

@@ -30,8 +30,16 @@ from fencelock.actors.paxos.proxy_status import (
 )
 from fencelock.actors.proxy.backend import Report, Reported
 from fencelock.actors.role import Role
-from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
-from fencelock.actors.table.report import HolderSeen, LockLine, LockReport, WaiterSeen
+from fencelock.actors.table.report import (
+    Browse,
+    Browsed,
+    HolderSeen,
+    LockLine,
+    LockReport,
+    Looked,
+    LookUp,
+    WaiterSeen,
+)
 from fencelock.transport.wire import FRAME_BYTES_MAX, encode
 
 DOOR, REPLICA, NODE = Address("n1/proxy"), Address("n1/replica"), Address("n1/node")

@@ -22,11 +22,11 @@ from fencelock.actors.api.message import (
     Release,
 )
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
+from fencelock.actors.table.holding import SLACK
 from fencelock.actors.table.message import LogCommand
 from fencelock.actors.table.operation import AUDIT_MAX
 from fencelock.actors.table.session import LOSSES_MAX, QUIET_MAX
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.waiting import SLACK
 
 TTL_MS = 1_000_000
 
