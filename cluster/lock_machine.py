@@ -14,8 +14,7 @@ from fencelock.actors.table.operation import COMMANDS
 from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.cbor import load, load_each
-from fencelock.transport.schema import trimmed_codec
-from fencelock.transport.wire import MalformedFrameError, decode, encode
+from fencelock.transport.codec import MalformedFrameError, decode, encode, trimmed_codec
 
 _CODECS = {command: trimmed_codec(command) for command in COMMANDS}
 _READERS = {command.TAG: codec.read for command, codec in _CODECS.items()}

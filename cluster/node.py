@@ -20,9 +20,9 @@ from fencelock.cluster.host.ref import RoleRef
 from fencelock.cluster.storage.identity import STREAM, claim
 from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, Journal
 from fencelock.cluster.topology import NodeContext, keeps_journal, recipe_of
+from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.wire import decode
 
 VOTING = frozenset({"bakery", "paxos"})
 """Protocols whose journals hold promises to a majority: such a journal is tied to its members."""

@@ -34,7 +34,7 @@ from fencelock.actors.session.message import Close
 from fencelock.actors.table.message import FENCE_FLOOR_MAX, ExtendSessions
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 US_PER_MS = 1_000
 

@@ -22,10 +22,8 @@ from fencelock.transport.cbor import (
     load,
     shown,
 )
-from fencelock.transport.compiled import number_bytes
+from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, array, schema_of, unpack_fitted
 from fencelock.transport.name import ANY_NODE, NAMES_KEPT, check_address, check_cluster
-from fencelock.transport.schema import ENVELOPE_HEAD_ITEMS, array, schema_of
-from fencelock.transport.wire import encode, unpack_fitted
 
 __all__ = [
     "ENVELOPES_MAX",
@@ -124,7 +122,7 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
         raise FrameTooLargeError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
     if not 0 <= view | stamp <= INT_MAX:
         raise ValueError(f"view {view} or stamp {stamp}: 0 to {INT_MAX} are allowed")
-    parts = [_start(cluster, view), number_bytes(stamp), array_head(len(envelopes))]
+    parts = [_start(cluster, view), dump(stamp), array_head(len(envelopes))]
     last_to = last_sender = None
     addresses, openings = b"", dict[type[Message], tuple[_Write, bytes]]()
     for to, sender, message in envelopes:
@@ -160,14 +158,9 @@ the tag, which follows the addresses."""
 
 def _way(cls: type[Message]) -> tuple[_Write, bytes, bytes]:
     schema = schema_of(cls)
-    write = schema.write if schema.plain else _write_kept
-    _ways[cls] = write, array_head(ENVELOPE_HEAD_ITEMS + schema.length), dump(cls.TAG)
+    head = array_head(ENVELOPE_HEAD_ITEMS + schema.length)
+    _ways[cls] = schema.write_enveloped, head, dump(cls.TAG)
     return _ways[cls]
-
-
-def _write_kept(message: Message, opening: bytes) -> bytes:
-    """Write a message from its kept encoding: several peers and a journal may need it."""
-    return opening + encode(message)[schema_of(type(message)).opening_bytes :]
 
 
 @lru_cache(maxsize=NAMES_KEPT)

@@ -14,6 +14,7 @@ from fencelock.transport.bounds import (
     has_few_arrays,
 )
 from fencelock.transport.cbor import INT_MAX, UndecodableError, load
+from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, FieldCountError, schema_of
 from fencelock.transport.compiled import Unpack
 from fencelock.transport.frame import (
     ENVELOPES_MAX,
@@ -31,7 +32,6 @@ from fencelock.transport.frame import (
 )
 from fencelock.transport.name import ANY_NODE, NAMES_KEPT, check_node
 from fencelock.transport.refusal import Mismatch, Rejected
-from fencelock.transport.schema import ENVELOPE_HEAD_ITEMS, FieldCountError, schema_of
 
 _NOBODY: object = object()
 """A value that equals nothing received."""

@@ -1,22 +1,33 @@
-"""The election coordinator of a node: it promises epochs and, if it is the first, proposes."""
+"""The election coordinator of a node: it promises epochs and, if it is the first, proposes leaders.
+
+Its parts are one attempt to seat leaders, the bound of leases, and pauses between rivals.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
-from fencelock.actors.bakery.campaign import Election, Phase
 from fencelock.actors.bakery.config import (
-    Voting,
+    TRUST_MS,
+    VoterRegistry,
     door_of,
     election_of,
     later,
     leader_of,
     majority,
+    quorum,
     status_of,
 )
-from fencelock.actors.bakery.duel_backoff import DuelBackoff
-from fencelock.actors.bakery.durable_promises import DurablePromises, sound_proposal
+from fencelock.actors.bakery.epochs import (
+    TOO_FAR,
+    DurablePromises,
+    EpochLimit,
+    sound_leaders,
+    sound_seating,
+)
 from fencelock.actors.bakery.event import (
     CampaignDue,
     Member,
@@ -26,11 +37,19 @@ from fencelock.actors.bakery.event import (
     Serve,
     Standing,
 )
-from fencelock.actors.bakery.leader_selection import choose
-from fencelock.actors.bakery.max_lease import MaxLease
+from fencelock.actors.bakery.leader_selection import (
+    can_hand_over,
+    choose,
+    leadership,
+    living,
+    readiness,
+)
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
+    NOBODY,
+    Chosen,
     Install,
+    Lead,
     Merged,
     Outbid,
     Promised,
@@ -39,15 +58,19 @@ from fencelock.actors.bakery.message import (
     Vouch,
     Vouched,
 )
-from fencelock.actors.bakery.reason import leadership, readiness
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.lease import surely_over
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import ReadLeaders
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from random import Random
+
+    from fencelock.actors.bakery.event import Member
+    from fencelock.actors.bakery.message import Seating
 
 TICK_MS = 50
 """Interval at which a coordinator checks the election (ms)."""
@@ -80,6 +103,7 @@ class ElectionCoordinator(Role[Heard]):
         random: spreads proposals that compete.
         records: the contents of the journal.
         voting: the journals that vote.
+        limit: the epochs that are plausible.
 
     """
 
@@ -93,13 +117,15 @@ class ElectionCoordinator(Role[Heard]):
         bound_ms: int,
         random: Random,
         records: Sequence[Message],
-        voting: Voting,
+        voting: VoterRegistry,
+        limit: EpochLimit | None = None,
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.members = members
         self.bound_ms = bound_ms
         self.voting = voting
+        self.limit = limit or EpochLimit()
         self.is_voter = voting.votes
         self.durable_promises = DurablePromises.recover(records)
         self.written = len(records)
@@ -156,10 +182,15 @@ class ElectionCoordinator(Role[Heard]):
         role = leader_of(member) if isinstance(event, Merged) else election_of(member)
         if member not in self.members or sender != role or not 0 < event.epoch <= EPOCH_MAX:
             return (Observe("bakery.stranger_elects"),)
+        reported = event.seating.epoch if isinstance(event, Promised) else 0
+        if not self.limit.allows(max(event.epoch, reported), now):
+            return (TOO_FAR,)
         if isinstance(event, Propose | Vouch) and not self.is_voter:
             return (Observe("bakery.cannot_vote"),)
         if isinstance(event, Promised | Vouched) and not self.voting.registers(member, event.voter):
             return (Observe("bakery.unregistered_vote"),)
+        if isinstance(event, Promised) and not sound_seating(event.seating, self.members):
+            return (Observe("bakery.promise_malformed"),)
         match event:
             case Propose():
                 return self._on_propose(sender, event, now)
@@ -175,7 +206,7 @@ class ElectionCoordinator(Role[Heard]):
                 return self.bound.on_vouched(member, self.durable_promises.seating, event)
 
     def _on_propose(self, sender: Address, proposal: Propose, now: Instant) -> Effects:
-        if not sound_proposal(proposal, self.members):
+        if not sound_leaders(proposal.leaders, self.members):
             return (Observe("bakery.proposal_malformed"),)
         durable_promises = self.durable_promises
         self.highest = max(self.highest, proposal.epoch)
@@ -256,7 +287,7 @@ class ElectionCoordinator(Role[Heard]):
         coordinates = self.is_voter and voters[:1] == [self.node]
         if campaign is not None and (not coordinates or campaign.is_late(now)):
             effects += self._give_up(now, "bakery.campaign_given_up")
-        elif campaign is not None and campaign.phase is Phase.WAITING:
+        elif campaign is not None and campaign.phase is ElectionPhase.WAITING:
             campaign.begin_merging(self.seen, now)
             effects.append(self._standing(now))
         elif (
@@ -289,7 +320,7 @@ class ElectionCoordinator(Role[Heard]):
         if not leaders and not choice.why_not and stalled:
             leaders = seating.leaders  # They are connected, but a majority promised more.
         patient = len(self.seen) < len(self.members) and now < self.patient_until
-        if not leaders or self.highest >= EPOCH_MAX or patient:
+        if not leaders or patient or not self.limit.allows(self.highest + 1, now):
             return []
         self.highest += 1
         self.campaign = Election(self.highest, leaders, len(self.members), now)
@@ -298,13 +329,13 @@ class ElectionCoordinator(Role[Heard]):
     def _repeat(self) -> list[Effect]:
         """Send again the requests that the campaign waits for."""
         campaign = self.campaign
-        if campaign is None or campaign.phase is Phase.WAITING:
+        if campaign is None or campaign.phase is ElectionPhase.WAITING:
             return []
         match campaign.phase:
-            case Phase.PROPOSING:
+            case ElectionPhase.PROPOSING:
                 left = [name for name in self.members if name not in campaign.promised]
                 return [Send(election_of(name), campaign.proposal) for name in left]
-            case Phase.MERGING:
+            case ElectionPhase.MERGING:
                 left = [one.node for one in campaign.leaders if one.node not in campaign.merged]
                 return [Send(leader_of(name), campaign.lead) for name in left]
 
@@ -330,7 +361,7 @@ class ElectionCoordinator(Role[Heard]):
 
     def _standing(self, now: Instant) -> Send:
         campaign = self.campaign
-        waits = campaign is not None and campaign.phase is Phase.WAITING
+        waits = campaign is not None and campaign.phase is ElectionPhase.WAITING
         standing = Standing(
             promised=self.durable_promises.promised,
             seating=self.durable_promises.seating,
@@ -345,3 +376,206 @@ class ElectionCoordinator(Role[Heard]):
             return []
         self.told = told
         return [Send(door_of(self.node), told)]
+
+
+PHASE_MS = 1_000
+"""A phase that takes longer than this (ms) is given up: a member is gone, or another proposes."""
+
+
+NEVER = Instant(0)
+"""An instant before every clock reading."""
+
+
+class ElectionPhase(Enum):
+    """Phase of an election."""
+
+    PROPOSING = "asks for promises"
+    WAITING = "waits until all leases are over"
+    MERGING = "has tables handed over"
+
+
+@dataclass(slots=True)
+class Election:
+    """A proposal that is under way.
+
+    Attributes:
+        former: the highest seating that a promise reported; once a majority promised, no
+            later one has served, or ever will in an epoch below.
+        quiet_at: by member: the time since which it heeds no leader of ``former``.
+        merged: by leader: the longest lease in its table (ms).
+
+    """
+
+    epoch: int
+    leaders: tuple[Chosen, ...]
+    configured: int
+    began: Instant
+    phase: ElectionPhase = ElectionPhase.PROPOSING
+    promised: dict[str, Seating] = field(default_factory=dict[str, Seating])
+    quiet_at: dict[str, Instant] = field(default_factory=dict[str, Instant])
+    former: Seating = NOBODY
+    empty: bool = False
+    merged: dict[str, int] = field(default_factory=dict[str, int])
+    promised_at: Instant = NEVER
+    """The time at which a majority had promised."""
+
+    @property
+    def proposal(self) -> Propose:
+        """The proposal sent to every member."""
+        return Propose(epoch=self.epoch, leaders=self.leaders)
+
+    @property
+    def lead(self) -> Lead:
+        """The request sent to the leaders."""
+        return Lead(epoch=self.epoch, leaders=self.leaders, former=self.former, empty=self.empty)
+
+    def on_promised(self, member: str, promised: Promised, now: Instant) -> bool:
+        """Count a promise, once per member; return whether a majority is there now."""
+        if self.phase is not ElectionPhase.PROPOSING or promised.epoch != self.epoch:
+            return False
+        self.promised[member] = promised.seating
+        quiet_ms = max(0, promised.quiet_ms)
+        self.quiet_at[member] = Instant(now - quiet_ms * NS_PER_MS)
+        if len(self.promised) < majority(self.configured):
+            return False
+        self.former = max(self.promised.values(), key=lambda s: (s.epoch, s.bound_ms))
+        self.promised_at = now
+        return True
+
+    def begin_merging(self, members: Sequence[Member], now: Instant) -> None:
+        """Request the former leaders' tables, or go on without if none are needed."""
+        self.phase, self.began = ElectionPhase.MERGING, now
+        if self.former.epoch == 0:
+            self.empty = True
+        elif not can_hand_over(self.former, members):
+            if self.left_ms(now) > 0:
+                self.phase = ElectionPhase.WAITING
+            else:
+                self.empty = True
+
+    def left_ms(self, now: Instant) -> int:
+        """Return how long some lease of the former leaders may still live (ms).
+
+        A majority heeded them until ``quiet_at``. So they granted nothing later than
+        `TRUST_MS` after that, and nothing for longer than the bound. A member whose promise
+        counts, but reported an older seating, has been quiet since it promised now.
+        """
+        quiet = max(
+            at if self.promised[member].epoch == self.former.epoch else self.promised_at
+            for member, at in self.quiet_at.items()
+        )
+        whole = surely_over(TRUST_MS + self.former.bound_ms)
+        return max(0, whole - ms_between(quiet, now))
+
+    def on_merged(self, member: str, merged: Merged) -> bool:
+        """Count a leader that is ready; return whether they are enough."""
+        if self.phase is not ElectionPhase.MERGING or merged.epoch != self.epoch:
+            return False
+        if member not in {leader.node for leader in self.leaders}:
+            return False
+        self.merged[member] = max(0, merged.left_ms)
+        return len(self.merged) >= quorum(len(self.leaders))
+
+    def seating(self, bound_ms: int) -> Seating:
+        """Return the seating to install; leases last ``bound_ms`` unless one is longer."""
+        return Seating(self.epoch, self.leaders, max(bound_ms, *self.merged.values()))
+
+    def is_late(self, now: Instant) -> bool:
+        """Return whether the phase has taken too long."""
+        return self.phase is not ElectionPhase.WAITING and ms_between(self.began, now) >= PHASE_MS
+
+
+class MaxLease:
+    """Raises the bound, once at a time; a request that comes meanwhile must be repeated.
+
+    Args:
+        node: this node.
+        members: all configured members.
+
+    """
+
+    def __init__(self, node: str, members: tuple[str, ...]) -> None:
+        self.node = node
+        self.members = members
+        self.epoch = 0
+        self.wanted_ms = 0
+        self.vouched: dict[str, None] = {}
+        """Members that know ``wanted_ms``, in ``epoch``."""
+
+    def begin(self, seating: Seating, raising: Raise) -> list[Send]:
+        """Have all members store a longer bound."""
+        if (seating.epoch, raising.bound_ms) > (self.epoch, self.wanted_ms):
+            self.vouched, self.epoch, self.wanted_ms = {}, seating.epoch, raising.bound_ms
+        vouch = Vouch(epoch=seating.epoch, bound_ms=self.wanted_ms)
+        return [Send(election_of(member), vouch) for member in self.members]
+
+    def on_vouched(self, member: str, seating: Seating, vouched: Vouched) -> list[Send]:
+        """Count members that know it; tell the leader of this node once a majority does."""
+        wanted = (self.epoch, self.wanted_ms)
+        if vouched.epoch != seating.epoch or (vouched.epoch, vouched.bound_ms) != wanted:
+            return []
+        self.vouched[member] = None
+        if len(self.vouched) < majority(len(self.members)):
+            return []
+        bound_ms, self.vouched, self.wanted_ms = self.wanted_ms, {}, 0
+        word = Serve(epoch=seating.epoch, leaders=seating.leaders, bound_ms=bound_ms)
+        return [Send(leader_of(self.node), word)]
+
+
+BACKOFF_MS = 300
+"""Range over which coordinators that outbid each other spread their next proposals (ms)."""
+
+OVERRULED_MS_MAX = 1_600
+"""Longest mean pause of a coordinator that is overruled again and again (ms).
+
+It pauses at most half as long again. Then a leader that it cannot reach may be lost, and is
+replaced. Until then each replaces the other's leaders about as often, for less than a tenth of a
+second each time.
+"""
+
+CALM_MS = 10_000
+"""Time without being overruled after which pauses are short again (ms)."""
+
+
+class DuelBackoff:
+    """The pauses of one coordinator.
+
+    Args:
+        random: spreads them.
+
+    """
+
+    def __init__(self, random: Random) -> None:
+        self.mine = 0
+        """The epoch of the last seating that this coordinator had installed."""
+        self.pause_ms = BACKOFF_MS
+        self.until = Instant(0)
+        """Time before which nothing is proposed, unless every leader is connected meanwhile."""
+        self.overruled_at = Instant(0)
+        self._random = random
+
+    def hear(self, seating: Seating, members: Sequence[Member]) -> None:
+        """End the pause if every leader is connected, since nothing needs to be undone then.
+
+        A leader that is lost from now on is replaced at once.
+        """
+        if len(living(seating, members)) == len(seating.leaders):
+            self.until = Instant(0)
+
+    def spread_ms(self) -> int:
+        """Return the pause after a proposal of another was promised (ms)."""
+        return int(self._random.random() * BACKOFF_MS)
+
+    def learn(self, before: int, epoch: int, now: Instant) -> None:
+        """Note that ``epoch`` follows ``before``: propose nothing before ``until``.
+
+        The pause doubles each time that this coordinator's own seating is replaced by
+        another's, and is short again after a long time without that.
+        """
+        if before != self.mine or epoch == before:
+            return
+        if ms_between(self.overruled_at, now) > CALM_MS:
+            self.pause_ms = BACKOFF_MS
+        self.until = later(now, self.pause_ms // 2 + int(self._random.random() * self.pause_ms))
+        self.overruled_at = now
+        self.pause_ms = min(2 * self.pause_ms, OVERRULED_MS_MAX)

@@ -8,12 +8,31 @@ from fencelock.actors.bakery.config import (
     door_of,
     leader_of,
 )
-from fencelock.actors.bakery.deadline import Deadlines
-from fencelock.actors.bakery.epoch_state import EpochState
+from fencelock.actors.bakery.epochs import TOO_FAR, EpochLimit, EpochState
 from fencelock.actors.bakery.event import ListTickets, Seen, Serve, StepDue, Tally, Trust
-from fencelock.actors.bakery.leader_requests import FromDoor, LeaderRequests
-from fencelock.actors.bakery.message import Export, Lead, Table
-from fencelock.actors.bakery.pending_release import PendingReleases
+from fencelock.actors.bakery.leader_requests import (
+    FromDoor,
+    LeaderRequests,
+    PendingReleases,
+    tickets_of,
+)
+from fencelock.actors.bakery.leader_selection import leadership
+from fencelock.actors.bakery.message import (
+    AddTicket,
+    Collected,
+    DropTicket,
+    Ended,
+    Entering,
+    Export,
+    Extend,
+    Extended,
+    Lead,
+    MaxTicket,
+    Owned,
+    Table,
+    TicketDropped,
+    Yield,
+)
 from fencelock.actors.bakery.proxy_message import (
     Lock,
     Query,
@@ -21,25 +40,10 @@ from fencelock.actors.bakery.proxy_message import (
     Unlock,
     UnlockAll,
 )
-from fencelock.actors.bakery.reason import leadership
 from fencelock.actors.bakery.state_transfer import StateTransfer
-from fencelock.actors.bakery.step_message import (
-    AddTicket,
-    Collected,
-    DropTicket,
-    Ended,
-    Entering,
-    Extend,
-    Extended,
-    MaxTicket,
-    Owned,
-    TicketDropped,
-    Yield,
-)
-from fencelock.actors.bakery.table import Table as Tickets
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts
+from fencelock.actors.bakery.table import TicketTable
+from fencelock.actors.bakery.ticket_attempt import Deadlines, TicketAttempts
 from fencelock.actors.bakery.voting import Voting
-from fencelock.actors.bakery.wording import tickets_of
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
@@ -84,7 +88,7 @@ Heard = (
 
 
 class Leader(Role[Heard]):
-    """Tickets, votes and leases of one leader, and the hand-over of its table.
+    """TicketTable, votes and leases of one leader, and the hand-over of its table.
 
     Invariants: B3 to B10; see the README of this folder.
 
@@ -93,6 +97,7 @@ class Leader(Role[Heard]):
         life: id of this node's life.
         members: all configured members, sorted.
         terms: the allowed durations.
+        limit: the epochs that are plausible.
 
     """
 
@@ -105,11 +110,13 @@ class Leader(Role[Heard]):
         life: int,
         members: tuple[str, ...],
         terms: Terms,
+        limit: EpochLimit | None = None,
     ) -> None:
         super().__init__(address, host)
         self.members = frozenset(members)
+        self.limit = limit or EpochLimit()
         self.epoch_state = EpochState(node, life)
-        self.tickets = Tickets()
+        self.tickets = TicketTable()
         self.attempts = TicketAttempts(self.epoch_state, self.tickets)
         self.voting = Voting(self.epoch_state, self.tickets, self.attempts)
         self.deadlines = Deadlines(self.attempts)
@@ -178,6 +185,8 @@ class Leader(Role[Heard]):
                 ]
             case Serve():
                 return self.succession.on_serve(event, now)
+            case Lead() | Export() if not self.limit.allows(event.epoch, now):
+                return [TOO_FAR]
             case Lead():
                 return self.succession.on_lead(sender, event, now)
             case Export():

@@ -1,19 +1,249 @@
-"""One leader's table: tickets that enter, wait and hold, and its votes. Pure."""
+"""One leader's table: tickets that enter, wait and hold, its votes, and what has ended. Pure.
+
+An ended request is remembered in one of two ways. A request that its client dropped is over for
+good. A hold's expiry is the judgement of one leader's clock, and that leader may have missed a
+renewal: others may have the hold still, under the same fence or a later round's.
+"""
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 from fencelock.actors.bakery.config import later
-from fencelock.actors.bakery.entry import Entry, Key, Phase, is_named
-from fencelock.actors.bakery.expiry import Expiry
-from fencelock.actors.bakery.ticket import Ticket, Turn, Who, counter_of
-from fencelock.actors.bakery.tombstones import Tombstones
-from fencelock.actors.message import Instant
+from fencelock.actors.bakery.ticket import End, Ticket, Turn, Who, counter_of
+from fencelock.actors.message import NS_PER_MS, Instant
+
+
+class Phase(Enum):
+    """State of a ticket in one leader's table."""
+
+    ENTERING = "enters"
+    WAITING = "waits"
+    HOLDING = "holds"
+    """This leader voted for it, which is the grant record: it votes for no other."""
+
+
+class Key(NamedTuple):
+    """One request for a lock."""
+
+    who: Who
+    request: int
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A ticket in the table.
+
+    Attributes:
+        owner: the leader that takes its steps.
+        until: of a hold: the end of its lease. Else: the time at which a copy is forgotten that
+            its owner did not repeat; None for this leader's own ticket. Only the table sets it.
+        round: the highest round in which votes were requested.
+        fence: the fence under which it holds, 0 while it does not.
+        shelf: its place in `Expiry`, None for none.
+
+    """
+
+    ticket: Ticket
+    owner: str
+    phase: Phase
+    since: Instant
+    until: Instant | None
+    round: int = 0
+    fence: int = 0
+    shelf: int | None = None
+
+    @property
+    def key(self) -> Key:
+        """Return the request of this entry."""
+        return Key(self.ticket.who, self.ticket.request)
+
+    def is_over(self, now: Instant) -> bool:
+        """Return whether its lease, or its time as a copy, is over."""
+        return self.until is not None and self.until <= now
+
+
+def is_named(entry: Entry, request: int, fence: int) -> bool:
+    """Return whether ``entry`` is meant by a drop of ``request``, or ``fence`` (each may be 0)."""
+    return entry.ticket.request <= request or (fence > 0 and entry.fence == fence)
+
+
+SHELF_NS = 1_000 * NS_PER_MS
+"""Width of a shelf (ns): entries that end within the same second share one."""
+
+SHELVES_MIN = 1_000
+"""Minimum number of shelves at which empty ones are removed."""
+
+
+class Expiry:
+    """Shelves of entries, one for each second in which any of them ends.
+
+    An entry is taken off its shelf when it is removed, and does not stay until the end of a long
+    lease that was released early. Empty shelves are removed when there are twice as many shelves
+    as after the last time.
+    """
+
+    def __init__(self) -> None:
+        self.shelves: dict[int, dict[Entry, None]] = {}
+        self._order: list[int] = []
+        """The numbers of all shelves, as a heap."""
+        self._clear_at = SHELVES_MIN
+
+    def put(self, entry: Entry) -> None:
+        """Put ``entry`` on the shelf of its end, or on none if it has no end."""
+        shelf = None if entry.until is None else entry.until // SHELF_NS
+        if shelf == entry.shelf:
+            return
+        self.take(entry)
+        entry.shelf = shelf
+        if shelf is None:
+            return
+        if shelf not in self.shelves:
+            if len(self.shelves) >= self._clear_at:
+                self._clear()
+            self.shelves[shelf] = {}
+            heapq.heappush(self._order, shelf)
+        self.shelves[shelf][entry] = None
+
+    def _clear(self) -> None:
+        self.shelves = {number: shelf for number, shelf in self.shelves.items() if shelf}
+        self._order = sorted(self.shelves)
+        self._clear_at = max(SHELVES_MIN, 2 * len(self.shelves))
+
+    def take(self, entry: Entry) -> None:
+        """Take ``entry`` off its shelf, if it is on one."""
+        if entry.shelf is not None:
+            del self.shelves[entry.shelf][entry]
+            entry.shelf = None
+
+    def over(self, now: Instant) -> list[Entry]:
+        """Return the entries that have ended; only shelves whose second has begun are read."""
+        found: list[Entry] = []
+        last = now // SHELF_NS
+        while self._order and self._order[0] < last:
+            found += self.shelves[self._order[0]]
+            for entry in self.shelves.pop(heapq.heappop(self._order)):
+                entry.shelf = None
+        begun = self.shelves.get(last, ())
+        return [*found, *(entry for entry in begun if entry.is_over(now))]
+
+
+REMEMBERED_MAX = 100_000
+"""Maximum owners whose ended requests are kept; the oldest are dropped first."""
+
+
+class Ends(NamedTuple):
+    """The ended requests of one owner at one lock."""
+
+    dropped: int = 0
+    """The last request that its client dropped: this one and all before are over."""
+    held: int = 0
+    """The fence of the last hold that its client dropped, 0 for none."""
+    request: int = 0
+    """The request with that fence, 0 if it is not known."""
+    lapsed: int = 0
+    """The last request whose hold expired here."""
+    fence: int = 0
+    """The fence of that hold."""
+
+
+NOTHING_ENDED = Ends()
+
+
+class Tombstones:
+    """Stores ended requests, so that a late copy of a step does not revive them (B10)."""
+
+    def __init__(self) -> None:
+        self._ends: OrderedDict[tuple[str, Who], Ends] = OrderedDict()
+        self._lapses: OrderedDict[str, Instant] = OrderedDict()
+        """By lock: when a hold of it was last over by its lease."""
+        self._lapsed_before: Instant | None = None
+        """No lapse that was forgotten is later than this."""
+
+    def of(self, lock: str, who: Who) -> Ends:
+        """Return the ended requests of an owner."""
+        return self._ends.get((lock, who), NOTHING_ENDED)
+
+    def is_over(self, ticket: Ticket, fence: int = 0) -> bool:
+        """Return whether ``ticket``, which may hold under ``fence``, ended before.
+
+        A hold that expired here is not over if others have it still: under the same fence, or
+        under a higher one, for which another round got the votes.
+        """
+        ends = self._ends.get((ticket.lock, ticket.who))
+        if ends is None:
+            return False
+        if ticket.request <= ends.dropped or (fence > 0 and fence == ends.held):
+            return True
+        lapsed = ticket.request == ends.lapsed and fence < ends.fence
+        return lapsed or ticket.request < ends.lapsed
+
+    def lapsed_under(self, ticket: Ticket, fence: int) -> bool:
+        """Return whether the hold of ``ticket`` under ``fence`` expired here."""
+        ends = self.of(ticket.lock, ticket.who)
+        return (ticket.request, fence) == (ends.lapsed, ends.fence)
+
+    def drop(self, lock: str, who: Who, request: int, fence: int = 0) -> None:
+        """Store that a client dropped this request (0: known only by its fence)."""
+        ends = self.of(lock, who)
+        if fence and fence == ends.fence:
+            request = max(request, ends.lapsed)
+        ends = ends._replace(dropped=max(request, ends.dropped))
+        if fence:
+            known = ends.request if fence == ends.held else 0
+            ends = ends._replace(held=fence, request=max(request, known))
+        self._keep(lock, who, ends)
+
+    def lapse(self, lock: str, who: Who, request: int, fence: int) -> None:
+        """Store that this hold expired here."""
+        ends = self.of(lock, who)
+        if (request, fence) > (ends.lapsed, ends.fence):
+            self._keep(lock, who, ends._replace(lapsed=request, fence=fence))
+
+    def note_lapse(self, lock: str, at: Instant) -> None:
+        """Remember that a hold of ``lock`` was over by its lease at ``at``."""
+        self._lapses[lock] = max(at, self._lapses.get(lock, at))
+        self._lapses.move_to_end(lock)
+        if len(self._lapses) > REMEMBERED_MAX:
+            _, gone = self._lapses.popitem(last=False)
+            self._lapsed_before = max(gone, self._lapsed_before or gone)
+
+    def lapsed_at(self, lock: str) -> Instant | None:
+        """Return when a hold of ``lock`` was last over by its lease, or may have been."""
+        return self._lapses.get(lock, self._lapsed_before)
+
+    def _keep(self, lock: str, who: Who, ends: Ends) -> None:
+        self._ends[lock, who] = ends
+        self._ends.move_to_end((lock, who))
+        if len(self._ends) > REMEMBERED_MAX:
+            self._ends.popitem(last=False)
+
+    def knows(self, lock: str, who: Who, request: int, fence: int) -> bool:
+        """Return whether the target of a drop, named by fence or by request, ended before."""
+        ends = self.of(lock, who)
+        return ends.held == fence if fence else max(ends.dropped, ends.lapsed) >= request
+
+    def request_of(self, lock: str, who: Who, fence: int) -> int:
+        """Return the request that held under ``fence`` until it ended, 0 if it is not known."""
+        ends = self.of(lock, who)
+        if fence == ends.held:
+            return ends.request
+        return ends.lapsed if fence == ends.fence else 0
+
+    def newest(self, most: int) -> list[End]:
+        """Return the last ended requests, the newest first."""
+        found: list[End] = []
+        for (lock, who), ends in islice(reversed(self._ends.items()), most):
+            found.append(End(lock, who, ends.dropped, ends.held, max(ends.held, ends.fence)))
+        return found
+
 
 COUNTED_MAX = 100_000
 """Maximum locks whose counters are kept; the oldest are dropped first."""
@@ -53,7 +283,7 @@ NOTHING_DRAWN = Counters(0, 0)
 
 
 @dataclass(slots=True)
-class Table:
+class TicketTable:
     """All queues of a leader. Invariants: B5, B8, B10; see the README of this folder."""
 
     queues: dict[str, Queue] = field(default_factory=dict[str, Queue])

@@ -1,13 +1,15 @@
-"""The steps of the tickets that one leader owns, from a proxy's request to its reply. Pure."""
+"""The tickets that one leader owns: their steps, deadlines, and answers to proxies. Pure."""
 
 from __future__ import annotations
 
+import heapq
+from dataclasses import dataclass, field
+from enum import Enum
+
 from fencelock.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, election_of, later
-from fencelock.actors.bakery.entry import Entry, Phase
-from fencelock.actors.bakery.epoch_state import EpochState
+from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Raise
-from fencelock.actors.bakery.proxy_message import Error, Lock
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
     DropTicket,
@@ -15,26 +17,148 @@ from fencelock.actors.bakery.step_message import (
     MaxTicket,
     Yield,
 )
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.proxy_message import (
+    Error,
+    Expired,
+    Lock,
+    Locked,
+    LockFailed,
+    Unlocking,
+)
+from fencelock.actors.bakery.table import Entry, Key, Phase, TicketTable
 from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
     Ticket,
     Turn,
+    Who,
     counter_of,
     epoch_of,
     pack_fence,
 )
-from fencelock.actors.bakery.timer_queue import (
-    Step,
-    TicketAttempt,
-    TimerQueue,
-    failed,
-    locked,
-    warn_at,
-)
-from fencelock.actors.bakery.wording import ended_before, in_the_way
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.message import Address, Instant, ms_between, node_of
+
+STALE_MAX = 1_000
+"""Number of stale entries, beyond twice the live ones, at which the heap is cleaned up."""
+
+
+class Step(Enum):
+    """The event that a ticket waits for."""
+
+    ENTERING = "a quorum that knows that it enters"
+    WAITING = "its turn"
+    ASKING = "a quorum of votes"
+    HELD = "its release"
+
+
+@dataclass(slots=True, eq=False)
+class TicketAttempt:
+    """A ticket of this leader's own.
+
+    Attributes:
+        wait_until: the time at which it gives up, None for never.
+        eager: whether it does not wait at all.
+        heard_at: the time of its proxy's last message.
+        answered: leaders that answered the step, or refused to vote; ``votes``: those that
+            voted. Both are of the present round (B6).
+        held: a fence under which the same request may hold already: that of a former owner.
+            It is taken over, and never given back.
+        due: the time at which it is processed again.
+
+    """
+
+    entry: Entry
+    wait_until: Instant | None
+    eager: bool
+    heard_at: Instant
+    step: Step = Step.ENTERING
+    answered: dict[str, None] = field(default_factory=dict[str, None])
+    votes: dict[str, None] = field(default_factory=dict[str, None])
+    highest: int = 0
+    held: int = 0
+    known: int = 0
+    """The highest round of this request that others know."""
+    due: Instant | None = None
+    """None while it is not in the heap."""
+
+
+class TimerQueue:
+    """All of a leader's own tickets, by request and by the times at which they are due."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[str, Key], TicketAttempt] = {}
+        self.due: list[tuple[Instant, int, TicketAttempt]] = []
+        """The tickets to process, as a heap; some are forgotten, or due at another time."""
+        self._count = 0
+
+    def of(self, entry: Entry) -> TicketAttempt | None:
+        """Return the attempt of ``entry``, if this leader owns it."""
+        return self.by_key.get((entry.ticket.lock, entry.key))
+
+    def find(self, lock: str, who: Who, request: int) -> TicketAttempt | None:
+        """Return the attempt of that request."""
+        return self.by_key.get((lock, Key(who, request)))
+
+    def add(self, attempt: TicketAttempt) -> None:
+        """Add a ticket that this leader owns."""
+        self.by_key[attempt.entry.ticket.lock, attempt.entry.key] = attempt
+
+    def forget(self, entry: Entry) -> None:
+        """Take no more steps for ``entry``, which is dropped or another leader's."""
+        attempt = self.by_key.pop((entry.ticket.lock, entry.key), None)
+        if attempt is not None:
+            attempt.due = None
+
+    def look_again(self, attempt: TicketAttempt, now: Instant, at: Instant) -> None:
+        """Have the attempt processed then, or when its wait times out, and not before."""
+        if attempt.wait_until is not None and attempt.step is not Step.HELD:
+            at = min(at, attempt.wait_until)
+        attempt.due = max(at, later(now, 1))
+        self._count += 1
+        heapq.heappush(self.due, (attempt.due, self._count, attempt))
+        if len(self.due) > 2 * len(self.by_key) + STALE_MAX:
+            # Holds may last for days, and most are released long before: their entries are stale.
+            self.due = [one for one in self.due if one[2].due == one[0]]
+            heapq.heapify(self.due)
+
+    def take_due(self, now: Instant) -> TicketAttempt | None:
+        """Return an attempt that is due, None if none is."""
+        while self.due and self.due[0][0] <= now:
+            at, _, attempt = heapq.heappop(self.due)
+            if attempt.due == at:
+                attempt.due = None
+                return attempt
+        return None
+
+
+def warn_at(entry: Entry) -> Instant:
+    """Return when the duration of a hold is over, and its grace begins."""
+    assert entry.until is not None
+    return later(entry.until, -entry.ticket.grace_ms)
+
+
+def locked(entry: Entry) -> Send:
+    """Return the grant for the proxy of a holder."""
+    ticket = entry.ticket
+    return Send(
+        ticket.door,
+        Locked(
+            lock=ticket.lock,
+            who=ticket.who,
+            request=ticket.request,
+            fence=entry.fence,
+            hold_ms=ticket.hold_ms,
+            grace_ms=ticket.grace_ms,
+        ),
+    )
+
+
+def failed(ticket: Ticket, error: Error, detail: str) -> Send:
+    """Return the failure for the proxy of a ticket."""
+    word = LockFailed(
+        lock=ticket.lock, who=ticket.who, request=ticket.request, error=error, detail=detail
+    )
+    return Send(ticket.door, word)
 
 
 class TicketAttempts:
@@ -46,7 +170,7 @@ class TicketAttempts:
 
     """
 
-    def __init__(self, epoch_state: EpochState, table: Table) -> None:
+    def __init__(self, epoch_state: EpochState, table: TicketTable) -> None:
         self.epoch_state = epoch_state
         self.table = table
         self.agenda = TimerQueue()
@@ -316,3 +440,117 @@ class TicketAttempts:
             mine=True,
         )
         return [*epoch_state.tell(word), *self.advance(lock, now)]
+
+
+DOOR_SILENT_MS = 10_000
+"""A waiting request that its proxy did not repeat for this long is dropped (ms)."""
+
+WARN_AGAIN_MS = 500
+"""Interval at which a holder is warned again that its duration is over (ms)."""
+
+
+class Deadlines:
+    """Processes each ticket when it is due.
+
+    Args:
+        attempts: the tickets.
+
+    """
+
+    def __init__(self, attempts: TicketAttempts) -> None:
+        self.attempts = attempts
+        self.epoch_state = attempts.epoch_state
+        self.table = attempts.table
+
+    def tick(self, now: Instant) -> list[Effect]:
+        """Process the tickets that are due."""
+        effects: list[Effect] = []
+        while (attempt := self.attempts.agenda.take_due(now)) is not None:
+            effects += self._look(attempt, now)
+        return effects
+
+    def _look(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        if attempt.step is Step.HELD:
+            return self._look_at_hold(attempt, now)
+        entry = attempt.entry
+        if self.table.get(entry.ticket.lock, entry.key) is not entry:
+            return self.attempts.ask(attempt, now)
+        if ms_between(attempt.heard_at, now) >= DOOR_SILENT_MS and entry.ticket.door:
+            return [*self.attempts.drop(attempt, now), Observe("bakery.door_silent")]
+        if attempt.wait_until is not None and attempt.wait_until <= now:
+            return self.attempts.give_up(attempt, self.table.ahead(entry, now), now)
+        if attempt.step is Step.ENTERING:
+            self.attempts.agenda.look_again(attempt, now, later(now, RESEND_MS))
+            return [*self.attempts.say_entering(attempt)]
+        if attempt.step is not Step.ASKING or entry.phase is not Phase.HOLDING:
+            return self.attempts.ask(attempt, now)
+        if attempt.answered and not attempt.held:
+            return self.attempts.lose(attempt, now)
+        self.attempts.agenda.look_again(attempt, now, later(now, RESEND_MS))
+        add = AddTicket(
+            epoch=self.epoch_state.epoch,
+            ticket=entry.ticket,
+            round=entry.round,
+            fence=entry.fence,
+            taken=bool(attempt.held),
+        )
+        said = frozenset(attempt.votes) | frozenset(attempt.answered)
+        won = self.attempts.win(attempt, now)
+        if not attempt.votes:  # The lease was over: the round's votes are given back.
+            return won
+        return [*won, *self.epoch_state.tell(add, said)]
+
+    def _look_at_hold(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        """Warn the holder when its duration is over, and end the hold when its grace is."""
+        entry = attempt.entry
+        ticket, until = entry.ticket, entry.until
+        assert until is not None
+        who, request = ticket.who, ticket.request
+        if until <= now:
+            # The others judge by their own clocks: it may have been renewed through one of them.
+            expired = Expired(lock=ticket.lock, who=who, request=request, fence=entry.fence)
+            self.attempts.agenda.forget(entry)
+            self.table.forget(entry, now)
+            return [
+                *self.attempts.advance(ticket.lock, now),
+                Send(ticket.door, expired),
+                Observe("bakery.lease_over"),
+            ]
+        if now < warn_at(attempt.entry):
+            self.attempts.agenda.look_again(attempt, now, warn_at(attempt.entry))
+            return []
+        self.attempts.agenda.look_again(attempt, now, min(until, later(now, WARN_AGAIN_MS)))
+        warning = Unlocking(
+            lock=ticket.lock,
+            who=who,
+            request=request,
+            fence=entry.fence,
+            grace_ms=ms_between(now, until),
+        )
+        return [Send(ticket.door, warning), Observe("bakery.unlocking")]
+
+
+def ended_before(lock: str) -> str:
+    """Return why a request for ``lock`` is not accepted."""
+    return f"lock {lock!r}: this request, or a later one, ended before"
+
+
+def in_the_way(
+    table: TicketTable, entry: Entry, ahead: Turn | None, waited_ms: int, now: Instant
+) -> str:
+    """Return why ``entry`` did not get its lock in time."""
+    lock = entry.ticket.lock
+    text = f"lock {lock!r}: waited {waited_ms} ms"
+    queue = table.queues.get(lock)
+    holders = [queue.entries[key] for key in queue.holding] if queue is not None else []
+    for holder in holders:
+        if holder is not entry:
+            ticket = holder.ticket
+            held_ms = ms_between(holder.since, now)
+            return (
+                f"{text}; it is held by {ticket.who.owner or ticket.who.session} through "
+                f"{node_of(ticket.door)} under fence {holder.fence}, for {held_ms} ms"
+            )
+    if ahead is not None:
+        return f"{text}; another request is ahead (ticket {ahead.number} of {ahead.leader})"
+    return f"{text}, and it was about to be granted, or a quorum of the leaders did not answer"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fencelock.actors.bakery.config import COPY_MS, later, leader_of
-from fencelock.actors.bakery.entry import Entry, Key, Phase
-from fencelock.actors.bakery.epoch_state import EpochState
-from fencelock.actors.bakery.proxy_message import Error
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.epochs import EpochState
+from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
     DropTicket,
@@ -21,11 +19,10 @@ from fencelock.actors.bakery.step_message import (
     TicketDropped,
     Yield,
 )
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.proxy_message import Error
+from fencelock.actors.bakery.table import Entry, Key, Phase, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, is_fence, names
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts
-from fencelock.actors.bakery.timer_queue import Step, TicketAttempt
-from fencelock.actors.bakery.wording import ended_before
+from fencelock.actors.bakery.ticket_attempt import Step, TicketAttempt, TicketAttempts, ended_before
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Instant, Message
 
@@ -42,7 +39,9 @@ class Voting:
 
     """
 
-    def __init__(self, epoch_state: EpochState, table: Table, attempts: TicketAttempts) -> None:
+    def __init__(
+        self, epoch_state: EpochState, table: TicketTable, attempts: TicketAttempts
+    ) -> None:
         self.epoch_state = epoch_state
         self.table = table
         self.attempts = attempts

@@ -6,15 +6,13 @@ from fencelock.actors.api.message import KeepAlive
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import End, Open, Opened
 from fencelock.actors.effect import Effect
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
-from fencelock.actors.paxos.config import DRIFT_PPM
+from fencelock.actors.lease import relied_ns
+from fencelock.actors.message import Address, Instant, ms_between
 from fencelock.actors.paxos.proxy_in_flight import (
     NOBODY,
     InFlightRequest,
     InFlightRequests,
 )
-
-_PPM = 1_000_000
 
 TTL_MS = 15_000
 """TTL of the session: it outlives the node's last confirmed message by this (ms of log time)."""
@@ -87,7 +85,7 @@ class NodeSessionLease:
         if not self.session:
             return False
         # The log's clock may be fast and this node's slow, as with a lease.
-        sure_ns = self.ttl_ms * NS_PER_MS * (_PPM - DRIFT_PPM) // (_PPM + DRIFT_PPM)
+        sure_ns = relied_ns(self.ttl_ms)
         return now - self.confirmed_at >= sure_ns
 
     def why_over(self, now: Instant) -> str:

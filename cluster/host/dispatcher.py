@@ -36,7 +36,7 @@ from fencelock.cluster.host.role_slot import RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, RoleFailedError, Scheduler
 from fencelock.cluster.host.turn import turn
 from fencelock.cluster.storage.record import Entry
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 if TYPE_CHECKING:
     from fencelock.cluster.storage.journal import Journal

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencelock.actors.bakery.config import quorum
-from fencelock.actors.bakery.message import Lead, Merged
-from fencelock.actors.bakery.step_message import DropTicket
+from fencelock.actors.bakery.message import DropTicket, Lead, Merged
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effects, Send
 from fencelock.cluster.simulation.trace import Delivered

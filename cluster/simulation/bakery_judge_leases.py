@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fencelock.actors.api.message import Granted, Release
-from fencelock.actors.bakery.entry import Key, Phase
-from fencelock.actors.bakery.message import Merged
+from fencelock.actors.bakery.message import DropTicket, Merged
 from fencelock.actors.bakery.proxy_message import (
     HoldRenewed,
     Lock,
@@ -16,7 +15,7 @@ from fencelock.actors.bakery.proxy_message import (
     Unlock,
     UnlockAll,
 )
-from fencelock.actors.bakery.step_message import DropTicket
+from fencelock.actors.bakery.table import Key, Phase
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fencelock.actors.bakery.config import TRUST_MS, later, leader_of, quorum
-from fencelock.actors.bakery.entry import Key, Phase
-from fencelock.actors.bakery.proxy_message import Locked, Unlock, UnlockAll
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
     DropTicket,
@@ -18,6 +16,8 @@ from fencelock.actors.bakery.step_message import (
     MaxTicket,
     Yield,
 )
+from fencelock.actors.bakery.proxy_message import Locked, Unlock, UnlockAll
+from fencelock.actors.bakery.table import Key, Phase
 from fencelock.actors.bakery.ticket import Turn, Who
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Instant, Message, node_of

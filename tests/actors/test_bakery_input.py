@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.role_harness import RoleHarness
+from support.session_harness import of, one
 
 from fencelock.actors.bakery.config import (
     BEAT_MS,
     COPY_MS,
     OFF,
     Terms,
-    Voting,
+    VoterRegistry,
     door_of,
     election_of,
     leader_of,
@@ -19,22 +21,23 @@ from fencelock.actors.bakery.config import (
 )
 from fencelock.actors.bakery.event import Seen, Standing
 from fencelock.actors.bakery.leader import SWEEP_MS, Leader
-from fencelock.actors.bakery.message import NOBODY, Beat, Chosen, Seating
-from fencelock.actors.bakery.status import ClusterStatus
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.message import (
+    NOBODY,
     AddTicket,
+    Beat,
+    Chosen,
     Collected,
     DropTicket,
     Entering,
     Extend,
     MaxTicket,
+    Seating,
     TicketDropped,
 )
+from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
-from fencelock.cluster.simulation.role_harness import RoleHarness
-from fencelock.cluster.simulation.session_harness import of, one
 
 MEMBERS = ("n1", "n2", "n3")
 LIVES = tuple(Chosen(name, 1) for name in MEMBERS)
@@ -52,7 +55,7 @@ def status() -> RoleHarness[ClusterStatus]:
             life=1,
             priority=14,
             pid=5,
-            voting=Voting(
+            voting=VoterRegistry(
                 {election_of("n1"): 11, election_of("n2"): 12, election_of("n3"): 13}, 11, True
             ),
         )

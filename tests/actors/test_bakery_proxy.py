@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.role_harness import RoleHarness
+from support.session_harness import of, one
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -34,8 +36,6 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, address_of, node_of
-from fencelock.cluster.simulation.role_harness import RoleHarness
-from fencelock.cluster.simulation.session_harness import of, one
 
 MEMBERS = ("n1", "n2", "n3", "n4")
 ANN = Address("ann/session")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
+from support.leader_trio import ANN, FENCE, LIVES, LeaderTrio
+from support.session_harness import ANN as USER
+from support.session_harness import WATCHER, A, SessionHarness, of, one
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed
 from fencelock.actors.bakery.config import later, leader_of
+from fencelock.actors.bakery.message import Extend, Extended
 from fencelock.actors.bakery.proxy_message import HoldRenewed, NotLeading, RenewHold
-from fencelock.actors.bakery.step_message import Extend, Extended
 from fencelock.actors.message import Instant
 from fencelock.actors.session.message import HoldsLost
-from fencelock.cluster.simulation.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
-from fencelock.cluster.simulation.leader_trio import ANN, FENCE, LIVES, LeaderTrio
-from fencelock.cluster.simulation.session_harness import ANN as USER
-from fencelock.cluster.simulation.session_harness import WATCHER, A, SessionHarness, of, one
 
 TTL_MS = 600_000
 LEASE_MS = HOLD_MS + GRACE_MS

@@ -9,17 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.bakery.config import later
-from fencelock.actors.bakery.entry import Entry, Phase
-from fencelock.actors.bakery.handover import ENDED_MAX, Import, parts_of
 from fencelock.actors.bakery.message import Chosen, Lead, Seating
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
+from fencelock.actors.bakery.table import Entry, Phase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
-from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.violation import ViolationError
@@ -38,22 +36,22 @@ def ticket(request: int = 1, owner: str = "ann") -> Ticket:
     return Ticket("x", Who("c", owner), request, Turn(7, "n2", 1), door, 500, 500, "")
 
 
-def table_with_a_hold(now: Instant = NOW, request: int = 1, fence: int = FENCE) -> Table:
-    table = Table()
+def table_with_a_hold(now: Instant = NOW, request: int = 1, fence: int = FENCE) -> TicketTable:
+    table = TicketTable()
     entry = table.put(ticket(request), "n2", now, None)
     assert entry is not None
     table.vote(entry, fence, now)
     return table
 
 
-def lapsed() -> Table:
+def lapsed() -> TicketTable:
     """Return a table in which the time of a hold was over."""
     table = table_with_a_hold()
     assert table.forget_old(later(NOW, LEASE_MS)) == 1
     return table
 
 
-def merged(into: Table, *tables: Table, now: Instant = NOW) -> list[Entry]:
+def merged(into: TicketTable, *tables: TicketTable, now: Instant = NOW) -> list[Entry]:
     """Hand ``tables`` over, of n2 and so on, to n1, which led before and has ``into``."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=True)
@@ -63,7 +61,7 @@ def merged(into: Table, *tables: Table, now: Instant = NOW) -> list[Entry]:
     return arriving.merge(into, now)
 
 
-def phases(table: Table) -> list[Phase]:
+def phases(table: TicketTable) -> list[Phase]:
     return [entry.phase for entry in table.entries()]
 
 
@@ -100,7 +98,7 @@ def test_a_client_that_drops_what_was_over_here_ends_it_for_good(request_: int, 
 
 
 def test_a_drop_by_a_fence_that_nobody_here_knows_is_remembered() -> None:
-    table = Table()
+    table = TicketTable()
     assert not table.drop("x", ANN, 0, FENCE)
     merged(table, table_with_a_hold())
     assert phases(table) == []
@@ -120,7 +118,7 @@ def test_a_fence_names_its_own_request_and_no_earlier_one() -> None:
 def test_who_missed_a_drop_hears_of_it_with_the_tables_and_brings_it_to_nobody() -> None:
     stale, knows = table_with_a_hold(), table_with_a_hold()
     knows.drop("x", ANN, 1, 0)
-    newcomer = Table()
+    newcomer = TicketTable()
     merged(newcomer, stale, knows)
     assert phases(newcomer) == []
     assert newcomer.past.is_over(ticket(), FENCE)
@@ -129,14 +127,14 @@ def test_who_missed_a_drop_hears_of_it_with_the_tables_and_brings_it_to_nobody()
 
 
 def test_a_fence_that_ended_at_one_leader_is_known_to_who_takes_its_table_over() -> None:
-    newcomer = Table()
+    newcomer = TicketTable()
     merged(newcomer, lapsed())
     assert newcomer.counters_of("x").fence == FENCE
     assert newcomer.is_outdone("x", FENCE - 1)
 
 
 def test_a_table_says_what_ended_last_and_not_all_that_ever_did() -> None:
-    table = Table()
+    table = TicketTable()
     for number in range(ENDED_MAX + 50):
         table.drop(f"x{number}", ANN, 1, 0)
     parts = parts_of(table, 2, 1, NOW)
@@ -202,7 +200,7 @@ def test_what_was_over_by_one_clock_taken_for_dropped_is_seen_by_the_judge(
 
 def visits(monkeypatch: pytest.MonkeyPatch, others: int) -> int:
     """Return at how many entries a leader looks that ends ten, among so many others."""
-    table = Table()
+    table = TicketTable()
     for number in range(others + 10):
         asked = ticket()._replace(lock=f"x{number}", who=Who(f"c{number % (others // 10)}", "ann"))
         entry = table.put(asked, "n2", NOW, None)
@@ -229,7 +227,7 @@ def test_a_sweep_looks_at_what_is_over_and_not_at_all_that_is_held(
 
 
 def test_what_is_released_leaves_nothing_to_be_looked_at_later() -> None:
-    table = Table()
+    table = TicketTable()
     for number in range(1_000):
         entry = table.put(ticket(request=number + 1), "n2", NOW, None)
         assert entry is not None
@@ -240,7 +238,7 @@ def test_what_is_released_leaves_nothing_to_be_looked_at_later() -> None:
 
 
 def test_the_tickets_of_a_session_are_found_by_its_name() -> None:
-    table = Table()
+    table = TicketTable()
     for session in ("a", "b"):
         for number in range(3):
             asked = ticket()._replace(lock=f"{number}", who=Who(session, "ann"))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
+from support.effects import at
+from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.message import KeepAlive
@@ -14,19 +17,13 @@ from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.link import LinkDown, LinkUp
-from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.message import Address
 from fencelock.actors.session.cluster_poll import WATCH_MS
 from fencelock.actors.session.message import Close, ClusterState, WatchCluster
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
-from fencelock.cluster.simulation.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 ANN, OWN = Address("ann/session"), Address("n1/~ask.1")
 MEMBERS = ("n1", "n2", "n3")
 News = ClusterUp | ClusterDown
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def ready(reachable: tuple[str, ...] = MEMBERS, detail: str = "ready", epoch: int = 1) -> Readiness:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from support.effects import HOST, T0, sent
 
 from fencelock.actors.bootstrap import (
     FORMER_MAX,
@@ -36,9 +37,7 @@ from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, 
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of
 from fencelock.actors.notice import Level, Notice
 from fencelock.actors.paxos.config import acceptor_of
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 DATE_MS = 1_800_000_000_000
 LISTENER = address_of("x", "proxy")
 ACCEPTOR = address_of("x", "acceptor")
@@ -110,11 +109,6 @@ def written(effects: Effects) -> list[Message]:
     """What the last checkpoint among ``effects`` holds."""
     checkpoints = [effect for effect in effects if isinstance(effect, Checkpoint)]
     return list(checkpoints[-1].records) if checkpoints else []
-
-
-def sent(effects: Effects, kind: type[Message]) -> list[Message]:
-    sends = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [message for message in sends if isinstance(message, kind)]
 
 
 def why(effects: Effects) -> str:

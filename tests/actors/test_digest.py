@@ -6,23 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.table_model import Model
+from support.table_play import Writer, steps_of
 
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.api.session_message import Evict, Open
-from fencelock.actors.message import Instant, address_of
+from fencelock.actors.message import address_of
 from fencelock.actors.paxos.digest import Digests, Fingerprint, Verdict, state_of
-from fencelock.actors.paxos.digest_message import (
-    SCHEME,
-    Figure,
-    TableDigest,
-)
+from fencelock.actors.paxos.digest_message import SCHEME, Figure, TableDigest
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.simulation.table_model import Model
-from fencelock.cluster.simulation.table_play import Writer, steps_of
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
-T0 = Instant(0)
 LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST, T0
 
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.effect import Effects, Observe
@@ -16,29 +17,14 @@ from fencelock.actors.lamport.message import (
     Welcome,
 )
 from fencelock.actors.lamport.process import LockProcess
-from fencelock.actors.message import Address, Instant
-
-T0 = Instant(0)
-
-
-class NoHost:
-    """For a role driven by hand: it has nothing to ask of anybody."""
-
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: object) -> None:
-        raise AssertionError(role)
+from fencelock.actors.message import Address
 
 
 @pytest.fixture
 def process() -> LockProcess:
     process = LockProcess(
         Address("b/process"),
-        NoHost(),
+        HOST,
         node="b",
         boot=9,
         clock=Address("b/clock"),

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 import pytest
+from support.effects import T0
 
 from fencelock.actors.clock import Arrived, Carry, Clock, Departing, Post, Stamped
 from fencelock.actors.effect import Send
@@ -20,10 +21,9 @@ from fencelock.actors.lamport.message import (
 )
 from fencelock.actors.lamport.order import Turn, unpack_fence
 from fencelock.actors.lamport.process import LockProcess
-from fencelock.actors.message import Address, Event, Instant, address_of
+from fencelock.actors.message import Address, Event, address_of
 from fencelock.actors.proxy.backend import Give, Got, Want
 
-T0 = Instant(0)
 NO_HOST: Any = None
 """For roles driven by hand: they have nothing to ask of anybody."""
 

@@ -22,11 +22,6 @@ from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS
 
 
-@pytest.fixture
-def inside() -> Inside:
-    return Inside()
-
-
 def test_the_first_ask_opens_the_nodes_session_and_all_share_it(inside: Inside) -> None:
     inside.silent = True
     inside.do(ONE, A)

@@ -5,7 +5,6 @@ The log here loses nothing and takes no time, unless it is silent.
 
 from __future__ import annotations
 
-import pytest
 from support.local_callers import ONE, REPLICA, THREE, TWO, A, Inside
 
 from fencelock.actors.api.message import (
@@ -25,11 +24,6 @@ from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS
 from fencelock.actors.paxos.proxy_waiting import GRACE_MS
 from fencelock.actors.session.message import Close, Closed
-
-
-@pytest.fixture
-def inside() -> Inside:
-    return Inside()
 
 
 def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(inside: Inside) -> None:

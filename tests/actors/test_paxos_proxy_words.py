@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
+from support.effects import HOST, T0
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -16,26 +18,19 @@ from fencelock.actors.api.message import (
     Refused,
     Release,
 )
-from fencelock.actors.api.session_message import (
-    Evict,
-    Evicted,
-    Open,
-)
+from fencelock.actors.api.session_message import Evict, Evicted, Open
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import LogProxy
-from fencelock.actors.role import Role
 from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")
 ME = "ann.7"
-T0 = Instant(0)
 K = TypeVar("K")
 
 ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
@@ -43,22 +38,11 @@ RELEASE = Release(lock="a", fence=5, session=ME, owner="o", request=3)
 CANCEL = Cancel(lock="a", session=ME, owner="o", request=2)
 
 
-class NoHost:
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
-
-
 @pytest.fixture
 def door() -> LogProxy:
     door = UnbatchedProxy(
         DOOR,
-        NoHost(),
+        HOST,
         node="n1",
         members=("n1", "n2", "n3"),
         replica=REPLICA,

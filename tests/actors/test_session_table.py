@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.session_harness import ME, WATCHER, A, B, SessionHarness
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -34,7 +35,6 @@ from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.message import HoldsLost
 from fencelock.actors.table.message import Queued, Result
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.simulation.session_harness import ME, WATCHER, A, B, SessionHarness
 
 SEEDS = 60
 ANCHOR = address_of("c", "anchor")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.table_play import Step, play, steps_of
 
 from fencelock.actors.api.message import Reason, Release
 from fencelock.actors.api.session_message import CloseReason
@@ -21,7 +22,6 @@ from fencelock.actors.table.message import Result
 from fencelock.actors.table.operation import OPERATIONS
 from fencelock.actors.table.session import Session, Sessions
 from fencelock.actors.table.table_state import TableState
-from fencelock.cluster.simulation.table_play import Step, play, steps_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 19), *[st.integers(0, 63)] * 5), max_size=60))

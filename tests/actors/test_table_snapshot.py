@@ -29,7 +29,7 @@ from fencelock.actors.table.message import (
     WaitRecord,
 )
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 PART_BYTES_MAX = 256 * 1024
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
+from support.effects import HOST, T0, at
+from support.log_workload import LogCounter
+
 from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos.catchup import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
 from fencelock.actors.paxos.config import (
-    DRIFT_PPM,
     Config,
     View,
     acceptor_of,
@@ -52,19 +55,12 @@ from fencelock.actors.paxos.proxy_session_lease import TTL_MS, NodeSessionLease
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.paxos.timer import FetchRetry, Tick
-from fencelock.cluster.simulation.log_workload import LogCounter
-from fencelock.cluster.simulation.machine import HOST
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 BALLOT = Ballot(3, leader_of("a"))
 REIGN = Leadership(ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0)
 ASKER = address_of("b", "proxy")
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def replica() -> Replica:

@@ -7,19 +7,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery.config import door_of
-from fencelock.actors.bakery.epoch_state import EpochState
-from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.epochs import EpochState
+from fencelock.actors.bakery.message import AddTicket, Chosen, Collected, MaxTicket
 from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
-from fencelock.actors.bakery.step_message import AddTicket, Collected, MaxTicket
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.table import TicketTable
 from fencelock.actors.bakery.ticket import Turn, Who
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.violation import ViolationError
 
@@ -96,7 +95,7 @@ def bench() -> TicketAttempts:
     epoch_state = EpochState("n1", 1)
     epoch_state.take(1, LIVES)
     epoch_state.serving, epoch_state.bound_ms, epoch_state.trusted_at = True, 10_000, NOW
-    return TicketAttempts(epoch_state, Table())
+    return TicketAttempts(epoch_state, TicketTable())
 
 
 def collected(number: int, *, voted: bool) -> Collected:

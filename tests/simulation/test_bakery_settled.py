@@ -6,9 +6,19 @@ What seeds found, played by hand with three leaders.
 from __future__ import annotations
 
 import pytest
+from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
 from fencelock.actors.bakery.config import RESEND_MS, door_of, later, leader_of
-from fencelock.actors.bakery.entry import Phase
+from fencelock.actors.bakery.message import (
+    AddTicket,
+    Collected,
+    DropTicket,
+    Entering,
+    Extend,
+    Extended,
+    TicketDropped,
+    Yield,
+)
 from fencelock.actors.bakery.proxy_message import (
     HoldRenewed,
     Lock,
@@ -19,19 +29,9 @@ from fencelock.actors.bakery.proxy_message import (
     UnlockAll,
     Unlocked,
 )
-from fencelock.actors.bakery.step_message import (
-    AddTicket,
-    Collected,
-    DropTicket,
-    Entering,
-    Extend,
-    Extended,
-    TicketDropped,
-    Yield,
-)
+from fencelock.actors.bakery.table import Phase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
-from fencelock.actors.bakery.timer_queue import STALE_MAX, Step
-from fencelock.cluster.simulation.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
+from fencelock.actors.bakery.ticket_attempt import STALE_MAX, Step
 
 LEASE_MS = 1_000
 DAY_MS = 24 * 3_600_000

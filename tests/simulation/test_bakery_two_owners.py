@@ -11,29 +11,27 @@ from dataclasses import replace
 from typing import Any
 
 from fencelock.actors.bakery.config import Terms, door_of, election_of, later
-from fencelock.actors.bakery.entry import Key, Phase
-from fencelock.actors.bakery.epoch_state import EpochState
+from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.handover import Import
-from fencelock.actors.bakery.leader_requests import LeaderRequests
-from fencelock.actors.bakery.message import Chosen, Lead, Seating
-from fencelock.actors.bakery.message import Table as TablePart
-from fencelock.actors.bakery.pending_release import PendingReleases
-from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
-from fencelock.actors.bakery.state_transfer import StateTransfer
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.leader_requests import LeaderRequests, PendingReleases
+from fencelock.actors.bakery.message import (
     AddTicket,
+    Chosen,
     Collected,
     DropTicket,
     Entering,
     Extend,
+    Lead,
     MaxTicket,
+    Seating,
     Yield,
 )
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.message import Table as TablePart
+from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
+from fencelock.actors.bakery.state_transfer import Import, StateTransfer
+from fencelock.actors.bakery.table import Key, Phase, TicketTable
 from fencelock.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts
-from fencelock.actors.bakery.timer_queue import Step, TicketAttempt
+from fencelock.actors.bakery.ticket_attempt import Step, TicketAttempt, TicketAttempts
 from fencelock.actors.bakery.voting import Voting
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Instant
@@ -51,7 +49,7 @@ class Bench:
         epoch_state = EpochState(node, int(node[1:]))
         epoch_state.take(1, LIVES)
         epoch_state.serving, epoch_state.bound_ms, epoch_state.trusted_at = True, 10_000, NOW
-        self.table = Table()
+        self.table = TicketTable()
         self.attempts = TicketAttempts(epoch_state, self.table)
         self.voting = Voting(epoch_state, self.table, self.attempts)
         endings = PendingReleases(epoch_state)
@@ -235,7 +233,7 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     assert [word.voted for word in answers if isinstance(word, Collected)] == [True]
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)
-    tickets = Table()
+    tickets = TicketTable()
     waits, holds = Record(later_one, "n3", 0, 0), Record(ticket(), "n2", FENCE, 900)
     assert arriving.on_table("n2", table_of(2, waits))
     assert arriving.on_table("n3", table_of(3, holds))
@@ -247,7 +245,7 @@ def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fenc
     """One leader did not hear that ann's votes were given back, before ben was granted the lock."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)
-    tickets = Table()
+    tickets = TicketTable()
     stale, real = Record(ticket(), "n1", FENCE, 900), Record(ticket(BEN, 8), "n1", FENCE + 1, 900)
     assert arriving.on_table("n3", table_of(3, real))
     assert arriving.on_table("n2", table_of(2, stale))

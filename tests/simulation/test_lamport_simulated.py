@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from support.onlooker import run_read_seed
 
 from fencelock.actors.clock import Arrived, Clock
 from fencelock.actors.effect import Effect, Effects
@@ -16,7 +17,6 @@ from fencelock.actors.message import Instant
 from fencelock.actors.proxy.backend import Look, Ready
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.environment import Judge
-from fencelock.cluster.simulation.onlooker import run_read_seed
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.trace import Delivered

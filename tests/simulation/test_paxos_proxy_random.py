@@ -11,20 +11,20 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.effects import HOST
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import Abandon, Acquire, Granted, Refused, Release, Released
-from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.effect import Send
+from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import ROUND_MS
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS
-from fencelock.actors.role import Role
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 SEEDS = range(60)
 STEPS = 400
@@ -33,17 +33,6 @@ LOSS = 0.2
 SETTLED_MS = 10_000
 """Less than a TTL: what is left then was not given back, it would have ended by itself."""
 DRIFT_PPM = 900
-
-
-class NoHost:
-    def now(self) -> Instant:
-        return Instant(0)
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
 
 
 class Inside:
@@ -64,7 +53,7 @@ class Inside:
         self.rings_at: int | None = None
         self.door = UnbatchedProxy(
             Address(f"{node}/proxy"),
-            NoHost(),
+            HOST,
             node=node,
             members=("n1", "n2", "n3"),
             replica=Address(f"{node}/replica"),

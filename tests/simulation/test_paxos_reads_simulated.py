@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from support.log_workload import LogJudge, logbook
 
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.paxos.event import Fresh
@@ -15,7 +16,6 @@ from fencelock.actors.paxos.message import Heartbeat
 from fencelock.actors.paxos.read_index import ReadIndexes
 from fencelock.actors.paxos.reading import Reads
 from fencelock.cluster.simulation.faults import Faults, Kind, draw_misfortune
-from fencelock.cluster.simulation.log_workload import LogJudge, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World

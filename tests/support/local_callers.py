@@ -4,40 +4,24 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Granted,
-    Reason,
-    Refused,
-)
-from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
+from fencelock.actors.effect import Send
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import ROUND_MS
 from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.role import Role
 from fencelock.actors.session.message import Closed
 from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
+from support.effects import HOST
+from support.unbatched_proxy import UnbatchedProxy
 
 DOOR, REPLICA = Address("n1/proxy"), Address("n1/replica")
 ONE, TWO, THREE = (Address(f"n1/ask-{number}") for number in (1, 2, 3))
 A = Acquire(lock="a")
 K = TypeVar("K")
-
-
-class NoHost:
-    def now(self) -> Instant:
-        return Instant(0)
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
 
 
 class Inside:
@@ -51,7 +35,7 @@ class Inside:
         self.commands: list[LogCommand] = []
         self.door = UnbatchedProxy(
             DOOR,
-            NoHost(),
+            HOST,
             node="n1",
             members=("n1", "n2", "n3"),
             replica=REPLICA,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock import aio
@@ -29,7 +30,7 @@ class Processes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
+        at = loopback_addresses()
         self.addresses = at
         text = starting_config(at, cluster=CLUSTER, protocol="bakery")
         for key in ("duration = 5.0", "grace = 5.0", "least = 3.0"):

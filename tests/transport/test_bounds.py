@@ -16,13 +16,7 @@ from fencelock.transport.bounds import (
     SMALL_BYTES,
     has_few_arrays,
 )
-from fencelock.transport.frame import (
-    ENVELOPES_MAX,
-    FRAME_BYTES_MAX,
-    Envelope,
-    Frame,
-    encode_frame,
-)
+from fencelock.transport.frame import ENVELOPES_MAX, FRAME_BYTES_MAX, Envelope, Frame, encode_frame
 from fencelock.transport.frame_validator import Dropped, FrameValidator
 
 NOT_DECODED_S = 0.02

@@ -24,6 +24,7 @@ from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.storage.record import Entry
+from fencelock.transport.codec import EXTRA_FIELDS_MAX, decode, encode, schema_of
 from fencelock.transport.frame import (
     Envelope,
     Frame,
@@ -32,8 +33,6 @@ from fencelock.transport.frame import (
     encode_frame,
 )
 from fencelock.transport.frame_validator import FrameValidator
-from fencelock.transport.schema import EXTRA_FIELDS_MAX, schema_of
-from fencelock.transport.wire import decode, encode
 
 PATIENCE_S = 60
 TO, SENDER = Address("n1/proxy"), Address("me/session")

@@ -8,21 +8,9 @@ from typing import Any, Generic, TypeVar
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Timer
 from fencelock.actors.role import Host, Role
+from support.effects import HOST
 
 R = TypeVar("R", bound=Role[Any])
-
-
-class _Nobody:
-    """A host without functions: the harness performs the effects itself."""
-
-    def now(self) -> Instant:
-        raise NotImplementedError
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise NotImplementedError
-
-    def adopt(self, role: Role[Any]) -> None:
-        raise NotImplementedError
 
 
 class RoleHarness(Generic[R]):
@@ -40,7 +28,7 @@ class RoleHarness(Generic[R]):
     """
 
     def __init__(self, make: Callable[[Host], R]) -> None:
-        self.role = make(_Nobody())
+        self.role = make(HOST)
         self.now_ms = 1_000
         self.alarms: list[tuple[int, Timer]] = []
         self.counted: list[str] = []

@@ -21,7 +21,8 @@ from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, node_of, role_of
 from fencelock.actors.session.session import TTL_MS, ClientSession
-from fencelock.cluster.simulation.role_harness import RoleHarness
+from support.effects import only_sent, sent
+from support.role_harness import RoleHarness
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, BEN = Address("c/ann"), Address("c/ben")
@@ -200,14 +201,9 @@ class SessionHarness(RoleHarness[ClientSession]):
 
 def of(kind: type[E], sends: list[Send], to: Address | None = None) -> list[E]:
     """Return the messages of ``kind`` among ``sends``, to ``to`` or to any address."""
-    return [
-        send.message
-        for send in sends
-        if isinstance(send.message, kind) and (to is None or send.to == to)
-    ]
+    return sent(sends, kind, to)
 
 
 def one(kind: type[E], sends: list[Send], to: Address | None = None) -> E:
     """Return the only message of ``kind`` among ``sends``, to ``to`` or to any address."""
-    (word,) = of(kind, sends, to)
-    return word
+    return only_sent(sends, kind, to)

@@ -19,7 +19,7 @@ from fencelock.actors.api.session_message import CloseReason, End, Ended, Evict,
 from fencelock.actors.table.holding import Hold
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.simulation.table_model import Model, Word, word_of
+from support.table_model import Model, Word, word_of
 
 Step = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""

@@ -8,14 +8,7 @@ from random import Random
 from typing import Any
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
-from fencelock.actors.api.message import (
-    Acquire,
-    Granted,
-    LockStatus,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api.message import Acquire, Granted, LockStatus, Refused, Release, Released
 from fencelock.actors.api.session_message import HoldLost, Renewed, Unlocking
 from fencelock.actors.bakery.config import leader_of
 from fencelock.actors.bootstrap_message import GroupConfig, Voter

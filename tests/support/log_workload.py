@@ -28,13 +28,7 @@ from fencelock.actors.message import (
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.digest import Fingerprint, state_of
 from fencelock.actors.paxos.digest_message import Figure
-from fencelock.actors.paxos.event import (
-    Consult,
-    Consulted,
-    LeaderChanged,
-    Skipped,
-    SlotOutcomes,
-)
+from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged, Skipped, SlotOutcomes
 from fencelock.actors.paxos.message import Declined, Propose, Proposed
 from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES

@@ -1,7 +1,7 @@
 """The size of a member's journal under a steady load, and the duration of a restart.
 
 Three members of a replicated table of locks, with real sockets and disks, in one process.
-Run it as ``python -m fencelock.cluster.bench.growth --commands 500000``.
+Run it as ``python tests/bench/growth.py --commands 500000``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.ports import free_ports
 from fencelock.cluster.storage.identity import STREAM, claim
 from fencelock.cluster.storage.journal import Journal
+from fencelock.transport.codec import decode, encode
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.wire import decode, encode
 
 MEMBERS = ("n1", "n2", "n3")
 OWNERS = 256

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fencelock.actors.message import Address, node_of
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.machine import Machine, Picture, Turn
+from support.turn_table import Machine, Picture, Turn
 
 
 class Kind(Enum):

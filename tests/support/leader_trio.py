@@ -6,14 +6,14 @@ from collections import deque
 from typing import Any
 
 from fencelock.actors.bakery.config import Terms, door_of, later, leader_of
-from fencelock.actors.bakery.entry import Phase
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import Chosen
 from fencelock.actors.bakery.proxy_message import Lock
+from fencelock.actors.bakery.table import Phase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Instant, Message, node_of
-from fencelock.cluster.simulation.machine import HOST
+from support.effects import HOST
 
 ANN = Who("c", "ann")
 NOW = Instant(10**12)

@@ -16,14 +16,8 @@ from typing import Any, NamedTuple
 
 from fencelock.actors.message import Event
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.machine import (
-    BrokenStepError,
-    Choices,
-    Machine,
-    Picture,
-    StepJudge,
-)
-from fencelock.cluster.simulation.model_state import Kind, ModelState, Moves, Step, without
+from support.model_state import Kind, ModelState, Moves, Step, without
+from support.turn_table import BrokenStepError, Choices, Machine, Picture, StepJudge
 
 Judge = Callable[[Picture], str]
 """Returns the violation in a state, or the empty string."""
@@ -71,7 +65,7 @@ class Explorer:
     """Searches from the moment at which ``roles`` begin.
 
     Args:
-        roles: constructed on `fencelock.cluster.simulation.machine.HOST`, never started.
+        roles: constructed on `support.turn_table.HOST`, never started.
         choices: the possible actions of the roles' users.
         judges: the conditions for every state.
         step_judges: the conditions for every step of every role.

@@ -3,6 +3,8 @@
 A role is a pure function, so its turn for a delivery in a state can be remembered. States and
 deliveries get small numbers, sets of deliveries become bits of an integer, and the state of a
 whole cluster is a tuple of integers: cheap to compare, hash and keep.
+
+No time passes: the only time is `T0`, so a step may take any time, and a timer may fire at any.
 """
 
 from __future__ import annotations
@@ -11,21 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from fencelock.actors.effect import (
-    Checkpoint,
-    Effects,
-    Observe,
-    Persist,
-    Retire,
-    Send,
-    Spawn,
-    Wake,
-)
-from fencelock.actors.message import Address, Event, Instant, node_of
+from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from fencelock.actors.message import Address, Event, node_of
 from fencelock.actors.role import Role
-
-NOW = Instant(0)
-"""The only time: no time passes. So a step may take any time, and a timer may fire at any."""
+from support.effects import HOST, T0
 
 Choices = Mapping[Address, Callable[[Mapping[str, Any]], Sequence[Event]]]
 """The next possible actions of a role's user, by the role's address, from the role's state."""
@@ -63,23 +54,6 @@ class Turn(NamedTuple):
 
 class BrokenStepError(Exception):
     """A role failed an assertion of its own, or a judge of steps; the text has the details."""
-
-
-class _NoHost:
-    """A host for a role that is never adopted: the machine performs its effects."""
-
-    def now(self) -> Instant:
-        return NOW
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Any]) -> None:
-        raise AssertionError(role)
-
-
-HOST = _NoHost()
-"""The host for constructing roles that are to be explored."""
 
 
 class Machine:
@@ -124,7 +98,7 @@ class Machine:
     def begun(self, role: Role[Any]) -> Turn:
         """Return the first turn of ``role``."""
         try:
-            effects = role.begin(NOW)
+            effects = role.begin(T0)
         except AssertionError as error:
             raise BrokenStepError(f"{role.address} broke as it began: {error!r}") from error
         return self._entered(role, effects)
@@ -145,7 +119,7 @@ class Machine:
         for name, value in deepcopy(dict(self.states[state])).items():
             setattr(role, name, value)
         try:
-            effects = role.handle(letter.sender, letter.event, NOW)
+            effects = role.handle(letter.sender, letter.event, T0)
         except AssertionError as error:
             raise BrokenStepError(f"{role.address} broke: {error!r}") from error
         turn = self._entered(role, effects)
