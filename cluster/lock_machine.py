@@ -7,14 +7,14 @@ from typing import Any
 
 from fencelock.actors.api.message import Granted, Refused, Released
 from fencelock.actors.message import Local, Message
-from fencelock.actors.paxos.digest import Fingerprint, state_of
-from fencelock.actors.paxos.digest_message import Figure
+from fencelock.actors.paxos.machine import Fingerprint, state_of
+from fencelock.actors.paxos.message import Figure
 from fencelock.actors.table.message import LogCommand, TablePart
 from fencelock.actors.table.operation import COMMANDS
 from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.cbor import load, load_each
-from fencelock.transport.codec import MalformedFrameError, decode, encode, trimmed_codec
+from fencelock.transport.cbor import MalformedFrameError, load, load_each
+from fencelock.transport.codec import decode, encode, trimmed_codec
 
 _CODECS = {command: trimmed_codec(command) for command in COMMANDS}
 _READERS = {command.TAG: codec.read for command, codec in _CODECS.items()}
@@ -90,7 +90,7 @@ class LockMachine:
             case _:
                 raise TypeError(f"{question!r} is no question about locks")
 
-    def photograph(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the table, and return it in parts."""
         frozen = self.table.freeze()
         return (None if part is None else encode(part) for part in frozen)

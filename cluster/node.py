@@ -17,8 +17,7 @@ from fencelock.cluster.config import Config
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.ref import RoleRef
-from fencelock.cluster.storage.identity import STREAM, claim
-from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, Journal
+from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, STREAM, Journal, claim
 from fencelock.cluster.topology import NodeContext, keeps_journal, recipe_of
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
@@ -62,7 +61,7 @@ class Node:
         The process's limit of open files is raised as far as the system allows.
 
         ``marks``, if given, record the times of the node's steps. ``spins`` is for a process
-        with no other work; see `fencelock.transport.poller.Poller`.
+        with no other work; see `fencelock.transport.polling.Poller`.
 
         Raises:
             ConfigError: the config has no such node, or lacks something that the node needs, or

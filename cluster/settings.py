@@ -11,7 +11,7 @@ from typing import Literal
 from fencelock.actors.api.name import LABEL_BYTES_MAX, forbidden_in, is_allowed
 from fencelock.actors.error import ConfigError, InvalidRequestError
 from fencelock.actors.session.endpoint import GATES_MAX
-from fencelock.transport.name import check_cluster
+from fencelock.transport.frame import check_cluster
 
 PORT_MAX = 65_535
 

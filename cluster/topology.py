@@ -26,8 +26,8 @@ from fencelock.actors.lamport.reliable_channel import ReliableChannel
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.config import leader_of, replica_of
 from fencelock.actors.paxos.event import Resign
+from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.proxy import LogProxy
-from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.session.message import Close
@@ -229,7 +229,7 @@ def paxos(seat: NodeContext) -> RoleSet:
     machine = LockMachine()
     memory = seat.settings.paxos_memory
     floor = min(seat.first_stamp, FENCE_FLOOR_MAX) if memory else 0
-    log = seat_log(
+    log = log_roles(
         seat.node,
         seat.nodes,
         seat.random,

@@ -22,8 +22,15 @@ from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Wake
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address, Instant, node_of
-from fencelock.actors.paxos.digest_message import Divergence
-from fencelock.actors.paxos.event import Consulted, Gather, LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.event import (
+    Consulted,
+    Divergence,
+    Gather,
+    Isolated,
+    LeaderChanged,
+    Skipped,
+    SlotOutcomes,
+)
 from fencelock.actors.paxos.message import Declined, Proposed
 from fencelock.actors.paxos.proxy_clients import RemoteClients
 from fencelock.actors.paxos.proxy_closed import Closed
@@ -45,7 +52,6 @@ from fencelock.actors.paxos.proxy_serving import Serving
 from fencelock.actors.paxos.proxy_session_lease import NodeSessionLease
 from fencelock.actors.paxos.proxy_status import Description
 from fencelock.actors.paxos.proxy_wording import refuse
-from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.proxy.backend import Reported
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.session.message import Close

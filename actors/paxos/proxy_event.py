@@ -8,10 +8,16 @@ from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.session_message import HoldLost, ListLocks
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.message import Timer, timer
-from fencelock.actors.paxos.digest_message import Divergence
-from fencelock.actors.paxos.event import Consulted, Gather, LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.event import (
+    Consulted,
+    Divergence,
+    Gather,
+    Isolated,
+    LeaderChanged,
+    Skipped,
+    SlotOutcomes,
+)
 from fencelock.actors.paxos.message import Declined, Proposed
-from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.proxy.backend import Reported
 from fencelock.actors.session.message import Close
 

@@ -12,9 +12,8 @@ from fencelock.actors.api.request import Command, Key, Outcome
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.actors.paxos.event import Gather
+from fencelock.actors.paxos.event import Gather, ProposalBatch
 from fencelock.actors.paxos.message import Propose
-from fencelock.actors.paxos.proposal_batch import ProposalBatch
 from fencelock.actors.paxos.proxy_clients import RemoteClient
 
 ERRANDS_MAX = 100_000

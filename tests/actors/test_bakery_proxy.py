@@ -19,7 +19,7 @@ from fencelock.actors.api.message import (
     Release,
 )
 from fencelock.actors.api.session_message import Renew, Renewed
-from fencelock.actors.bakery.config import Terms, door_of, election_of, leader_of
+from fencelock.actors.bakery.config import Terms, election_of, leader_of, proxy_of
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
 from fencelock.actors.bakery.proxy import TicketProxy
@@ -49,7 +49,7 @@ class Play(RoleHarness[TicketProxy]):
     def __init__(self, seed: int = 1) -> None:
         super().__init__(
             lambda host: TicketProxy(
-                door_of("n4"),
+                proxy_of("n4"),
                 host,
                 node="n4",
                 members=MEMBERS,

@@ -21,7 +21,7 @@ from fencelock.actors.bakery.proxy_wording import problem_of
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.name import check_node
+from fencelock.transport.frame import check_node
 
 TERMS = Terms()
 FORBIDDEN = (

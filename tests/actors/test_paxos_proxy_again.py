@@ -21,12 +21,11 @@ from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.paxos.event import LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped, SlotOutcomes
 from fencelock.actors.paxos.message import Decline, Declined, Propose, Proposed
 from fencelock.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
-from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.table.message import LogCommand, Queued, Result
 from fencelock.transport.codec import decode, encode
 

@@ -40,7 +40,8 @@ from fencelock.actors.table.report import (
     LookUp,
     WaiterSeen,
 )
-from fencelock.transport.codec import FRAME_BYTES_MAX, encode
+from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.codec import encode
 
 DOOR, REPLICA, NODE = Address("n1/proxy"), Address("n1/replica"), Address("n1/node")
 ANN, ASK = Address("ann/session"), Address("n1/ask-1")

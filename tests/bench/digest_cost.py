@@ -27,7 +27,7 @@ from rich.table import Table
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.api.name import TTL_MS_MAX
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.paxos.digest import AGREED_SLOTS, STEPS, Digests
+from fencelock.actors.paxos.divergence import AGREED_SLOTS, STEPS, Digests
 from fencelock.actors.table import table_state
 from fencelock.actors.table.table_state import TableState
 from fencelock.cluster import lock_machine

@@ -10,7 +10,6 @@ from support.log_workload import LogCounter
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
-from fencelock.actors.paxos.catchup import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
 from fencelock.actors.paxos.config import (
     Config,
     View,
@@ -21,20 +20,23 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import (
     Adopted,
+    Drain,
+    FetchRetry,
     Gather,
     Lacking,
     Leadership,
     Learned,
+    Nominate,
+    Nominated,
     Order,
     Resign,
     Resigned,
     SteppedDown,
     Suspect,
+    Tick,
 )
-from fencelock.actors.paxos.handover_event import Drain, Nominate, Nominated
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.logclock import LogClock
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
     NUMBER_MAX,
@@ -49,12 +51,12 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from fencelock.actors.paxos.ordering import Ordering
+from fencelock.actors.paxos.ordering import LogClock, Ordering
 from fencelock.actors.paxos.proxy_in_flight import InFlightRequests
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS, NodeSessionLease
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
-from fencelock.actors.paxos.timer import FetchRetry, Tick
+from fencelock.actors.paxos.snapshots import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
 from fencelock.transport.codec import encode
 
 CONFIG = Config(View(0, ("a", "b", "c")))
@@ -144,7 +146,7 @@ def test_a_reign_that_another_has_overtaken_does_not_begin() -> None:
     role = replica()
     role.handle(acceptor_of("a"), learned(1, Batch(time_ms=5, commands=(b"theirs",))), T0)
 
-    assert role.handle(leader_of("a"), REIGN, T0) == (Observe("paxos.reign_overtaken"),)
+    assert role.handle(leader_of("a"), REIGN, T0) == (Observe("paxos.leadership_overtaken"),)
 
     propose = Propose(client=ASKER, number=1, command=b"x")
     assert sent(role.handle(ASKER, propose, T0), REIGN.commander) == []
