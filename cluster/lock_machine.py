@@ -13,9 +13,8 @@ from fencelock.actors.table.outcome import Denied, Freed, Held
 from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.table_record import TablePart
-from fencelock.transport.cbor import load, load_each
-from fencelock.transport.schema import schema_of
-from fencelock.transport.wire import MalformedFrameError, decode, encode
+from fencelock.transport.cbor import MalformedFrameError, load, load_each
+from fencelock.transport.codec import decode, encode, schema_of
 
 _UNPACKERS: Mapping[int, Callable[[list[Any]], Command]] = {
     command.TAG: schema_of(command).unpack for command in get_args(Command)

@@ -14,7 +14,7 @@ from fencelock.actors.message import Event, Message
 from fencelock.cluster.fork_counter import ForkCounter
 from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.operation import Operation
-from fencelock.transport.wire import pack
+from fencelock.transport.codec import pack
 
 
 class Role(Protocol):

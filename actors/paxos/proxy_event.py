@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fencelock.actors.api.message import (
-    Abandon,
     Acquire,
     Cancel,
     Describe,
@@ -26,7 +25,6 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.message import Declined, Proposed
 from fencelock.actors.proxy.backend import Reported
-from fencelock.actors.session.message import Close
 from fencelock.actors.table.outcome import (
     Denied,
     Forced,
@@ -71,7 +69,7 @@ Told = Held | Freed | Rest
 FromLog = LeaderChanged | Isolated | Skipped | VotingStatus | Divergence | Declined
 """Rare events."""
 
-Rarer = Told | FromClient | FromLog | Probe | Abandon | Close | Reported | Round
+Rarer = Told | FromClient | FromLog | Probe | Reported | Round
 """Events that are tested for last."""
 
 Heard = (
@@ -86,8 +84,6 @@ Heard = (
     | Evict
     | Describe
     | Probe
-    | Abandon
-    | Close
     | SlotOutcomes
     | LeaderChanged
     | Isolated

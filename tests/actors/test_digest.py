@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.table_model import Model
+from support.table_play import Writer, steps_of
 
-from fencelock.actors.message import Instant, address_of
+from fencelock.actors.message import address_of
 from fencelock.actors.paxos.divergence import Digests, Verdict
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import SCHEME, Figure, TableDigest
@@ -20,11 +22,8 @@ from fencelock.actors.table.command import (
 )
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.simulation.table_model import Model
-from fencelock.cluster.simulation.table_play import Writer, steps_of
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
-T0 = Instant(0)
 LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.effects import HOST, T0
 
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
@@ -32,14 +33,12 @@ from fencelock.actors.paxos.message import (
     Slots,
     Vote,
 )
-from fencelock.cluster.simulation.machine import HOST
 
 CONFIG = Config(View(0, ("a", "b", "c")))
 ACCEPTOR = address_of("a", "acceptor")
 SCOUT, COMMANDER = address_of("b", "scout-1"), address_of("b", "commander-1")
 OTHER = address_of("c", "scout-2")
 LOW, HIGH = Ballot(1, leader_of("b")), Ballot(2, leader_of("c"))
-T0 = Instant(0)
 AFTER_LEASE = Instant(LEASE_MS * NS_PER_MS)
 BATCH = Batch(time_ms=5, commands=(b"one", b"two"))
 

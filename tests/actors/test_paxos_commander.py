@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST, T0
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.commander import COMMANDER_RESEND_MS, EXPLORE, NEWS_MS, Commander
 from fencelock.actors.paxos.config import WINDOW, Config, View, acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
@@ -19,9 +20,7 @@ from fencelock.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 BALLOT = Ballot(3, leader_of("a"))
 A, B, C = (acceptor_of(node) for node in "abc")
 HERE, REPLICA = address_of("a", "commander-3"), replica_of("a")

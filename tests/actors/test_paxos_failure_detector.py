@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.effects import HOST, at
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.link import LinkDown
@@ -47,7 +48,6 @@ from fencelock.actors.paxos.failure_detector import (
 )
 from fencelock.actors.paxos.message import Ballot, HeartbeatAck
 from fencelock.actors.timing import TIMING
-from fencelock.cluster.simulation.machine import HOST
 
 BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
 COMMANDER, HERE = address_of("a", "commander-3"), monitor_of("a")
@@ -55,10 +55,6 @@ LEADER, REPLICA = leader_of("a"), replica_of("a")
 LEADING = LeadershipClaimed(ballot=BALLOT, commander=COMMANDER)
 PROXY = address_of("a", "proxy")
 PPM = 1_000_000
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def monitor_of_a(members: str = "abc", node: str = "a") -> FailureDetector:

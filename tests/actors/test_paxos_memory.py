@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
+from support.effects import HOST, T0
+
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
-from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of
 from fencelock.actors.paxos.event import BallotSeen, Learned, Suspect
@@ -23,9 +25,7 @@ from fencelock.actors.paxos.message import (
     Prepare,
     Promise,
 )
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 BATCH = Batch(time_ms=1, commands=(b"x",))
 VOTERS = {acceptor_of(name): number for number, name in enumerate("abc", start=1)}
 CONFIG = Config(View(0, ("a", "b", "c"), VOTERS))

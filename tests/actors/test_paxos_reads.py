@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.effects import at, sends
+from support.log_workload import HowMany, LogCounter, SoMany
 
-from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.effect import Observe, Send, Wake
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.config import leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     AgeCheck,
@@ -28,15 +30,10 @@ from fencelock.actors.paxos.reads import (
     Reads,
     StalenessBound,
 )
-from fencelock.cluster.simulation.log_workload import HowMany, LogCounter, SoMany
 
 BALLOT = Ballot(3, leader_of("a"))
 REPLICAS = tuple(replica_of(node) for node in "abc")
 ASKER, A, B = address_of("a", "proxy"), REPLICAS[0], REPLICAS[1]
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def consult(number: int = 1, age_ms: int | None = None) -> Consult:
@@ -50,10 +47,6 @@ def answer(number: int = 1, slot: int = 5, age_ms: int = 0) -> Send:
 
 def leased(until_ms: int, confirmed_ms: int) -> Leased:
     return Leased(ballot=BALLOT, until=at(until_ms), confirmed=at(confirmed_ms))
-
-
-def sends(effects: Effects) -> list[Send]:
-    return [effect for effect in effects if isinstance(effect, Send)]
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST, T0, at
+from support.log_workload import HowMany, LogCounter, SoMany
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.config import (
     WINDOW,
     Config,
@@ -48,10 +50,7 @@ from fencelock.actors.paxos.message import (
     Proposed,
 )
 from fencelock.actors.paxos.replica import GAP_MS, REPORT_SLOTS, Replica
-from fencelock.cluster.simulation.log_workload import HowMany, LogCounter, SoMany
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 BALLOT = Ballot(3, leader_of("a"))
 COMMANDER = address_of("a", "commander-3")
@@ -92,10 +91,6 @@ def replica_of_a(listener: Address | None = LISTENER, machine: LogCounter | None
 @pytest.fixture
 def replica() -> Replica:
     return replica_of_a()
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def reign(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:

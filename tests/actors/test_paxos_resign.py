@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.effects import HOST, T0, sends
 
 from fencelock.actors.effect import Effects, Observe, Retire, Send
 from fencelock.actors.link import LinkDown
@@ -45,17 +46,11 @@ from fencelock.actors.paxos.message import (
     Release,
     TakeOver,
 )
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 LEADER, ASKER = leader_of("a"), address_of("a", "~ask-1")
 BALLOT = Ballot(1, LEADER)
 HIGHER = Ballot(2, leader_of("b"))
-
-
-def sends(effects: Effects) -> list[Send]:
-    return [effect for effect in effects if isinstance(effect, Send)]
 
 
 @pytest.fixture

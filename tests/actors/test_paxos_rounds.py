@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.effects import HOST
 
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of, node_of
@@ -38,7 +39,6 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.machine import HOST
 
 MEMBERS = ("a", "b", "c")
 STEPS_MAX = 10_000

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from growth import grow
+from support.effects import HOST, T0
+from support.log_workload import LogCounter
+
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
-from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
 from fencelock.actors.paxos.config import Config, View, acceptor_of, catchup_of, replica_of
 from fencelock.actors.paxos.event import (
@@ -38,11 +42,7 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import PART_PAUSE_MS, SNAPSHOT_KEPT_MS, CatchUp, Snapshots
-from fencelock.cluster.bench.growth import grow
-from fencelock.cluster.simulation.log_workload import LogCounter
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 LOW = Ballot(1, address_of("b", "leader"))
 COMMANDER = address_of("b", "commander-1")

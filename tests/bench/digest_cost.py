@@ -30,7 +30,7 @@ from fencelock.actors.table.command import TTL_MS_MAX, AcquireLock, OpenSession,
 from fencelock.actors.table.table_state import TableState
 from fencelock.cluster import lock_machine
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 PAIR_US = 150.0
 """Processor time of a whole pair on one node under load (us); `docs/performance.md`."""

@@ -7,13 +7,13 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from support.log_workload import LogJudge, logbook
 
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.paxos.event import Fresh
 from fencelock.actors.paxos.message import Heartbeat
 from fencelock.actors.paxos.reads import Freshness, ReadIndexes, Reads, StalenessBound
 from fencelock.cluster.simulation.faults import Faults, Kind, draw_misfortune
-from fencelock.cluster.simulation.log_workload import LogJudge, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World

@@ -6,6 +6,7 @@ from collections import Counter
 from random import Random
 
 import pytest
+from support.log_workload import LogJudge, logbook
 
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, Message
@@ -13,7 +14,6 @@ from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.log import Log
 from fencelock.actors.paxos.message import SnapshotChunk
 from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.log_workload import LogJudge, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
