@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.lease import DRIFT_PPM
+from fencelock.actors.lease import DRIFT_PPM, PPM, relied_ns
 from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import (
@@ -79,9 +79,6 @@ JITTER_MS = 20
 STALL_MS = 2 * TIMING.beat_ms
 """A timer this late shows that the process was paused (ms). Messages of the leader may still be
 unread, and the leader may have been paused as well, so it gets this much more time."""
-
-
-_PPM = 1_000_000
 
 
 class FailureDetector(MemberRole[DetectorEvent]):
@@ -247,7 +244,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
     def _on_beat(self, beat: Beat, now: Instant) -> Effects:
         if self.leadership is None or self.lease is None or beat.ballot != self.leadership.ballot:
             return ()
-        answered = max(self.lease.confirmed() or self.since, self.since)
+        answered = max(self.lease.confirmed or self.since, self.since)
         unanswered = min(self.number - self._confirmed(), len(self.asked))
         silent_ms = ms_between(answered, now) if unanswered >= UNANSWERED_MIN else 0
         if silent_ms > self.election_ms:
@@ -302,12 +299,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return (Observe("paxos.impossible_slot"),)
         self.applied[member] = ack.applied
         self.answered[member] = max(self.answered[member], ack.number)
-        before = lease.until()
-        lease.acknowledge(member, asked)
-        until, confirmed = lease.until(), lease.confirmed()
-        if until is None or confirmed is None or until == before:
+        until = lease.acknowledge(member, asked)
+        if until is None or lease.confirmed is None:
             return ()
-        leased = Leased(ballot=leadership.ballot, until=until, confirmed=confirmed)
+        leased = Leased(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
         return (Send(self.replica, leased),)
 
     def _on_nominate(self, now: Instant) -> Effects:
@@ -425,31 +420,27 @@ class MasterLease:
     """
 
     def __init__(self, majority: int, lease_ms: int, drift_ppm: int) -> None:
-        assert 0 <= drift_ppm < _PPM
+        assert 0 <= drift_ppm < PPM
         self.majority = majority
-        self.length = lease_ms * NS_PER_MS * (_PPM - drift_ppm) // (_PPM + drift_ppm)
+        self.length = relied_ns(lease_ms, drift_ppm)
         self.asked: dict[str, Instant] = {}
         """Send time of the last heartbeat that each member answered."""
+        self.confirmed: Instant | None = None
+        """The latest instant after which a majority answered; None if none ever did."""
 
-    def acknowledge(self, member: str, asked: Instant) -> None:
-        """Note that ``member`` answered the heartbeat sent at ``asked``."""
+    def acknowledge(self, member: str, asked: Instant) -> Instant | None:
+        """Note that ``member`` answered the heartbeat sent at ``asked``.
+
+        Return the time at which the lease ends now; None if the answer does not extend it.
+        """
         self.asked[member] = max(asked, self.asked.get(member, asked))
-
-    def confirmed(self) -> Instant | None:
-        """Return the latest instant after which a majority answered; None if none ever did."""
         if len(self.asked) < self.majority:
             return None
-        return sorted(self.asked.values(), reverse=True)[self.majority - 1]
-
-    def until(self) -> Instant | None:
-        """Return when the lease ends, None if it never began."""
-        confirmed = self.confirmed()
-        return None if confirmed is None else Instant(confirmed + self.length)
-
-    def holds(self, now: Instant) -> bool:
-        """Return whether no other node can be master at ``now``."""
-        until = self.until()
-        return until is not None and now < until
+        confirmed = sorted(self.asked.values(), reverse=True)[self.majority - 1]
+        if confirmed == self.confirmed:
+            return None
+        self.confirmed = confirmed
+        return Instant(confirmed + self.length)
 
 
 def _later(now: Instant, ms: int) -> Instant:
