@@ -87,7 +87,8 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
         super().__init_subclass__()
         bases: tuple[Any, ...] = vars(cls).get("__orig_bases__", ())
         for base in bases:
-            if get_origin(base) is Role:
+            origin = get_origin(base)
+            if isinstance(origin, type) and issubclass(origin, Role):
                 (events,) = get_args(base)
                 cls._named = get_args(events) or (events,)
 
