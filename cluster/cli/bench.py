@@ -16,10 +16,10 @@ from rich.console import Console
 from fencelock.cluster.bench import locks as lock_bench
 from fencelock.cluster.bench import profile as pair_profile
 from fencelock.cluster.bench.bakery import compare, steps_table
-from fencelock.cluster.bench.deaths import Death
+from fencelock.cluster.bench.deaths import LeaderDeath
 from fencelock.cluster.bench.failover import measure_deaths
 from fencelock.cluster.bench.idle import share_of_a_core
-from fencelock.cluster.bench.locks import Part, Plan
+from fencelock.cluster.bench.locks import LockBenchPlan, Part
 from fencelock.cluster.bench.report import readings_table, table_of
 from fencelock.cluster.bench.runtime import measure
 from fencelock.cluster.guarantee import PROMISES
@@ -113,7 +113,7 @@ def locks(
       [cyan]fencelock bench locks --profile[/cyan]
 
     """
-    plan = Plan(
+    plan = LockBenchPlan(
         protocol=protocol,
         nodes=nodes,
         durable=durability is Durability.FSYNC,
@@ -137,7 +137,7 @@ def locks(
 @app.command()
 def failover(
     kind: Annotated[
-        list[Death] | None, typer.Option(help="This alone; may be given several times.")
+        list[LeaderDeath] | None, typer.Option(help="This alone; may be given several times.")
     ] = None,
     nodes: Annotated[int, typer.Option(min=3, max=9, help="Node processes.")] = 3,
     times: Annotated[int, typer.Option(min=1, max=1000, help="How often the leader dies.")] = 10,
@@ -153,7 +153,7 @@ def failover(
     """
     console = Console(stderr=as_json)
     with _ends_on_sigterm(), _progress(console) as say:
-        readings = measure_deaths(tuple(kind or Death), nodes, times, say)
+        readings = measure_deaths(tuple(kind or LeaderDeath), nodes, times, say)
     console.print(readings_table(f"fencelock bench failover, {nodes} nodes", readings))
     if as_json:
         rounds = {reading.key: reading.rounds for reading in readings}
@@ -188,7 +188,7 @@ def bakery(
         raise typer.Exit(1)
 
 
-def _profile(plan: Plan, console: Console, as_json: bool) -> None:
+def _profile(plan: LockBenchPlan, console: Console, as_json: bool) -> None:
     with _ends_on_sigterm(), _progress(console) as say:
         found = pair_profile.profile(
             plan.protocol,

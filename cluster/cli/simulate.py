@@ -20,8 +20,8 @@ from fencelock.cluster.topology import Settings
 
 if TYPE_CHECKING:
     from fencelock.cluster.simulation.paxos_run import LogReport
-    from fencelock.cluster.simulation.run import Report
-    from fencelock.cluster.simulation.sweep import Outcome, Total
+    from fencelock.cluster.simulation.run import RunReport
+    from fencelock.cluster.simulation.sweep import SeedOutcome, Total
 
 EXIT_VIOLATION = 1
 SEEDS_MAX = 1_000_000
@@ -120,8 +120,8 @@ class _Runs:
     """The options of the command that repeats it."""
     answers: str
     """The name of its count of answers."""
-    one: Callable[[int], Report | LogReport]
-    many: Callable[[range], Generator[Outcome, None, None]]
+    one: Callable[[int], RunReport | LogReport]
+    many: Callable[[range], Generator[SeedOutcome, None, None]]
 
 
 def _runs(protocol: str, settings: Settings, workers: int, *, log: bool, judged: bool) -> _Runs:

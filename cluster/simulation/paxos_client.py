@@ -27,7 +27,13 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.message import Declined, Propose, Proposed
 from fencelock.actors.role import Host, Role
-from fencelock.cluster.simulation.paxos_machine import Appended, Expired, Peek, Request, command_of
+from fencelock.cluster.simulation.paxos_machine import (
+    Appended,
+    AppendRequest,
+    ReadOrder,
+    SessionDropped,
+    command_of,
+)
 
 ANSWER_MS = 200
 """Time that a proposer waits for an answer before it asks another node (ms)."""
@@ -52,12 +58,12 @@ RESIGN_SHARE = 0.02
 
 
 @local
-class Finish(Local):
+class FinishProposals(Local):
     """The faults are over: finish one more request, and be done; depose no leader."""
 
 
 @timer
-class Rested(Timer):
+class ProposeNext(Timer):
     """It is time to propose something."""
 
 
@@ -68,7 +74,11 @@ class Unanswered(Timer):
     attempt: int
 
 
-class Proposer(Role[Finish | Appended | Expired | Proposed | Declined | Rested | Unanswered]):
+class Proposer(
+    Role[
+        FinishProposals | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered
+    ]
+):
     """Has one command after the other appended, each under a number of its own.
 
     Args:
@@ -117,7 +127,13 @@ class Proposer(Role[Finish | Appended | Expired | Proposed | Declined | Rested |
     def handle(
         self,
         sender: Address,
-        event: Finish | Appended | Expired | Proposed | Declined | Rested | Unanswered,
+        event: FinishProposals
+        | Appended
+        | SessionDropped
+        | Proposed
+        | Declined
+        | ProposeNext
+        | Unanswered,
         now: Instant,
     ) -> Effects:
         """Propose, and repeat until it is appended."""
@@ -129,21 +145,21 @@ class Proposer(Role[Finish | Appended | Expired | Proposed | Declined | Rested |
                 return self._on_declined(event)
             case Unanswered():
                 return self._on_unanswered(event)
-            case Rested():
+            case ProposeNext():
                 return self._propose()
-            case Finish():
+            case FinishProposals():
                 self.finishing = True
                 return ()
-            case Proposed() | Expired():
+            case Proposed() | SessionDropped():
                 return ()
 
     def _rest(self) -> Wake:
-        return Wake(self._random.randint(0, self.rest_ms), Rested())
+        return Wake(self._random.randint(0, self.rest_ms), ProposeNext())
 
     def _propose(self) -> list[Effect]:
         self.number += 1
         padding = LARGE_BYTES if self._random.random() < LARGE_SHARE else 0
-        request = Request(self.address, self.number, self.ttl_ms)
+        request = AppendRequest(self.address, self.number, self.ttl_ms)
         self.command = command_of(request, padding)
         self.is_last = self.finishing
         return self._ask()
@@ -186,10 +202,19 @@ class Curious(Timer):
     """Read something."""
 
 
-Heeded = Propose | Finish | SlotOutcomes | LeaderChanged | Skipped | Consulted | Resigned | Curious
+Heeded = (
+    Propose
+    | FinishProposals
+    | SlotOutcomes
+    | LeaderChanged
+    | Skipped
+    | Consulted
+    | Resigned
+    | Curious
+)
 
 
-class Reader(Role[Heeded]):
+class LogReader(Role[Heeded]):
     """Receives what its node's replica applies, queries it now and then, and forwards proposals.
 
     Args:
@@ -221,14 +246,14 @@ class Reader(Role[Heeded]):
             case Curious():
                 self.number += 1
                 age_ms = self._random.choice(AGES_MS)
-                consult = Consult(number=self.number, question=Peek(), age_ms=age_ms)
+                consult = Consult(number=self.number, question=ReadOrder(), age_ms=age_ms)
                 return (Send(replica_of(self.node), consult), self._later(), *self._resign())
             case Consulted():
                 what = "refused" if event.answer is None else "answered"
                 return (Observe(f"reader.{what}"),)
             case Propose():
                 return (Send(replica_of(self.node), event),)
-            case Finish():
+            case FinishProposals():
                 self.finishing = True
                 return ()
             case SlotOutcomes() | LeaderChanged() | Skipped() | Resigned():

@@ -10,13 +10,18 @@ from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
 from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.paxos_client import Finish, Proposer, Reader, reader_of
+from fencelock.cluster.simulation.paxos_client import (
+    FinishProposals,
+    LogReader,
+    Proposer,
+    reader_of,
+)
 from fencelock.cluster.simulation.paxos_judge import LogJudge
 from fencelock.cluster.simulation.paxos_machine import OPENING, Register
 from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
 from fencelock.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
 from fencelock.cluster.simulation.planting import Change, changed
-from fencelock.cluster.simulation.sweep import Outcome, outcomes
+from fencelock.cluster.simulation.sweep import SeedOutcome, outcomes
 from fencelock.cluster.simulation.trace import Trace
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.topology import US_PER_MS, NodeContext, Recipe
@@ -29,7 +34,7 @@ STEP_MS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class LogSubject:
     """The subject of a run: the product, or the product with a bug in it."""
 
     machine: Callable[[], Register] = Register
@@ -41,7 +46,7 @@ class Subject:
     planted: Callable[[], Register] = Register
 
 
-PRODUCT = Subject()
+PRODUCT = LogSubject()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ def run_log_seed(
     seed: int,
     *,
     plan: LogPlan | None = None,
-    subject: Subject = PRODUCT,
+    subject: LogSubject = PRODUCT,
     judged: frozenset[str] | None = None,
 ) -> LogReport:
     """Run the log of one seed and judge it.
@@ -88,7 +93,7 @@ def run_log_seed(
         judged: the invariants to judge, by number; None for all.
 
     """
-    run = _Run(seed, plan or draw_log_plan(seed), subject, judged)
+    run = _LogRun(seed, plan or draw_log_plan(seed), subject, judged)
     violation: str | None = None
     try:
         run.play()
@@ -97,11 +102,11 @@ def run_log_seed(
     return run.report(violation)
 
 
-class _Run:
+class _LogRun:
     """The phases of one run, and their state."""
 
     def __init__(
-        self, seed: int, plan: LogPlan, subject: Subject, judged: frozenset[str] | None
+        self, seed: int, plan: LogPlan, subject: LogSubject, judged: frozenset[str] | None
     ) -> None:
         self.seed = seed
         self.plan = plan
@@ -148,7 +153,7 @@ class _Run:
             options=options,
         )
         arguments = {"random": self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")}
-        reads = Spawn(reader, Reader, arguments)
+        reads = Spawn(reader, LogReader, arguments)
         return RoleSet((changed(bootstrap, self.subject.change), reads))
 
     def _add_client(self, name: str, nodes: tuple[str, ...]) -> None:
@@ -181,7 +186,7 @@ class _Run:
         self.nemesis.heal()
         readers = [reader_of(member) for member in self.judge.nodes]
         for address in (*self.proposers, *readers):
-            self.world.nodes[node_of(address)].tell(address, Finish())
+            self.world.nodes[node_of(address)].tell(address, FinishProposals())
         self._wait(self.plan.answered_ms, "unanswered", self._unanswered)
         self._wait(self.plan.equal_ms, "unlike the others", self._unlike)
 
@@ -224,10 +229,10 @@ class _Run:
         )
 
 
-def run_log_for_outcome(seed: int) -> Outcome:
+def run_log_for_outcome(seed: int) -> SeedOutcome:
     """Run one seed and drop its trace; answers count as grants."""
     report = run_log_seed(seed)
-    return Outcome(
+    return SeedOutcome(
         seed,
         report.violation,
         report.deliveries,
@@ -238,7 +243,7 @@ def run_log_for_outcome(seed: int) -> Outcome:
     )
 
 
-def sweep_log(seeds: Iterable[int], *, workers: int = 1) -> Generator[Outcome, None, None]:
+def sweep_log(seeds: Iterable[int], *, workers: int = 1) -> Generator[SeedOutcome, None, None]:
     """Run ``seeds`` and yield the outcome of each, in their order.
 
     Args:

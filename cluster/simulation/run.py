@@ -18,16 +18,16 @@ from fencelock.cluster.simulation.bakery_terms import with_terms
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.judge import LockJudge, judge_drain, judge_freed, judge_progress
 from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.plan import Plan, draw_plan
-from fencelock.cluster.simulation.promise import NO_CRASH, Promise, promise_of
+from fencelock.cluster.simulation.plan import RunPlan, draw_plan
+from fencelock.cluster.simulation.promise import NO_CRASH, Survival, promise_of
 from fencelock.cluster.simulation.trace import Trace
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import (
     LEVELS,
-    Client,
-    Contender,
+    ClientPlan,
     Door,
     Finish,
+    LockUser,
     Mood,
     session_door,
 )
@@ -39,11 +39,11 @@ STEP_MS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunReport:
     """The result of a run."""
 
     seed: int
-    plan: Plan
+    plan: RunPlan
     violation: str | None
     """The broken promise, None if there is none."""
     deliveries: int
@@ -64,12 +64,12 @@ def run_seed(
     protocol: str | Recipe,
     seed: int,
     *,
-    plan: Plan | None = None,
+    plan: RunPlan | None = None,
     settings: Settings | None = None,
-    promise: Promise | None = None,
+    promise: Survival | None = None,
     door: Door = session_door,
     judges: Callable[[World], list[Judge]] | None = None,
-) -> Report:
+) -> RunReport:
     """Run one seed and judge it.
 
     Args:
@@ -85,14 +85,14 @@ def run_seed(
     """
     chosen = settings or Settings()
     if promise is None:
-        promise = Promise(survives=NO_CRASH)
+        promise = Survival(survives=NO_CRASH)
         if isinstance(protocol, str):
             promise = promise_of(protocol, chosen)
     if plan is None:
         plan = draw_plan(seed, promise)
     if promise.leases:
         chosen = with_terms(chosen, seed)
-    run = _Run(_recipe(protocol), seed, plan, chosen, promise, door)
+    run = _LockRun(_recipe(protocol), seed, plan, chosen, promise, door)
     if judges is not None:
         run.world.judges += judges(run.world)
     violation: str | None = None
@@ -111,16 +111,16 @@ def _recipe(protocol: str | Recipe) -> Recipe:
     return recipe_of(protocol)
 
 
-class _Run:
+class _LockRun:
     """The phases of one run, and their state."""
 
     def __init__(
         self,
         recipe: Recipe,
         seed: int,
-        plan: Plan,
+        plan: RunPlan,
         settings: Settings,
-        promise: Promise,
+        promise: Survival,
         door: Door,
     ) -> None:
         self.seed = seed
@@ -169,7 +169,7 @@ class _Run:
             gates = self.gates[turned:] + self.gates[:turned]
             ttl_ms = self.plan.ttl_ms if self.promise.sessions else 0
             levels = 1 if self.promise.leases else LEVELS
-            client = Client(gates, owners, locks, door, ttl_ms, levels)
+            client = ClientPlan(gates, owners, locks, door, ttl_ms, levels)
             self.world.add(name, client.recipe(), member=False)
             users += [address_of(name, owner) for owner in owners]
         return tuple(users)
@@ -227,7 +227,7 @@ class _Run:
             self._end_sessions()
         self._demand_grants()
 
-    def contenders(self) -> dict[Address, Contender]:
+    def contenders(self) -> dict[Address, LockUser]:
         """Return the living contenders, in order."""
         living = (user for user in self.users if node_of(user) not in self.dying)
         return {user: self.world.role_at(user) for user in living}
@@ -278,9 +278,9 @@ class _Run:
         if self.judge.grants < enough:
             raise ViolationError(f"void: {self.judge.grants} grants, {enough} are needed")
 
-    def report(self, violation: str | None) -> Report:
+    def report(self, violation: str | None) -> RunReport:
         """Return the result of the run."""
-        return Report(
+        return RunReport(
             seed=self.seed,
             plan=self.plan,
             violation=violation,

@@ -10,14 +10,14 @@ from functools import partial
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.run import RunReport, run_seed
 from fencelock.cluster.topology import Settings
 
 CHUNK = 8
 """Seeds handed to a process at a time."""
 
 
-class Outcome(NamedTuple):
+class SeedOutcome(NamedTuple):
     """The result of a run without its trace."""
 
     seed: int
@@ -40,7 +40,7 @@ class Total:
     marks: Counter[str] = field(default_factory=Counter[str])
     faults: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SeedOutcome) -> None:
         """Count one more."""
         self.seeds += 1
         self.deliveries += outcome.deliveries
@@ -50,14 +50,14 @@ class Total:
         self.faults.update(outcome.faults)
 
 
-def run_for_outcome(protocol: str, settings: Settings, seed: int) -> Outcome:
+def run_for_outcome(protocol: str, settings: Settings, seed: int) -> SeedOutcome:
     """Run one seed and drop its trace."""
     return outcome_of(run_seed(protocol, seed, settings=settings))
 
 
-def outcome_of(report: Report) -> Outcome:
+def outcome_of(report: RunReport) -> SeedOutcome:
     """Return a report without its trace."""
-    return Outcome(
+    return SeedOutcome(
         report.seed,
         report.violation,
         report.deliveries,
@@ -70,7 +70,7 @@ def outcome_of(report: Report) -> Outcome:
 
 def sweep(
     protocol: str, seeds: Iterable[int], *, settings: Settings, workers: int = 1
-) -> Generator[Outcome, None, None]:
+) -> Generator[SeedOutcome, None, None]:
     """Run ``seeds`` and yield the outcome of each, in their order.
 
     Args:
@@ -84,8 +84,8 @@ def sweep(
 
 
 def outcomes(
-    run: Callable[[int], Outcome], seeds: Iterable[int], workers: int
-) -> Generator[Outcome, None, None]:
+    run: Callable[[int], SeedOutcome], seeds: Iterable[int], workers: int
+) -> Generator[SeedOutcome, None, None]:
     """Run each of ``seeds``, in so many processes, and yield its outcome, in order."""
     if workers == 1:
         yield from map(run, seeds)

@@ -29,7 +29,7 @@ SETTLED = {n: Send(BROKER, Settled(lock="l", number=n, session="s")) for n in (5
 REQUEST = Send(SERVER, Request(lock="l", client=ME, session="s", owner="o"))
 
 
-class Bench:
+class LoneClient:
     """Drives one lock client; effects less counters and the length of waits."""
 
     def __init__(self) -> None:
@@ -67,12 +67,12 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> LoneClient:
+    return LoneClient()
 
 
 @pytest.fixture
-def held(bench: Bench) -> Bench:
+def held(bench: LoneClient) -> LoneClient:
     """Ticket 1 holds under 5, and no timer is on its way."""
     bench.wants(1)
     bench.granted(5)
@@ -81,13 +81,13 @@ def held(bench: Bench) -> Bench:
 
 
 @pytest.fixture
-def releasing(held: Bench) -> Bench:
+def releasing(held: LoneClient) -> LoneClient:
     held.gives(1)
     return held
 
 
 @pytest.fixture
-def released(releasing: Bench) -> Bench:
+def released(releasing: LoneClient) -> LoneClient:
     releasing.acked(5)
     releasing.rings()
     return releasing
@@ -101,21 +101,21 @@ def got(ticket: int, fence: int) -> Send:
     return Send(BROKER, Got(lock="l", ticket=ticket, fence=fence))
 
 
-def test_none_asks_when_an_owner_wants_and_again_at_each_timeout(bench: Bench) -> None:
+def test_none_asks_when_an_owner_wants_and_again_at_each_timeout(bench: LoneClient) -> None:
     assert bench.wants(1) == [REQUEST, Wake]
     bench.is_in(Mode.NONE, 0)
     assert bench.rings() == [REQUEST, Wake]
     assert bench.rings() == [REQUEST, Wake]
 
 
-def test_none_is_held_by_a_grant(bench: Bench) -> None:
+def test_none_is_held_by_a_grant(bench: LoneClient) -> None:
     bench.wants(1)
 
     assert bench.granted(5) == [got(1, 5)]
     bench.is_in(Mode.HELD, 5)
 
 
-def test_held_does_nothing_at_a_timeout(bench: Bench) -> None:
+def test_held_does_nothing_at_a_timeout(bench: LoneClient) -> None:
     bench.wants(1)
     bench.granted(5)
 
@@ -124,36 +124,36 @@ def test_held_does_nothing_at_a_timeout(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("number", [4, 5, 6])
-def test_held_is_not_held_again(held: Bench, number: int) -> None:
+def test_held_is_not_held_again(held: LoneClient, number: int) -> None:
     assert held.granted(number) == []
     held.is_in(Mode.HELD, 5)
 
 
 @pytest.mark.parametrize("sequence", [4, 5, 6])
-def test_held_ignores_acknowledgements(held: Bench, sequence: int) -> None:
+def test_held_ignores_acknowledgements(held: LoneClient, sequence: int) -> None:
     assert held.acked(sequence) == []
     held.is_in(Mode.HELD, 5)
 
 
-def test_held_releases_when_the_owner_is_done(held: Bench) -> None:
+def test_held_releases_when_the_owner_is_done(held: LoneClient) -> None:
     assert held.gives(1) == [released_as(5), Wake]
     held.is_in(Mode.RELEASING, 5)
 
 
-def test_releasing_releases_again_at_each_timeout(releasing: Bench) -> None:
+def test_releasing_releases_again_at_each_timeout(releasing: LoneClient) -> None:
     assert releasing.rings() == [released_as(5), Wake]
     assert releasing.rings() == [released_as(5), Wake]
     releasing.is_in(Mode.RELEASING, 5)
 
 
-def test_releasing_is_released_by_the_acknowledgement(releasing: Bench) -> None:
+def test_releasing_is_released_by_the_acknowledgement(releasing: LoneClient) -> None:
     assert releasing.acked(5) == [SETTLED[5], Send(BROKER, Idle(wants=1))]
     releasing.is_in(Mode.RELEASED, 5)
 
 
 @pytest.mark.parametrize("sequence", [4, 6])
 def test_releasing_ignores_acknowledgements_of_other_numbers(
-    releasing: Bench, sequence: int
+    releasing: LoneClient, sequence: int
 ) -> None:
     """The page compares with "larger than" and takes 6; that loses the lock (`LockServer`)."""
     assert releasing.acked(sequence) == []
@@ -162,7 +162,7 @@ def test_releasing_ignores_acknowledgements_of_other_numbers(
 
 @pytest.mark.parametrize("number", [4, 5])
 def test_releasing_and_released_ignore_grants_that_are_not_newer(
-    releasing: Bench, number: int
+    releasing: LoneClient, number: int
 ) -> None:
     assert releasing.granted(number) == []
     releasing.is_in(Mode.RELEASING, 5)
@@ -171,7 +171,7 @@ def test_releasing_and_released_ignore_grants_that_are_not_newer(
     releasing.is_in(Mode.RELEASED, 5)
 
 
-def test_releasing_is_held_by_a_newer_grant_if_an_owner_waits(releasing: Bench) -> None:
+def test_releasing_is_held_by_a_newer_grant_if_an_owner_waits(releasing: LoneClient) -> None:
     releasing.wants(2)
 
     assert releasing.granted(6) == [SETTLED[5], got(2, 6)]
@@ -180,7 +180,7 @@ def test_releasing_is_held_by_a_newer_grant_if_an_owner_waits(releasing: Bench) 
     releasing.is_in(Mode.HELD, 6)
 
 
-def test_released_stays_so_and_asks_only_if_an_owner_wants(released: Bench) -> None:
+def test_released_stays_so_and_asks_only_if_an_owner_wants(released: LoneClient) -> None:
     assert released.acked(5) == []
     released.is_in(Mode.RELEASED, 5)
     assert released.rings() == []
@@ -188,19 +188,19 @@ def test_released_stays_so_and_asks_only_if_an_owner_wants(released: Bench) -> N
     assert released.rings() == [REQUEST, Wake]
 
 
-def test_released_is_held_by_a_newer_grant(released: Bench) -> None:
+def test_released_is_held_by_a_newer_grant(released: LoneClient) -> None:
     released.wants(2)
 
     assert released.granted(9) == [got(2, 9)]
     released.is_in(Mode.HELD, 9)
 
 
-def test_a_grant_that_nobody_wants_is_released_at_once(released: Bench) -> None:
+def test_a_grant_that_nobody_wants_is_released_at_once(released: LoneClient) -> None:
     assert released.granted(9) == [released_as(9), Wake]
     released.is_in(Mode.RELEASING, 9)
 
 
-def test_a_grant_that_comes_after_the_owner_gave_up_is_released_at_once(bench: Bench) -> None:
+def test_a_grant_that_comes_after_the_owner_gave_up_is_released_at_once(bench: LoneClient) -> None:
     bench.wants(1)
     assert bench.gives(1) == [Send(BROKER, Idle(wants=1))]
 
@@ -208,7 +208,7 @@ def test_a_grant_that_comes_after_the_owner_gave_up_is_released_at_once(bench: B
     assert bench.rings() == [released_as(5), Wake]
 
 
-def test_two_owners_are_served_in_turn_and_under_two_numbers(held: Bench) -> None:
+def test_two_owners_are_served_in_turn_and_under_two_numbers(held: LoneClient) -> None:
     assert held.wants(2) == []
     assert held.wants(3) == []
     assert held.gives(1) == [released_as(5), Wake]
@@ -219,7 +219,7 @@ def test_two_owners_are_served_in_turn_and_under_two_numbers(held: Bench) -> Non
     assert held.granted(7) == [got(3, 7)]
 
 
-def test_an_owner_that_gives_up_waiting_is_passed_over(held: Bench) -> None:
+def test_an_owner_that_gives_up_waiting_is_passed_over(held: LoneClient) -> None:
     held.wants(2)
     held.wants(3)
     assert held.gives(2) == []
@@ -229,7 +229,7 @@ def test_an_owner_that_gives_up_waiting_is_passed_over(held: Bench) -> None:
     assert held.granted(6) == [got(3, 6)]
 
 
-def test_a_client_that_heard_of_others_lets_them_go_first(held: Bench) -> None:
+def test_a_client_that_heard_of_others_lets_them_go_first(held: LoneClient) -> None:
     held.granted(5)  # The server reminds: somebody else asks.
     held.wants(2)
     held.gives(1)
@@ -238,11 +238,11 @@ def test_a_client_that_heard_of_others_lets_them_go_first(held: Bench) -> None:
     assert held.rings() == [REQUEST, Wake]
 
 
-def test_a_give_for_a_ticket_that_was_refused_is_nothing(bench: Bench) -> None:
+def test_a_give_for_a_ticket_that_was_refused_is_nothing(bench: LoneClient) -> None:
     assert bench.gives(1) == []
 
 
-def test_a_crowded_server_refuses_all_who_wait(bench: Bench) -> None:
+def test_a_crowded_server_refuses_all_who_wait(bench: LoneClient) -> None:
     bench.wants(1)
     bench.wants(2)
 
@@ -257,7 +257,7 @@ def test_a_crowded_server_refuses_all_who_wait(bench: Bench) -> None:
     assert bench.rings() == []
 
 
-def test_a_late_refusal_does_not_touch_who_holds(held: Bench) -> None:
+def test_a_late_refusal_does_not_touch_who_holds(held: LoneClient) -> None:
     held.wants(2)
 
     assert held.hears(SERVER, ServerFull(lock="l", locks_max=10)) == []
@@ -277,7 +277,7 @@ def test_a_late_refusal_does_not_touch_who_holds(held: Bench) -> None:
     ],
 )
 def test_what_no_honest_peer_says_changes_nothing(
-    bench: Bench, sender: Address, event: Grant | ReleaseAck | ServerFull, mark: str
+    bench: LoneClient, sender: Address, event: Grant | ReleaseAck | ServerFull, mark: str
 ) -> None:
     bench.wants(1)
     before = dict(bench.client.state())
@@ -286,7 +286,7 @@ def test_what_no_honest_peer_says_changes_nothing(
     assert dict(bench.client.state()) == before
 
 
-def test_retransmissions_are_spread_around_their_period(bench: Bench) -> None:
+def test_retransmissions_are_spread_around_their_period(bench: LoneClient) -> None:
     bench.wants(1)
     waits = [
         effect.after_ms

@@ -123,7 +123,7 @@ def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
     assert (again.revoked, again.ended) == (server.revoked, server.ended)
 
 
-class Bench:
+class HoldingClient:
     """Drives one lock client, which holds under 5; effects less counters and lengths of waits."""
 
     def __init__(self) -> None:
@@ -154,12 +154,12 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> HoldingClient:
+    return HoldingClient()
 
 
 @pytest.fixture
-def held(bench: Bench) -> Bench:
+def held(bench: HoldingClient) -> HoldingClient:
     bench.wants(1)
     bench.granted(5)
     bench.hears(A, ClientRetransmit())
@@ -178,7 +178,7 @@ def confirmed(number: int) -> Send:
     return Send(BROKER_A, Revoked(lock="l", client=A, number=number))
 
 
-def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: Bench) -> None:
+def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: HoldingClient) -> None:
     held.wants(2)
 
     taken, *rest = held.revoked(5)
@@ -190,19 +190,19 @@ def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: Bench) -> None:
     held.is_in(Mode.RELEASED, 5)
 
 
-def test_releasing_is_released_by_a_revoke(held: Bench) -> None:
+def test_releasing_is_released_by_a_revoke(held: HoldingClient) -> None:
     held.hears(BROKER_A, Give(lock="l", ticket=1))
 
     assert held.revoked(5) == [settled(5), Send(BROKER_A, Idle(wants=1)), confirmed(5)]
     held.is_in(Mode.RELEASED, 5)
 
 
-def test_a_late_revoke_changes_nothing(held: Bench) -> None:
+def test_a_late_revoke_changes_nothing(held: HoldingClient) -> None:
     assert held.revoked(4) == [confirmed(4)]
     held.is_in(Mode.HELD, 5)
 
 
-def test_a_grant_that_comes_after_its_revoke_is_ignored(bench: Bench) -> None:
+def test_a_grant_that_comes_after_its_revoke_is_ignored(bench: HoldingClient) -> None:
     bench.wants(1)
     assert bench.revoked(5) == [confirmed(5)]
 

@@ -5,7 +5,7 @@ The log here loses nothing and takes no time, unless it is silent.
 
 from __future__ import annotations
 
-from support.local_callers import ONE, REPLICA, THREE, TWO, A, Inside
+from support.local_callers import ONE, REPLICA, THREE, TWO, A, LocalCallers
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
 from fencelock.actors.api.session_message import Evict, Evicted
@@ -20,7 +20,9 @@ from fencelock.actors.table.command import CloseReason, CloseSession, ForceRelea
 from fencelock.actors.table.outcome import Denial, Held, denied
 
 
-def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(inside: Inside) -> None:
+def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.do(TWO, Acquire(lock="b", wait_ms=1_000))
@@ -37,7 +39,7 @@ def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(inside: I
     assert list(inside.door.in_flight_requests.by_key) == []
 
 
-def test_a_wait_for_a_session_is_unavailable_too(inside: Inside) -> None:
+def test_a_wait_for_a_session_is_unavailable_too(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, Acquire(lock="b", wait_ms=0))
     inside.pass_time(GRACE_MS)
@@ -48,7 +50,7 @@ def test_a_wait_for_a_session_is_unavailable_too(inside: Inside) -> None:
 
 
 def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
-    inside: Inside,
+    inside: LocalCallers,
 ) -> None:
     inside.do(ONE, A)
     inside.silent = True
@@ -65,7 +67,7 @@ def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
     assert inside.table.locks == {}, "the session that was given up is ended"
 
 
-def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: Inside) -> None:
+def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.do(THREE, Acquire(lock="a", wait_ms=1_000))
@@ -79,7 +81,7 @@ def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: Inside)
     assert inside.reason(Address("n1/ask-4")) is Reason.OWNERSHIP_LOST
 
 
-def test_a_release_under_way_when_the_session_is_lost_says_so(inside: Inside) -> None:
+def test_a_release_under_way_when_the_session_is_lost_says_so(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
@@ -90,7 +92,7 @@ def test_a_release_under_way_when_the_session_is_lost_says_so(inside: Inside) ->
     assert inside.table.locks == {}
 
 
-def test_a_grant_that_is_heard_too_late_is_not_believed(inside: Inside) -> None:
+def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) -> None:
     inside.do(ONE, Acquire(lock="b"))
     inside.do(TWO, Release(lock="b", fence=inside.fence(ONE)))
     inside.silent = True
@@ -103,7 +105,7 @@ def test_a_grant_that_is_heard_too_late_is_not_believed(inside: Inside) -> None:
     assert inside.door.own.parked.keys() == {THREE}
 
 
-def test_a_hold_that_an_operator_took_is_lost_alone(inside: Inside) -> None:
+def test_a_hold_that_an_operator_took_is_lost_alone(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, Acquire(lock="b"))
     force = ForceRelease(operator="eve", request=1, lock="a", fence=inside.fence(ONE))
@@ -116,7 +118,7 @@ def test_a_hold_that_an_operator_took_is_lost_alone(inside: Inside) -> None:
     assert len(inside.heard(four, Released)) == 1
 
 
-def test_a_caller_inside_evicts_as_an_operator(inside: Inside) -> None:
+def test_a_caller_inside_evicts_as_an_operator(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     fence = inside.fence(ONE)
     inside.do(TWO, Evict(lock="a", fence=fence, operator="eve"))
@@ -127,7 +129,7 @@ def test_a_caller_inside_evicts_as_an_operator(inside: Inside) -> None:
     assert inside.reason(THREE) is Reason.NOT_HELD
 
 
-def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: Inside) -> None:
+def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     closed = CloseSession(session="n1/b00.1", reason=CloseReason.FORCED)
     inside.table.apply(inside.ms, closed)
@@ -135,7 +137,7 @@ def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: Inside) 
     assert inside.door.own.holding.holds == {}
 
 
-def test_a_table_without_room_for_a_session_is_an_overload(inside: Inside) -> None:
+def test_a_table_without_room_for_a_session_is_an_overload(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, A)
     (opening,) = inside.commands
@@ -148,7 +150,9 @@ def test_a_table_without_room_for_a_session_is_an_overload(inside: Inside) -> No
     assert inside.fence(TWO) == 1
 
 
-def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(inside: Inside) -> None:
+def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.silent = True

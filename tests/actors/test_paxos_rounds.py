@@ -37,7 +37,7 @@ MEMBERS = ("a", "b", "c")
 STEPS_MAX = 10_000
 
 
-class Group:
+class RoundGroup:
     """Acceptors and leaders of a group with a network that loses nothing, and a forger."""
 
     def __init__(self, members: tuple[str, ...] = MEMBERS, **recovered: Recovered) -> None:
@@ -133,7 +133,7 @@ class Group:
 
 @pytest.mark.parametrize("round_", [NUMBER_MAX - 1, ROUND_MAX, ROUND_JUMP_MAX + 3])
 def test_a_forged_message_of_a_far_round_changes_nothing(round_: int) -> None:
-    group = Group()
+    group = RoundGroup()
     group.elect("a")
     before = {node: group.acceptor(node).promised for node in MEMBERS}
     for node in MEMBERS:
@@ -149,7 +149,7 @@ def test_a_forged_message_of_a_far_round_changes_nothing(round_: int) -> None:
 def test_a_member_that_forged_messages_pushed_far_ahead_does_not_stop_the_group(
     down: str, times: int
 ) -> None:
-    group = Group()
+    group = RoundGroup()
     group.elect("a")
     group.depose("a")
     for number in range(1, times + 1):
@@ -164,7 +164,7 @@ def test_a_member_that_forged_messages_pushed_far_ahead_does_not_stop_the_group(
 
 def test_five_members_of_which_two_are_down_and_one_was_pushed_ahead_go_on() -> None:
     members = ("a", "b", "c", "d", "e")
-    group = Group(members)
+    group = RoundGroup(members)
     group.elect("a")
     group.depose("a")
     for _ in range(20):
@@ -179,13 +179,13 @@ def test_five_members_of_which_two_are_down_and_one_was_pushed_ahead_go_on() -> 
 def test_a_group_whose_rounds_a_former_version_used_up_goes_on() -> None:
     """Under the old bound two forged messages left every journal with this round."""
     bricked = Recovered(promised=Ballot(NUMBER_MAX - 1, leader_of("c")))
-    group = Group(a=bricked, b=bricked, c=bricked)
+    group = RoundGroup(a=bricked, b=bricked, c=bricked)
     assert group.elect("a").round == NUMBER_MAX
 
 
 def test_a_group_of_which_one_journal_has_a_forged_round_goes_on() -> None:
     bricked = Recovered(promised=Ballot(ROUND_JUMP_MAX * 1000, leader_of("c")))
-    group = Group(b=bricked)
+    group = RoundGroup(b=bricked)
     group.down = {"c"}
     group.elect("a")
     group.depose("a")
@@ -193,7 +193,7 @@ def test_a_group_of_which_one_journal_has_a_forged_round_goes_on() -> None:
 
 
 def test_a_forged_preemption_raises_the_rounds_of_a_leader_by_a_step_at_most() -> None:
-    group = Group()
+    group = RoundGroup()
     leader = group.roles[leader_of("a")]
     assert isinstance(leader, Leader)
     forged = Preempted(ballot=Ballot(ROUND_MAX, leader_of("b")))
@@ -225,7 +225,7 @@ def test_a_scout_that_is_not_hurried_reports_a_far_ballot_only_when_it_asks_agai
 def test_a_generation_without_a_disk_begins_at_its_own_rounds_and_is_bounded_from_there() -> None:
     first = 1 + (1 << 60)
     begun = Recovered(led=first)
-    group = Group(a=begun, b=begun, c=begun)
+    group = RoundGroup(a=begun, b=begun, c=begun)
     assert group.elect("a").round == first + 1
     group.forge("b", "c", ROUND_MAX)
     assert group.acceptor("b").promised.round == first + 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from support.log_workload import LogJudge, logbook
+from support.log_workload import CounterJudge, logbook
 
 from fencelock.actors.bootstrap import Bootstrap
 from fencelock.actors.bootstrap_message import Join
@@ -16,7 +16,7 @@ from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
-from fencelock.cluster.simulation.paxos_run import Subject, run_log_seed
+from fencelock.cluster.simulation.paxos_run import LogSubject, run_log_seed
 from fencelock.cluster.simulation.planting import Change, planted, votes_as_registered
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
@@ -75,7 +75,9 @@ def plan_of(seed: int) -> LogPlan:
 
 
 def broken(seed: int, change: Change, judged: frozenset[str] | None = None) -> str:
-    report = run_log_seed(seed, plan=plan_of(seed), subject=Subject(change=change), judged=judged)
+    report = run_log_seed(
+        seed, plan=plan_of(seed), subject=LogSubject(change=change), judged=judged
+    )
     return report.violation or ""
 
 
@@ -111,7 +113,7 @@ def found(seed: int, change: Change) -> Counter[str]:
     world = World(seed, Faults(loss_per_mille=100, reordering=True))
     for name in NAMES:
         world.add(name, planted(logbook(every_ms=20), change), member=True)
-    world.judges.append(LogJudge(drift_ppm=1_000))
+    world.judges.append(CounterJudge(drift_ppm=1_000))
     lost: set[str] = set()
     for _ in range(ROUNDS):
         for name in NAMES:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from support.log_workload import LogJudge, logbook
+from support.log_workload import CounterJudge, logbook
 
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.paxos.event import Fresh
@@ -15,7 +15,7 @@ from fencelock.actors.paxos.freshness import Freshness, StalenessBound
 from fencelock.actors.paxos.message import Heartbeat
 from fencelock.actors.paxos.read_index import ReadIndexes
 from fencelock.actors.paxos.reading import Reads
-from fencelock.cluster.simulation.faults import Faults, Kind, draw_misfortune
+from fencelock.cluster.simulation.faults import FaultKind, Faults, draw_misfortune
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
@@ -27,7 +27,9 @@ SEEDS_FOR_A_MUTANT = 25
 def run(seed: int, marks: Counter[str]) -> None:
     """Let scribes write and read under misfortune; judges know what anybody knew."""
     random = Random(f"{seed}/reads")
-    fate = draw_misfortune(random, frozenset(Kind) - {Kind.JUMP})  # A lease is over by a jump.
+    fate = draw_misfortune(
+        random, frozenset(FaultKind) - {FaultKind.JUMP}
+    )  # A lease is over by a jump.
     world = World(seed, replace(fate, drift_ppm=1_000))
     play(world, random.choice((1, 3, 3, 5)), random.choice((5, 20, 60)))
     marks.update(world.marks)
@@ -37,7 +39,7 @@ def play(world: World, members: int, every_ms: int) -> None:
     names = tuple(f"n{number}" for number in range(1, members + 1))
     for name in names:
         world.add(name, logbook(every_ms=every_ms, journal_bytes=2_000, log_max=50), member=True)
-    world.judges.append(LogJudge(drift_ppm=1_000))
+    world.judges.append(CounterJudge(drift_ppm=1_000))
     nemesis = Nemesis(world, names)
     world.may_die_in_sync = frozenset(names)
     world.power_on_all()

@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from support.log_workload import LogJudge, logbook
+from support.log_workload import CounterJudge, logbook
 
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, Message
@@ -37,7 +37,7 @@ def play(seed: int, marks: Counter[str], every_ms: int = 15) -> None:
     names = ("n1", "n2", "n3")
     for name in names:
         world.add(name, logbook(every_ms=every_ms, journal_bytes=1_500, log_max=30), member=True)
-    world.judges.append(LogJudge())
+    world.judges.append(CounterJudge())
     nemesis = Nemesis(world, names)
     world.may_die_in_sync = frozenset(names)
     world.power_on_all()

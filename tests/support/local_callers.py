@@ -25,7 +25,7 @@ A = Acquire(lock="a")
 K = TypeVar("K")
 
 
-class Inside:
+class LocalCallers:
     """A door, the table, and what callers inside the process were told."""
 
     def __init__(self) -> None:

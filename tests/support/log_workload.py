@@ -34,7 +34,7 @@ from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.topology import NodeContext, Recipe
 
@@ -185,7 +185,7 @@ class LogWriter(Role[Heeded]):
         return Send(self.replica, Consult(number=self.number, question=HowMany(), age_ms=age_ms))
 
 
-class LogJudge:
+class CounterJudge:
     """Knows the slots that any node knew to be decided, and since when.
 
     Args:
@@ -201,7 +201,7 @@ class LogJudge:
         self.asked: dict[tuple[Address, int], tuple[int, bool]] = {}
         """For each query the highest slot known when it was sent, and whether that counts."""
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge one delivery."""
         match delivered.event:
             case SlotOutcomes():

@@ -24,20 +24,20 @@ from fencelock.actors.table.table import LockTable
 from support.table_model import Model
 from support.table_word import Word, word_of
 
-Step = tuple[int, int, int, int, int, int]
+Dice = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
 
 Queue = dict[tuple[str, str, int], int]
 """A lock's queue: (session, owner, request) to ticket, in order."""
 
 
-class Writer:
+class LogComposer:
     """Turns numbers into a log that stays interesting: it repeats, overtakes and gives up."""
 
     def __init__(self) -> None:
         self.said: list[Command] = [ExtendSessions(master="m")]
 
-    def command(self, step: Step, model: Model) -> Command:
+    def command(self, step: Dice, model: Model) -> Command:
         """Return the next command, which mostly concerns something that ``model`` knows."""
         kind, _, who, which, what, chance = step
         session = f"{'ab'[who % 2]}.{max(1, model.opened - chance % 4)}"
@@ -94,7 +94,7 @@ def queue_of(hold: Hold) -> Queue:
 
 
 @dataclass
-class Judge:
+class TableJudge:
     """The invariants, judged by the table's outcomes and state, without the model.
 
     Attributes:
@@ -143,14 +143,14 @@ class Judge:
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 
 
-def play(steps: Iterable[Step]) -> None:
+def play(steps: Iterable[Dice]) -> None:
     """Apply ``steps`` to the table and the model, with a restore now and then.
 
     Raises:
         AssertionError: their outcomes of a command differ, or the judge objects.
 
     """
-    table, model, writer, judge = LockTable(), Model(), Writer(), Judge()
+    table, model, writer, judge = LockTable(), Model(), LogComposer(), TableJudge()
     for opening in (OpenSession(session=name, ttl_ms=5_000) for name in "ab"):
         assert [word_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
@@ -169,7 +169,7 @@ def play(steps: Iterable[Step]) -> None:
     assert (table.locks, table.sessions.by_id, table.claims) == ({}, {}, 0)  # L7, L13
 
 
-def steps_of(seed: int) -> list[Step]:
+def steps_of(seed: int) -> list[Dice]:
     """Return 150 random steps, the same for the same seed."""
     chance = random.Random(seed)
     return [

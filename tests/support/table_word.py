@@ -19,7 +19,7 @@ def word_of(outcome: Outcome) -> Word:
 
 
 @dataclass(eq=False)
-class Claim:
+class ModelClaim:
     """A hold if it has a fence, else a wait."""
 
     session: str
@@ -33,7 +33,7 @@ class Claim:
 
 
 @dataclass(eq=False)
-class Request:
+class ModelRequest:
     """One owner's request for one lock, and its outcome, None while it waits."""
 
     number: int

@@ -38,7 +38,7 @@ PATIENCE_S = 60
 """How long a test waits for the program; far beyond what it takes."""
 
 
-class Node:
+class AnsweringNode:
     """A bridge on a thread that answers as a proxy would.
 
     But for the first ``deaf`` requests, and those after ``deaf_after``.
@@ -125,7 +125,7 @@ class Node:
         assert not self._thread.is_alive()
 
 
-def run(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(node: AnsweringNode, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(CLIENT), "--node", node.hub.endpoint, *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd="/"
@@ -133,13 +133,13 @@ def run(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
-    one = Node()
+def node() -> Iterator[AnsweringNode]:
+    one = AnsweringNode()
     yield one
     one.close()
 
 
-def test_the_client_locks_and_unlocks(node: Node) -> None:
+def test_the_client_locks_and_unlocks(node: AnsweringNode) -> None:
     done = run(node, "--cluster", "test", "--lock", "orders/7")
     assert (done.stdout, done.stderr) == (
         "granted orders/7 under fence 77\nreleased orders/7\n",
@@ -150,7 +150,7 @@ def test_the_client_locks_and_unlocks(node: Node) -> None:
 
 
 def test_a_request_that_is_not_answered_is_sent_again_under_its_number() -> None:
-    node = Node(deaf=2)
+    node = AnsweringNode(deaf=2)
     try:
         done = run(node, "--cluster", "test")
     finally:
@@ -162,7 +162,7 @@ def test_a_request_that_is_not_answered_is_sent_again_under_its_number() -> None
 
 
 def test_the_session_is_kept_while_the_lock_is_held() -> None:
-    node = Node(ttl_ms=1_000)
+    node = AnsweringNode(ttl_ms=1_000)
     try:
         done = run(node, "--cluster", "test", "--hold-s", "1.5")
     finally:
@@ -183,7 +183,7 @@ def test_the_session_is_kept_while_the_lock_is_held() -> None:
     ids=lambda lost: type(lost).__name__,
 )
 def test_a_loss_is_noticed_while_the_lock_is_held(lost: Message) -> None:
-    node = Node(ttl_ms=1_000)
+    node = AnsweringNode(ttl_ms=1_000)
     node.lost = lost
     try:
         done = run(node, "--cluster", "test", "--hold-s", "30")
@@ -193,7 +193,7 @@ def test_a_loss_is_noticed_while_the_lock_is_held(lost: Message) -> None:
 
 
 def test_a_session_that_nobody_confirms_is_given_up_in_time() -> None:
-    silent = Node(ttl_ms=700, deaf_after=3)
+    silent = AnsweringNode(ttl_ms=700, deaf_after=3)
     try:
         done = run(silent, "--cluster", "test", "--hold-s", "30")
     finally:
@@ -202,13 +202,13 @@ def test_a_session_that_nobody_confirms_is_given_up_in_time() -> None:
     assert "not confirmed in time" in done.stderr
 
 
-def test_a_refusal_is_told_in_the_nodes_words(node: Node) -> None:
+def test_a_refusal_is_told_in_the_nodes_words(node: AnsweringNode) -> None:
     done = run(node, "--cluster", "test", "--lock", "busy")
     assert done.returncode == 1
     assert done.stderr == "refused for reason 1: n2 holds it\n"
 
 
-def test_a_client_of_another_cluster_is_told_so(node: Node) -> None:
+def test_a_client_of_another_cluster_is_told_so(node: AnsweringNode) -> None:
     done = run(node, "--cluster", "prod")
     assert done.returncode == 1
     assert done.stderr == (
