@@ -34,15 +34,10 @@ REFRESH_MS = 1_000
 COPY_MS = 6_000
 """A waiting ticket that its leader did not repeat for this long is forgotten (ms)."""
 
-DRIFT_PPM = 1_000
-"""Largest deviation of a clock's rate (millionths). Quartz stays within 100."""
-
 HOLD_MS = 5_000
 GRACE_MS = 5_000
 OBTENTION_MS = 5_000
 TERM_MS_MIN = 3_000
-
-_PPM = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +86,6 @@ def quorum(leaders: int) -> int:
 def exports_needed(leaders: int) -> int:
     """Return how many tables of former leaders together contain all that any quorum agreed."""
     return leaders - quorum(leaders) + 1
-
-
-def surely_over(ms: int) -> int:
-    """Return how long to wait on this clock until ``ms`` have passed on any other (ms)."""
-    return -(-ms * (_PPM + DRIFT_PPM) // (_PPM - DRIFT_PPM))
 
 
 def status_of(node: str) -> Address:

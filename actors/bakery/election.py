@@ -20,9 +20,14 @@ from fencelock.actors.bakery.config import (
     majority,
     quorum,
     status_of,
-    surely_over,
 )
-from fencelock.actors.bakery.epochs import DurablePromises, sound_proposal
+from fencelock.actors.bakery.epochs import (
+    TOO_FAR,
+    DurablePromises,
+    EpochLimit,
+    sound_leaders,
+    sound_seating,
+)
 from fencelock.actors.bakery.event import (
     CampaignDue,
     Member,
@@ -55,6 +60,7 @@ from fencelock.actors.bakery.message import (
 )
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
+from fencelock.actors.lease import surely_over
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import ReadLeaders
@@ -97,6 +103,7 @@ class ElectionCoordinator(Role[Heard]):
         random: spreads proposals that compete.
         records: the contents of the journal.
         voting: the journals that vote.
+        limit: the epochs that are plausible.
 
     """
 
@@ -111,12 +118,14 @@ class ElectionCoordinator(Role[Heard]):
         random: Random,
         records: Sequence[Message],
         voting: VoterRegistry,
+        limit: EpochLimit | None = None,
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.members = members
         self.bound_ms = bound_ms
         self.voting = voting
+        self.limit = limit or EpochLimit()
         self.is_voter = voting.votes
         self.durable_promises = DurablePromises.recover(records)
         self.written = len(records)
@@ -173,10 +182,15 @@ class ElectionCoordinator(Role[Heard]):
         role = leader_of(member) if isinstance(event, Merged) else election_of(member)
         if member not in self.members or sender != role or not 0 < event.epoch <= EPOCH_MAX:
             return (Observe("bakery.stranger_elects"),)
+        reported = event.seating.epoch if isinstance(event, Promised) else 0
+        if not self.limit.allows(max(event.epoch, reported), now):
+            return (TOO_FAR,)
         if isinstance(event, Propose | Vouch) and not self.is_voter:
             return (Observe("bakery.cannot_vote"),)
         if isinstance(event, Promised | Vouched) and not self.voting.registers(member, event.voter):
             return (Observe("bakery.unregistered_vote"),)
+        if isinstance(event, Promised) and not sound_seating(event.seating, self.members):
+            return (Observe("bakery.promise_malformed"),)
         match event:
             case Propose():
                 return self._on_propose(sender, event, now)
@@ -192,7 +206,7 @@ class ElectionCoordinator(Role[Heard]):
                 return self.bound.on_vouched(member, self.durable_promises.seating, event)
 
     def _on_propose(self, sender: Address, proposal: Propose, now: Instant) -> Effects:
-        if not sound_proposal(proposal, self.members):
+        if not sound_leaders(proposal.leaders, self.members):
             return (Observe("bakery.proposal_malformed"),)
         durable_promises = self.durable_promises
         self.highest = max(self.highest, proposal.epoch)
@@ -306,7 +320,7 @@ class ElectionCoordinator(Role[Heard]):
         if not leaders and not choice.why_not and stalled:
             leaders = seating.leaders  # They are connected, but a majority promised more.
         patient = len(self.seen) < len(self.members) and now < self.patient_until
-        if not leaders or self.highest >= EPOCH_MAX or patient:
+        if not leaders or patient or not self.limit.allows(self.highest + 1, now):
             return []
         self.highest += 1
         self.campaign = Election(self.highest, leaders, len(self.members), now)

@@ -17,6 +17,48 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 
+EPOCHS_PER_S = 1
+"""Elections that a cluster may hold in the long run: at this rate epochs last for 34 years."""
+
+EPOCHS_AHEAD_MAX = 1 << 16
+"""Epochs allowed beyond that rate: days of elections at more than one a second."""
+
+
+@dataclass(slots=True)
+class EpochLimit:
+    """The highest epoch that is plausible at present: a message with a higher one is forged.
+
+    Without a limit one message could use up all epochs, and no leaders would ever be chosen
+    again. The limit rises by `EPOCHS_PER_S`. It counts from the founding date of the group, so
+    that a member that was away for long accepts the epochs of the others; or from the epoch in
+    its journal, if the clock of its host is wrong.
+
+    Args:
+        age_s: time from the founding date to the start of this life (s), 0 if it is not known.
+        known: the highest epoch in the journal.
+
+    """
+
+    age_s: int = 0
+    known: int = 0
+    began: Instant | None = None
+    """The time of the first question."""
+
+    def highest(self, now: Instant) -> int:
+        """Return the highest plausible epoch at ``now``."""
+        if self.began is None:
+            self.began = now
+        passed_s = ms_between(self.began, now) // 1_000
+        start = max(self.age_s * EPOCHS_PER_S, self.known)
+        return min(EPOCH_MAX, start + passed_s * EPOCHS_PER_S + EPOCHS_AHEAD_MAX)
+
+    def allows(self, epoch: int, now: Instant) -> bool:
+        """Return whether ``epoch`` is plausible at ``now``."""
+        return 0 <= epoch <= self.highest(now)
+
+
+TOO_FAR = Observe("bakery.epoch_too_far")
+
 
 @dataclass(slots=True)
 class DurablePromises:
@@ -90,11 +132,18 @@ class DurablePromises:
         return 0 if self.quiet_since is None else ms_between(self.quiet_since, now)
 
 
-def sound_proposal(proposal: Propose, members: Sequence[str]) -> bool:
-    """Return whether a peer's proposal is valid: one to three distinct members lead."""
-    names = [leader.node for leader in proposal.leaders]
-    sound = 1 <= len(names) <= LEADERS_MAX and len(set(names)) == len(names)
-    return sound and 0 < proposal.epoch <= EPOCH_MAX and set(names) <= set(members)
+def sound_leaders(leaders: Sequence[Chosen], members: Sequence[str]) -> bool:
+    """Return whether one to three distinct members lead in a peer's message."""
+    names = {leader.node for leader in leaders}
+    return 1 <= len(leaders) <= LEADERS_MAX and len(names) == len(leaders) and names <= set(members)
+
+
+def sound_seating(seating: Seating, members: Sequence[str]) -> bool:
+    """Return whether a peer's ``seating`` is valid."""
+    if seating.epoch == 0:
+        return seating == NOBODY
+    sound = sound_leaders(seating.leaders, members)
+    return sound and 0 < seating.epoch <= EPOCH_MAX and seating.bound_ms > 0
 
 
 @dataclass(slots=True)

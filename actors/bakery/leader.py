@@ -8,7 +8,7 @@ from fencelock.actors.bakery.config import (
     door_of,
     leader_of,
 )
-from fencelock.actors.bakery.epochs import EpochState
+from fencelock.actors.bakery.epochs import TOO_FAR, EpochLimit, EpochState
 from fencelock.actors.bakery.event import ListTickets, Seen, Serve, StepDue, Tally, Trust
 from fencelock.actors.bakery.leader_requests import (
     FromDoor,
@@ -97,6 +97,7 @@ class Leader(Role[Heard]):
         life: id of this node's life.
         members: all configured members, sorted.
         terms: the allowed durations.
+        limit: the epochs that are plausible.
 
     """
 
@@ -109,9 +110,11 @@ class Leader(Role[Heard]):
         life: int,
         members: tuple[str, ...],
         terms: Terms,
+        limit: EpochLimit | None = None,
     ) -> None:
         super().__init__(address, host)
         self.members = frozenset(members)
+        self.limit = limit or EpochLimit()
         self.epoch_state = EpochState(node, life)
         self.tickets = TicketTable()
         self.attempts = TicketAttempts(self.epoch_state, self.tickets)
@@ -182,6 +185,8 @@ class Leader(Role[Heard]):
                 ]
             case Serve():
                 return self.succession.on_serve(event, now)
+            case Lead() | Export() if not self.limit.allows(event.epoch, now):
+                return [TOO_FAR]
             case Lead():
                 return self.succession.on_lead(sender, event, now)
             case Export():

@@ -15,6 +15,7 @@ from fencelock.actors.bakery.config import (
     status_of,
 )
 from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.status import ClusterStatus
@@ -62,12 +63,22 @@ def seat_bakery(
     kept, bound_ms = records.get("election", ()), terms.hold_ms + terms.grace_ms
     election = {**known, "bound_ms": bound_ms, "random": random, "records": kept}
 
+    promised = DurablePromises.recover(kept).promised
+
+    def limit_of(group: GroupConfig | None) -> EpochLimit:
+        age_ms = 0 if group is None else max(0, date_ms - group.founded_ms)
+        return EpochLimit(age_ms // 1_000, promised)
+
     def seat(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
-        voting = VoterRegistry(voters, vote_id(group, node), votes)
+        registry = VoterRegistry(voters, vote_id(group, node), votes)
+        voting = {"voting": registry, "limit": limit_of(group)}
         return (
-            Spawn(status_of(node), ClusterStatus, {**status, "voting": voting}),
-            Spawn(election_of(node), ElectionCoordinator, {**election, "voting": voting}),
+            Spawn(status_of(node), ClusterStatus, {**status, **voting}),
+            Spawn(election_of(node), ElectionCoordinator, {**election, **voting}),
         )
+
+    founded = records.get("bootstrap", ())
+    group = next((record for record in founded if isinstance(record, GroupConfig)), None)
 
     bootstrap = {
         "members": ordered,
@@ -83,7 +94,7 @@ def seat_bakery(
     }
     leader = {**known, "life": life, "terms": terms}
     return (
-        Spawn(leader_of(node), Leader, leader),
+        Spawn(leader_of(node), Leader, {**leader, "limit": limit_of(group)}),
         Spawn(door_of(node), TicketProxy, {**leader, "random": random}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from fencelock.actors.bakery.config import (
     BEAT_MS,
-    LEADERS_MAX,
     OFF,
     SILENT_MS,
     VoterRegistry,
@@ -15,8 +14,9 @@ from fencelock.actors.bakery.config import (
     majority,
     status_of,
 )
+from fencelock.actors.bakery.epochs import TOO_FAR, EpochLimit, sound_seating
 from fencelock.actors.bakery.event import BeatDue, Member, Seen, Serving, Standing, Trust
-from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Seating
+from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.link import LinkDown
@@ -68,6 +68,7 @@ class ClusterStatus(Role[Heard]):
         priority: 1 to 14, or `OFF`.
         pid: id of its process.
         voting: the journals that vote.
+        limit: the epochs that are plausible.
 
     """
 
@@ -82,6 +83,7 @@ class ClusterStatus(Role[Heard]):
         priority: int,
         pid: int,
         voting: VoterRegistry,
+        limit: EpochLimit | None = None,
     ) -> None:
         super().__init__(address, host)
         self.node = node
@@ -90,6 +92,7 @@ class ClusterStatus(Role[Heard]):
         self.priority = priority
         self.pid = pid
         self.voting = voting
+        self.limit = limit or EpochLimit()
         self.is_voter = voting.votes
         self.number = 0
         self.said: dict[int, Instant] = {}
@@ -161,6 +164,8 @@ class ClusterStatus(Role[Heard]):
         peer = self.peers.get(node_of(sender))
         if peer is None or sender != status_of(node_of(sender)) or not _sound(beat, self.members):
             return (Observe("bakery.beat_malformed"),)
+        if not self.limit.allows(max(beat.promised, beat.seating.epoch, beat.serving), now):
+            return (TOO_FAR,)
         if (beat.life, beat.number) == (peer.heard_life, peer.heard):
             return (Observe("bakery.beat_repeated"),)
         peer.heard_life, peer.heard = beat.life, beat.number
@@ -246,17 +251,3 @@ def _sound(beat: Beat, members: tuple[str, ...]) -> bool:
     numbers = beat.number > 0 and beat.echo >= 0 and 1 <= beat.priority <= OFF
     epochs = 0 <= beat.promised <= EPOCH_MAX and 0 <= beat.serving <= EPOCH_MAX
     return numbers and epochs and beat.waiting_ms >= 0 and sound_seating(beat.seating, members)
-
-
-def sound_seating(seating: Seating, members: tuple[str, ...]) -> bool:
-    """Return whether a peer's ``seating`` is valid: one to three distinct members lead."""
-    if seating.epoch == 0:
-        return seating == NOBODY
-    names = [leader.node for leader in seating.leaders]
-    return (
-        0 < seating.epoch <= EPOCH_MAX
-        and seating.bound_ms > 0
-        and 1 <= len(names) <= LEADERS_MAX
-        and len(set(names)) == len(names)
-        and set(names) <= set(members)
-    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.clock import STAMP_MAX, Post, Stamped
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lamport.message import (
@@ -22,14 +23,18 @@ from fencelock.actors.lamport.message import (
     Request,
     Welcome,
 )
-from fencelock.actors.lamport.order import Evidence, Turn, Uncovered, pack_fence
-from fencelock.actors.lamport.peer_contact import PeerContact
-from fencelock.actors.lamport.pending_request import PendingRequests, Ticket
-from fencelock.actors.lamport.proof import PROOF_MS, Proofs
-from fencelock.actors.lamport.rejoin import Rejoin
-from fencelock.actors.lamport.requests import REQUESTS_MAX, Requests
-from fencelock.actors.lamport.status_view import StatusView
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.lamport.order import (
+    REQUESTS_MAX,
+    Evidence,
+    PendingRequests,
+    Requests,
+    Ticket,
+    Turn,
+    Uncovered,
+    pack_fence,
+)
+from fencelock.actors.lamport.peers import PeerContact, Rejoin
+from fencelock.actors.message import Address, Instant, ms_between
 from fencelock.actors.proxy.backend import Full, Give, Got, Look, Ready, Seen, Want
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
@@ -386,3 +391,141 @@ class LockProcess(Role[Heard]):
         counter = f"lamport.{type(message).__name__.lower()}"
         sent = sum(node != self.node for node in nodes)
         return [Send(self.clock, Post(nodes=nodes, message=message)), Observe(counter, sent)]
+
+
+UNSTAMPED = Turn(STAMP_MAX, "")
+"""Stands for the turn of a request that is not stamped yet: later than all received stamps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusView:
+    """The state known to the process of ``node`` at one instant. ``nodes`` are all, sorted."""
+
+    nodes: tuple[str, ...]
+    node: str
+    requests: Requests
+    bids: PendingRequests
+    now: Instant
+
+    def seen(self, look: Look, joining: Rejoin, evidence: Evidence, silence: PeerContact) -> Seen:
+        """Return the answer to ``look``."""
+        holder, waiters = self.contenders(look.lock)
+        missing = self.missing(look.lock, joining, evidence, silence)
+        return Seen(
+            lock=look.lock,
+            query=look.query,
+            holder=holder,
+            waiters=waiters,
+            waits_for=silence.absences(missing, self.now),
+        )
+
+    def contenders(self, lock: str) -> tuple[Contender | None, tuple[Contender, ...]]:
+        """Return the holder of ``lock``, if any, and the waiters in the order of their turns.
+
+        For this node's own request it is known whether it holds. The earliest request
+        of another node holds, or is about to; its client is not known here.
+        """
+        holder: Contender | None = None
+        waiters: list[Contender] = []
+        for place, turn in enumerate(self.requests.in_order(lock)):
+            contender, holds = self._contender(lock, turn, first=place == 0)
+            if holds:
+                fence = pack_fence(turn.stamp, self.nodes.index(turn.node))
+                holder = contender._replace(fence=fence)
+            else:
+                waiters.append(contender)
+        bid = self.bids.out.get(lock)
+        if bid is not None and bid.turn is None and not bid.withdrawn:
+            waiters.append(self._ours(bid.ticket, bid.ticket.since))
+        waiters += [self._ours(ticket, ticket.since) for ticket in self.bids.in_line(lock)]
+        return holder, tuple(waiters)
+
+    def missing(
+        self, lock: str, joining: Rejoin, evidence: Evidence, silence: PeerContact
+    ) -> tuple[str, ...]:
+        """Return the nodes that must answer before a ticket of ours is granted ``lock``.
+
+        Before this process is ready, those are the nodes that have not welcomed it. Then they
+        are the nodes whose evidence is missing. If none is, it is the node with the first request,
+        if it owes us an answer: one that holds the lock and answers is not at fault.
+        """
+        bid = self.bids.out.get(lock)
+        if bid is None:
+            return joining.missing() if self.bids.in_line(lock) else ()
+        if bid.granted_at is not None:
+            return ()
+        missing = evidence.missing(bid.turn or UNSTAMPED)
+        first = self.requests.first(lock)
+        if not missing and first is not None and silence.owes(first.node):
+            return (first.node,)
+        return missing
+
+    def _contender(self, lock: str, turn: Turn, *, first: bool) -> tuple[Contender, bool]:
+        """Return the owner of the request, and whether it holds the lock."""
+        if turn.node != self.node:
+            since_ms = ms_between(self.requests.known[turn.node][lock], self.now)
+            return Contender(turn.node, "", "", None, since_ms), first
+        bid = self.bids.out[lock]
+        since = bid.ticket.since if bid.granted_at is None else bid.granted_at
+        return self._ours(bid.ticket, since), bid.granted_at is not None
+
+    def _ours(self, ticket: Ticket, since: Instant) -> Contender:
+        since_ms = ms_between(since, self.now)
+        return Contender(self.node, ticket.session, ticket.owner, None, since_ms)
+
+
+PROOF_MS = 2_000
+"""Time limit for a read to hear every other process (ms): several resendings of a lost message."""
+
+
+@dataclass(slots=True)
+class Proof:
+    """One look that waits.
+
+    Attributes:
+        probed: whether a `Probe` was posted for it, to all processes and to this one.
+        turn: of that probe, None until it comes back stamped.
+
+    """
+
+    look: Look
+    probed: bool = False
+    turn: Turn | None = None
+
+
+class Proofs:
+    """The looks that wait, in the order in which they came.
+
+    A process may be granted a lock before its request is known here: any later-stamped message
+    from here is evidence for it, also one that was sent before the request arrived. So an empty
+    queue proves nothing by itself. But whoever held the lock when the look began had heard this
+    process later than its request, so that the request is stamped before the look's probe. And
+    messages of a process arrive in the order of their stamps. Once every process was heard
+    later than the probe, that request is in the queue, unless it was released.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Proof] = {}
+
+    def add(self, look: Look) -> None:
+        """Have ``look`` wait."""
+        self.waiting[look.query] = Proof(look)
+
+    def unprobed(self) -> list[Proof]:
+        """Return those for which no probe was posted."""
+        return [proof for proof in self.waiting.values() if not proof.probed]
+
+    def stamped(self, turn: Turn) -> None:
+        """Note the turn of the oldest probe that had none: they come back in order."""
+        waiting = (p for p in self.waiting.values() if p.probed and p.turn is None)
+        next(waiting).turn = turn
+
+    def take_proven(self, evidence: Evidence) -> list[Look]:
+        """Return the looks whose probes are covered; they wait no more."""
+        proven: list[Look] = []
+        for proof in list(self.waiting.values()):
+            if proof.turn is None or not evidence.covers(proof.turn):
+                break  # The others were probed later.
+            del self.waiting[proof.look.query]
+            proven.append(proof.look)
+        return proven

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.config import WINDOW, Config, acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.event import Decided, Order, Pulse
@@ -25,6 +26,9 @@ from fencelock.actors.role import Host, Role, Summary
 COMMANDER_RESEND_MS = 100
 """Timeout for votes before they are requested again (ms): a round trip and a slow sync."""
 
+_accept = maker(Accept)
+_decided = maker(Decided)
+
 NEWS_MS = 5
 """Delay until followers are sent which slots are decided, unless an `Accept` carries it (ms).
 Members outside the preferred quorum receive proposals as late. Sending at once would double the
@@ -36,7 +40,7 @@ class Proposal:
     """A slot that is proposed and not decided."""
 
     batch: Batch
-    votes: dict[Address, None] = field(default_factory=dict[Address, None])
+    votes: dict[Address, None]
     """Acceptors that voted for it, each once (P10)."""
     asked_again: bool = False
     """Whether the last `CommanderResend` found it undecided; the next one resends it."""
@@ -80,7 +84,9 @@ class Commander(Role[Heeded]):
     ) -> None:
         super().__init__(address, host)
         self.node = node
+        self.replica = replica_of(node)
         self.config = config
+        self.majority = config.view.majority
         self.ballot = ballot
         self.opening = first + len(batches)
         """The first slot that this leadership fills itself. When it is decided, so are all before
@@ -138,62 +144,72 @@ class Commander(Role[Heeded]):
         effects: list[Effect] = []
         while self.backlog and self.next < self.committed + WINDOW:
             batch = self.backlog.popleft()
-            self.proposals[self.next] = Proposal(batch)
-            self.told = self.committed
-            accept = self._accept(self.next, batch, self.committed)
-            asked = self.quorum_choice.choose(self.next, batch)
-            effects += [Send(acceptor, accept) for acceptor in asked]
-            self.next += 1
+            slot, self.told = self.next, self.committed
+            self.proposals[slot] = Proposal(batch, {})
+            accept = _accept(ballot=self.ballot, slot=slot, batch=batch, committed=self.committed)
+            for acceptor in self.quorum_choice.choose(accept):
+                effects.append(Send(acceptor, accept))
+            self.next = slot + 1
         if effects and not self.resending:
             self.resending = True
             effects.append(Wake(COMMANDER_RESEND_MS, CommanderResend()))
-        return [*effects, *self._wait()] if self.quorum_choice.behind else effects
-
-    def _accept(self, slot: int, batch: Batch, committed: int) -> Accept:
-        """Return the request for a vote, which also carries the first undecided slot."""
-        return Accept(ballot=self.ballot, slot=slot, batch=batch, committed=committed)
+        if self.quorum_choice.behind and not self.waiting:
+            effects.append(self._wait())
+        return effects
 
     def _on_accepted(self, acceptor: Address, accepted: Accepted) -> Effects:
         proposal = self.proposals.get(accepted.slot)
         if accepted.ballot != self.ballot or proposal is None:
             return ()  # Decided already, by the votes of others.
-        view = self.config.at(accepted.slot)
+        view = self.config.view
         if view.registered.get(acceptor) != accepted.voter:
             known = acceptor in view.acceptors
             return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_votes"),)
-        proposal.votes[acceptor] = None
-        if len(proposal.votes) < view.majority:
+        votes = proposal.votes
+        votes[acceptor] = None
+        if len(votes) < self.majority:
             return ()
         del self.proposals[accepted.slot]
         self.committed = min(self.proposals, default=self.next)
-        self.quorum_choice.decided(proposal.votes)
-        decided = Decided(slot=accepted.slot, batch=proposal.batch)
-        return [Send(replica_of(self.node), decided), *self._propose(), *self._wait()]
+        if votes.keys() != self.quorum_choice.preferred:
+            self.quorum_choice.prefer(votes)
+        decided = _decided(slot=accepted.slot, batch=proposal.batch)
+        effects: list[Effect] = [Send(self.replica, decided)]
+        if self.backlog:
+            effects += self._propose()
+        if not self.waiting:
+            effects.append(self._wait())
+        return effects
 
-    def _wait(self) -> tuple[Wake, ...]:
+    def _wait(self) -> Wake:
         """Delay the news: the next `Accept` may tell followers what is decided."""
-        waiting, self.waiting = self.waiting, True
-        return () if waiting else (Wake(NEWS_MS, SpreadNews()),)
+        self.waiting = True
+        return Wake(NEWS_MS, SpreadNews())
 
     def _on_spread_news(self) -> Effects:
         """Send followers what is decided, unless an `Accept` has done so or soon will."""
         self.waiting = False
-        effects = self._ask_the_spared()
+        news = self._ask_the_spared()
+        effects: list[Effect] = [Send(one, accept) for one, accept in news]
         if self.told < self.committed and not self.proposals:
             self.told = self.committed
+            informed = {one for one, accept in news if accept.committed == self.committed}
             commit = Commit(ballot=self.ballot, committed=self.committed)
-            effects += [
-                Send(one, commit) for one in self.quorum_choice.everybody if one != self.here
-            ]
+            for one in self.quorum_choice.everybody:
+                if one != self.here and one not in informed:
+                    effects.append(Send(one, commit))
         return effects
 
-    def _ask_the_spared(self) -> list[Effect]:
+    def _ask_the_spared(self) -> list[tuple[Address, Accept]]:
         """Ask the other members: they must learn the slot too, or replace missing votes."""
-        return [
-            Send(one, self._accept(slot, batch, min(self.committed, slot + 1)))
-            for slot, batch, spared in self.quorum_choice.take()
-            for one in spared
-        ]
+        asked: list[tuple[Address, Accept]] = []
+        for accept, others in self.quorum_choice.take():
+            committed = min(self.committed, accept.slot + 1)
+            news = _accept(
+                ballot=self.ballot, slot=accept.slot, batch=accept.batch, committed=committed
+            )
+            asked += [(one, news) for one in others]
+        return asked
 
     def _on_pulse(self, pulse: Pulse) -> Effects:
         beat = Heartbeat(
@@ -205,7 +221,7 @@ class Commander(Role[Heeded]):
             confirmed=pulse.confirmed,
         )
         # A member must receive the batches before the heartbeat that reports them as decided.
-        asked = self._ask_the_spared()
+        asked = [Send(one, accept) for one, accept in self._ask_the_spared()]
         return [*asked, *(Send(acceptor, beat) for acceptor in self.quorum_choice.everybody)]
 
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
@@ -229,6 +245,8 @@ class Commander(Role[Heeded]):
     def _ask_again(self, slot: int, proposal: Proposal) -> list[Effect]:
         """Ask the acceptors that have not voted."""
         self.told = self.committed
-        accept = self._accept(slot, proposal.batch, self.committed)
-        acceptors = self.config.at(slot).acceptors
+        accept = Accept(
+            ballot=self.ballot, slot=slot, batch=proposal.batch, committed=self.committed
+        )
+        acceptors = self.config.view.acceptors
         return [Send(one, accept) for one in acceptors if one not in proposal.votes]

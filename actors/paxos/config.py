@@ -21,9 +21,6 @@ BEAT_MS = TIMING.beat_ms
 ELECTION_MS = TIMING.election_ms
 """A master that was silent for this long is suspected (ms)."""
 
-DRIFT_PPM = 1_000
-"""Largest deviation of a clock's rate (millionths). Quartz stays within 100."""
-
 VOTES_MAX = 10_000
 """Slots whose votes an acceptor keeps while its replica lags; beyond it, it stops voting."""
 

@@ -157,9 +157,14 @@ class Learned(Local):
 
 @local
 class Applied(Local):
-    """Replica to acceptor and leader: everything before slot ``slot`` is applied."""
+    """Replica to acceptor, and to the leader at its request: all before ``slot`` is applied."""
 
     slot: int
+
+
+@local
+class ReportApplied(Local):
+    """Leader to replica: send me `Applied` now and after each slot, until I lead or step down."""
 
 
 @local

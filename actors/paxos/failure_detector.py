@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import (
     BEAT_MS,
-    DRIFT_PPM,
     ELECTION_MS,
     LEASE_MS,
     Config,

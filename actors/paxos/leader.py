@@ -18,6 +18,7 @@ from fencelock.actors.paxos.event import (
     LeaderChanged,
     Leadership,
     LeadershipClaimed,
+    ReportApplied,
     Resign,
     Resigned,
     SteppedDown,
@@ -102,6 +103,7 @@ class Leader(Role[Heeded]):
         super().__init__(address, host)
         assert address == leader_of(node)
         self.node = node
+        self.replica = replica_of(node)
         self.config = config
         self._random = random
         self.is_voter = votes
@@ -111,7 +113,8 @@ class Leader(Role[Heeded]):
         self.seen = recovered.promised
         """The highest known ballot of another node."""
         self.applied = 1
-        """The first slot that this node has not applied."""
+        """The first slot that this node has not applied, as the replica last reported; it reports
+        while this node stands or must catch up."""
         self.adopted: Adopted | None = None
         """Batches to propose once the missing decided slots are here."""
         self.preemptions = 0
@@ -191,6 +194,7 @@ class Leader(Role[Heeded]):
             Checkpoint((Pledged(pledge=Pledge.LED, ballot=self.ballot),)),
             Spawn(self._scout(), Scout, arguments),
             Send(monitor_of(self.node), Candidate(ballot=self.ballot)),
+            Send(self.replica, ReportApplied()),
             Observe("paxos.ballot_begun"),
         ]
 
@@ -228,7 +232,7 @@ class Leader(Role[Heeded]):
         deposed = SteppedDown(ballot=self.ballot, by=by, pause_ms=pause_ms)
         return [
             *before,
-            Send(replica_of(self.node), deposed),
+            Send(self.replica, deposed),
             Send(monitor_of(self.node), deposed),
         ]
 
@@ -321,7 +325,7 @@ class Leader(Role[Heeded]):
         return [
             *retired,
             Spawn(commander, Commander, arguments),
-            Send(replica_of(self.node), reign),
+            Send(self.replica, reign),
             Send(monitor_of(self.node), LeadershipClaimed(ballot=self.ballot, commander=commander)),
             Observe("paxos.reign_begun"),
         ]

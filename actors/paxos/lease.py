@@ -1,19 +1,15 @@
 """The master lease, seen from both sides, each with its own clock. Pure.
 
 An acceptor that answers a heartbeat adopts no other leader's ballot for `LEASE_MS` from
-then. The master counts from when it *sent* the heartbeat, which was earlier, and subtracts
-the drift of two clocks: the acceptor's may run fast and its own slow, so the master
-relies on ``lease * (1 - drift) / (1 + drift)`` only.
+then. The master counts from when it sent the heartbeat (see `fencelock.actors.lease`).
 
-Source: Cary Gray and David Cheriton, "Leases", SOSP 1989; Chandra, Griesemer and
-Redstone, "Paxos Made Live", PODC 2007, section 5.2 (master leases).
+Source: Chandra, Griesemer and Redstone, "Paxos Made Live", PODC 2007, section 5.2.
 """
 
 from __future__ import annotations
 
+from fencelock.actors.lease import PPM, relied_ns
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-
-_PPM = 1_000_000
 
 
 class LeasePromise:
@@ -44,9 +40,9 @@ class MasterLease:
     """
 
     def __init__(self, majority: int, lease_ms: int, drift_ppm: int) -> None:
-        assert 0 <= drift_ppm < _PPM
+        assert 0 <= drift_ppm < PPM
         self.majority = majority
-        self.length = lease_ms * NS_PER_MS * (_PPM - drift_ppm) // (_PPM + drift_ppm)
+        self.length = relied_ns(lease_ms, drift_ppm)
         self.asked: dict[str, Instant] = {}
         """Send time of the last heartbeat that each member answered."""
 

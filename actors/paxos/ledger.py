@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from fencelock.actors.paxos.config import LOG_BYTES_MAX, VOTES_BYTES_MAX, VOTES_MAX
 from fencelock.actors.paxos.message import PAGE, Batch
 
@@ -41,7 +39,7 @@ class Ledger:
         assert before is None or before == batch, f"slot {slot}: {before} and {batch}"  # P11
         if slot < self.next or before is not None:
             return True
-        size = batch.size()
+        size = batch.size
         if slot >= self.next + VOTES_MAX or (
             slot > self.next and self.ready_bytes + size > VOTES_BYTES_MAX
         ):
@@ -50,27 +48,25 @@ class Ledger:
         self.ready_bytes += size
         return True
 
-    def drain(self) -> Iterator[tuple[int, Batch]]:
-        """Hand out the next slots, as long as they are known (P12)."""
-        while self.next in self.ready:
-            slot = self.next
-            batch = self.ready.pop(slot)
-            self.next += 1
-            self.time_ms = max(self.time_ms, batch.time_ms)
-            size = batch.size()
-            self.ready_bytes -= size
-            self.kept[slot] = batch
-            self.kept_bytes += size
-            while len(self.kept) > self.log_max or self.kept_bytes > self.log_bytes_max:
-                self._forget(next(iter(self.kept)))
-            yield slot, batch
+    def advance(self) -> Batch:
+        """Hand out the batch of slot ``next``, which must be in ``ready`` (P12)."""
+        slot, kept = self.next, self.kept
+        batch = self.ready.pop(slot)
+        self.next = slot + 1
+        self.time_ms = max(self.time_ms, batch.time_ms)
+        self.ready_bytes -= batch.size
+        kept[slot] = batch
+        self.kept_bytes += batch.size
+        while len(kept) > self.log_max or self.kept_bytes > self.log_bytes_max:
+            self.kept_bytes -= kept.pop(next(iter(kept))).size
+        return batch
 
     def jump(self, slot: int, time_ms: int) -> None:
         """Continue from ``slot``: a snapshot of all slots before it was restored."""
         assert slot > self.next
         self.next, self.time_ms = slot, max(self.time_ms, time_ms)
         self.ready = {at: batch for at, batch in self.ready.items() if at >= slot}
-        self.ready_bytes = sum(batch.size() for batch in self.ready.values())
+        self.ready_bytes = sum(batch.size for batch in self.ready.values())
         self.kept, self.kept_bytes = {}, 0
 
     def page(self, first: int) -> tuple[Batch, ...] | None:
@@ -83,12 +79,10 @@ class Ledger:
 
     def trim(self, slot: int) -> None:
         """Drop the slots before ``slot``, which every member has applied."""
-        while self.kept and (oldest := next(iter(self.kept))) < slot:
-            self._forget(oldest)
+        kept = self.kept
+        while kept and (oldest := next(iter(kept))) < slot:
+            self.kept_bytes -= kept.pop(oldest).size
 
     def reaches_back_to(self, slot: int) -> bool:
         """Return whether everything from ``slot`` on is still kept here."""
         return slot == self.next or slot in self.kept
-
-    def _forget(self, slot: int) -> None:
-        self.kept_bytes -= self.kept.pop(slot).size()

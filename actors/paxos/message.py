@@ -47,10 +47,23 @@ NO_BALLOT = Ballot(0, Address(""))
 
 
 class Sized(Message):
-    """A message with a cache for its size, which is not a field, like `Message.encoded`."""
+    """A message whose ``size`` is computed once, at its first use.
 
-    __slots__ = ("counted",)
-    counted: int
+    Like `Message.encoded` it is not a field. A role reads it several times for each slot, so it is
+    an attribute and not a method.
+    """
+
+    __slots__ = ("size",)
+    size: int
+    """The size of its commands (bytes), with a little overhead for each."""
+    commands: tuple[bytes, ...]
+
+    def __getattr__(self, name: str) -> int:
+        """Compute the size; called only while an attribute is unset."""
+        if name != "size":
+            raise AttributeError(name)
+        self.size = size = sum(map(len, self.commands)) + 64 * (1 + len(self.commands))
+        return size
 
 
 @message(0x2F)
@@ -64,20 +77,14 @@ class Batch(Sized):
     time_ms: int
     commands: tuple[bytes, ...]
 
-    def size(self) -> int:
-        """Return the size of its commands (bytes), with a little overhead for each."""
-        counted: int | None = getattr(self, "counted", None)
-        if counted is None:
-            counted = sum(map(len, self.commands)) + 64 * (1 + len(self.commands))
-            self.counted = counted
-        return counted
-
     def fits(self) -> bool:
-        """Return whether it is within the limits of a slot."""
+        """Return whether it is within the limits of a slot; its ``size`` is known from then on."""
         sizes = list(map(len, self.commands))
+        total = sum(sizes)
+        self.size = total + 64 * (1 + len(sizes))
         return (
             len(sizes) <= BATCH_COMMANDS_MAX
-            and sum(sizes) <= BATCH_BYTES_MAX
+            and total <= BATCH_BYTES_MAX
             and max(sizes, default=0) <= COMMAND_BYTES_MAX
             and 0 <= self.time_ms < NUMBER_MAX
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencelock.actors.effect import Effect, Observe, Send, Wake
+from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.config import WINDOW
 from fencelock.actors.paxos.event import Gather, Leadership, Order
@@ -10,6 +11,9 @@ from fencelock.actors.paxos.logclock import LogClock
 from fencelock.actors.paxos.message import Batch, Propose
 from fencelock.actors.paxos.proposals import Proposals
 from fencelock.actors.paxos.timer import BatchDelay, Tick
+
+_batch = maker(Batch)
+_order = maker(Order)
 
 LINGER_MS = 2
 """Maximum delay of a command that would only wait, so that another may share its slot (ms)."""
@@ -66,10 +70,6 @@ class Ordering:
         self.yielding = False
         return self.proposals.clear()
 
-    def is_settled(self, applied: int) -> bool:
-        """Return whether this node leads and has applied all that earlier leaders decided."""
-        return self.reign is not None and applied > self.reign.first
-
     def is_drained(self, applied: int) -> bool:
         """Return whether nothing waits for a slot or a decision; ``applied`` is the next slot."""
         return not self.proposals.queue and self.free == applied
@@ -99,7 +99,8 @@ class Ordering:
     def _give_slot(self, commands: tuple[bytes, ...], now: Instant) -> Send:
         assert self.reign is not None
         self.stamped_ms = max(self.stamped_ms, self.clock.read(now))
-        order = Order(slot=self.free, batch=Batch(time_ms=self.stamped_ms, commands=commands))
+        batch = _batch(time_ms=self.stamped_ms, commands=commands)
+        order = _order(slot=self.free, batch=batch)
         self.free += 1
         return Send(self.reign.commander, order)
 

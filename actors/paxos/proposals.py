@@ -6,10 +6,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
 from fencelock.actors.message import Address
-from fencelock.actors.paxos.message import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, Propose
+from fencelock.actors.paxos.message import (
+    BATCH_BYTES_MAX,
+    BATCH_COMMANDS_MAX,
+    COMMAND_BYTES_MAX,
+    Propose,
+)
 from fencelock.actors.paxos.proposal_batch import ProposalBatch, each_of
 
 QUEUE_MAX = 10_000
@@ -44,13 +48,6 @@ class Run:
         )
 
 
-class InFlightBatch(NamedTuple):
-    """The commands of one slot, and the runs that they came from, in order."""
-
-    commands: tuple[bytes, ...]
-    asked: tuple[Run, ...]
-
-
 class Proposals:
     """A queue of commands, and the runs that are in each slot.
 
@@ -62,8 +59,9 @@ class Proposals:
         self.queue: deque[Run] = deque()
         self.queue_commands = 0
         self.queue_bytes = 0
-        self.in_flight: dict[int, InFlightBatch] = {}
-        """Batches that were given a slot and are not known to be decided, by slot."""
+        self.in_flight: dict[int, tuple[tuple[bytes, ...], tuple[Run, ...]]] = {}
+        """For each slot that is not known to be decided, its commands and the runs that they came
+        from, in order."""
 
     def is_full(self) -> bool:
         """Return whether no more can wait."""
@@ -71,29 +69,43 @@ class Proposals:
 
     def add(self, propose: Propose) -> None:
         """Append a command to the queue."""
-        lot = self._last_of(propose.client)
-        lot.numbers.append(propose.number)
-        lot.commands.append(propose.command)
+        queue = self.queue
+        if not queue or queue[-1].client != propose.client:
+            queue.append(Run(propose.client, [], []))
+        queue[-1].numbers.append(propose.number)
+        queue[-1].commands.append(propose.command)
         self.queue_commands += 1
         self.queue_bytes += len(propose.command)
 
-    def add_all(self, proposal_batch: ProposalBatch) -> None:
-        """Append all commands of ``proposal_batch`` to the queue."""
-        lot = self._last_of(proposal_batch.client)
-        lot.numbers += proposal_batch.numbers
-        lot.commands += proposal_batch.commands
-        self.queue_commands += len(proposal_batch.commands)
-        self.queue_bytes += sum(map(len, proposal_batch.commands))
+    def add_all(self, batch: ProposalBatch) -> bool:
+        """Append all commands of ``batch`` to the queue.
 
-    def _last_of(self, client: Address) -> Run:
-        """Return the run at the end of the queue, to which commands of ``client`` may be added."""
+        Return False, and add nothing, if the queue is full or a command is too large.
+        """
+        sizes = list(map(len, batch.commands))
+        if self.queue_commands >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX:
+            return False
+        if max(sizes) > COMMAND_BYTES_MAX:
+            return False
         queue = self.queue
-        if not queue or queue[-1].client != client:
-            queue.append(Run(client, [], []))
-        return queue[-1]
+        if queue and queue[-1].client == batch.client:
+            queue[-1].numbers += batch.numbers
+            queue[-1].commands += batch.commands
+        else:
+            queue.append(Run(batch.client, [*batch.numbers], [*batch.commands]))
+        self.queue_commands += len(sizes)
+        self.queue_bytes += sum(sizes)
+        return True
 
     def take(self, slot: int) -> tuple[bytes, ...]:
         """Return as many commands as fit a slot, and remember which clients proposed them."""
+        few = self.queue_commands <= BATCH_COMMANDS_MAX and self.queue_bytes <= BATCH_BYTES_MAX
+        if few and len(self.queue) == 1:
+            run = self.queue.popleft()
+            self.queue_commands = self.queue_bytes = 0
+            alone = tuple(run.commands)
+            self.in_flight[slot] = alone, (run,)
+            return alone
         asked: list[Run] = []
         commands: list[bytes] = []
         size, has_room = 0, True
@@ -109,8 +121,9 @@ class Proposals:
             size += lot.size()
         self.queue_commands -= len(commands)
         self.queue_bytes -= size
-        flight = self.in_flight[slot] = InFlightBatch(tuple(commands), tuple(asked))
-        return flight.commands
+        together = tuple(commands)
+        self.in_flight[slot] = together, tuple(asked)
+        return together
 
     def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Run, ...]:
         """Return the runs of ``commands``, which were decided for ``slot``.
@@ -119,14 +132,14 @@ class Proposals:
         slot before it learned that. Then the proposals wait until this node steps down.
         """
         flight = self.in_flight.get(slot)
-        if flight is None or flight.commands != commands:
+        if flight is None or flight[0] != commands:
             return ()
         del self.in_flight[slot]
-        return flight.asked
+        return flight[1]
 
     def clear(self) -> list[Propose]:
         """Drop everything, and return the proposals that waited."""
-        lots = [lot for flight in self.in_flight.values() for lot in flight.asked]
+        lots = [lot for _, asked in self.in_flight.values() for lot in asked]
         lots += self.queue
         self.queue.clear()
         self.queue_commands = self.queue_bytes = 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fencelock.actors.effect import Effect
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
-from fencelock.actors.paxos.config import DRIFT_PPM
+from fencelock.actors.lease import relied_ns
+from fencelock.actors.message import Address, Instant, ms_between
 from fencelock.actors.paxos.proxy_in_flight import (
     NOBODY,
     InFlightRequest,
@@ -20,8 +20,6 @@ from fencelock.actors.table.command import (
     OpenSession,
 )
 from fencelock.actors.table.outcome import SessionOpened
-
-_PPM = 1_000_000
 
 TTL_MS = 15_000
 """TTL of the session: it outlives the node's last confirmed message by this (ms of log time)."""
@@ -96,7 +94,7 @@ class NodeSessionLease:
         if not self.session:
             return False
         # The log's clock may be fast and this node's slow, as with a lease.
-        sure_ns = self.ttl_ms * NS_PER_MS * (_PPM - DRIFT_PPM) // (_PPM + DRIFT_PPM)
+        sure_ns = relied_ns(self.ttl_ms)
         return now - self.confirmed_at >= sure_ns
 
     def why_over(self, now: Instant) -> str:

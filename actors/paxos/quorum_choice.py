@@ -10,23 +10,14 @@ Egalitarian Parliaments (SOSP 2013), section 6.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.config import View
-from fencelock.actors.paxos.message import Batch
+from fencelock.actors.paxos.message import Accept
 
 EXPLORE = 32
 """At each multiple of this slot all members are asked, to find out which are quickest now."""
-
-
-class Behind(NamedTuple):
-    """A slot that some members have not been asked for."""
-
-    slot: int
-    batch: Batch
-    spared: tuple[Address, ...]
 
 
 class QuorumChoice:
@@ -50,24 +41,28 @@ class QuorumChoice:
         self.majority = view.majority
         self.chosen = view.acceptors
         """Members asked at once, in the order of the view; all until a slot is decided."""
-        self.behind: list[Behind] = []
-        """Slots that the other members have still to be asked for, the lowest first."""
+        self.others: tuple[Address, ...] = ()
+        """Members asked later."""
+        self.preferred: frozenset[Address] = frozenset(view.acceptors)
+        """The same as ``chosen``."""
+        self.behind: list[tuple[Accept, tuple[Address, ...]]] = []
+        """Proposals, the lowest slot first, and the members that have still to be asked."""
 
-    def choose(self, slot: int, batch: Batch) -> tuple[Address, ...]:
-        """Return the members to ask for ``slot`` now; the others are due with the next `take`."""
-        chosen = self.chosen
-        if slot % EXPLORE == 0 or len(chosen) == len(self.everybody):
+    def choose(self, accept: Accept) -> tuple[Address, ...]:
+        """Return the members to ask now; the others are due with the next `take`."""
+        if accept.slot % EXPLORE == 0 or not self.others:
             return self.everybody
-        spared = tuple(one for one in self.everybody if one not in chosen)
-        self.behind.append(Behind(slot, batch, spared))
-        return chosen
+        self.behind.append((accept, self.others))
+        return self.chosen
 
-    def take(self) -> list[Behind]:
-        """Remove and return the slots that the other members are asked for now."""
+    def take(self) -> list[tuple[Accept, tuple[Address, ...]]]:
+        """Remove and return the proposals that the other members are sent now."""
         behind, self.behind = self.behind, []
         return behind
 
-    def decided(self, voters: Iterable[Address]) -> None:
+    def prefer(self, voters: Mapping[Address, None]) -> None:
         """Prefer ``voters`` from now on: a majority, in the order of their answers."""
         quick = [one for one in voters if one != self.here][: self.majority - 1]
-        self.chosen = tuple(one for one in self.everybody if one in quick or one == self.here)
+        self.preferred = frozenset((*quick, self.here))
+        self.chosen = tuple([one for one in self.everybody if one in self.preferred])
+        self.others = tuple([one for one in self.everybody if one not in self.preferred])

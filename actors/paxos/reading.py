@@ -66,7 +66,7 @@ class Reads:
         self.confirming: Instant | None = None
         """The time at which a heartbeat was requested that no majority has answered yet."""
         self.freshness = Freshness()
-        self.barriers = ReadIndexes(node, first_number)
+        self.indexes = ReadIndexes(node, first_number)
         self.linear: list[Read] = []
         """Linearizable reads without a read index, in the order of arrival."""
         self.local: list[Read] = []
@@ -105,18 +105,20 @@ class Reads:
     def progress(self, applied: int, *, settled: bool, now: Instant) -> list[Effect]:
         """Note that all slots before ``applied`` are applied."""
         self.applied, self.settled, self.last = applied, settled, None
-        self.freshness.progress(applied)
-        if not self._is_waited_for():
-            return []
-        return [*self._serve(now), *self._seek(now)]
+        if self.freshness.pending:
+            self.freshness.progress(applied)
+        indexes = self.indexes
+        if self.linear or self.local or indexes.passed or indexes.waiting or indexes.asked:
+            return [*self._serve(now), *self._seek(now)]
+        return []
 
     def follow(self, master: str, now: Instant) -> list[Effect]:
         """Note which node leads: another, this one or, if it is empty, none that is known."""
-        if master == self.barriers.master:
+        if master == self.indexes.master:
             return []
         if master != self.node:
             self.settled, self.lease, self.confirming = False, None, None
-        self.linear = self.barriers.turn_to(master) + self.linear
+        self.linear = self.indexes.turn_to(master) + self.linear
         return self._seek(now)
 
     def distrust(self) -> None:
@@ -130,7 +132,7 @@ class Reads:
             return self._consult_local(read, now)
         if self._is_sure(now):
             return [self._answer(read, 0)]
-        if len(self.linear) + len(self.barriers) >= READS_MAX:
+        if len(self.linear) + len(self.indexes) >= READS_MAX:
             return (Observe("paxos.reads_full"),)
         self.linear.append(read)
         return self._seek(now)
@@ -141,25 +143,25 @@ class Reads:
             return (Observe("paxos.barrier_elsewhere"),)  # It asks again, perhaps another node.
         if self._is_sure(now):
             return (Send(replica, ReadIndexReached(number=barrier.number, slot=self.applied)),)
-        self.barriers.admit(replica, barrier.number, now)
+        self.indexes.admit(replica, barrier.number, now)
         return self._seek(now)
 
     def _on_passed(self, replica: Address, passed: ReadIndexReached, now: Instant) -> Effects:
         """Take the read index that the master sent."""
-        if not self.barriers.take(replica, passed):
+        if not self.indexes.take(replica, passed):
             return (Observe("paxos.barrier_ignored"),)
         return [*self._serve(now), *self._seek(now)]
 
     def _on_again(self, now: Instant) -> Effects:
         """Ask again, and drop reads that have waited too long."""
         self.again = False
-        before = len(self.linear) + len(self.barriers)
+        before = len(self.linear) + len(self.indexes)
         self.linear = [read for read in self.linear if _is_young(read, now)]
-        self.barriers.drop(lambda read: not _is_young(read, now))
+        self.indexes.drop(lambda read: not _is_young(read, now))
         self.confirming = None
-        gone = before - len(self.linear) - len(self.barriers)
+        gone = before - len(self.linear) - len(self.indexes)
         marks = [Observe("paxos.reads_dropped", gone)] if gone else []
-        return [*marks, *self.barriers.repeat(), *self._seek(now)]
+        return [*marks, *self.indexes.repeat(), *self._seek(now)]
 
     def _on_age_check(self, now: Instant) -> Effects:
         """Answer the local reads that have waited for long enough."""
@@ -209,18 +211,18 @@ class Reads:
         return Send(read.asker, told)
 
     def _is_waited_for(self) -> bool:
-        return bool(self.linear or self.local or len(self.barriers))
+        return bool(self.linear or self.local or len(self.indexes))
 
     def _serve(self, now: Instant) -> list[Effect]:
         """Answer the reads that can be answered."""
         effects: list[Effect] = []
-        effects += [self._answer(read, 0) for read in self.barriers.pop(self.applied)]
+        effects += [self._answer(read, 0) for read in self.indexes.pop(self.applied)]
         if self.settled and self.lease is not None:
             # Reads up to then are confirmed; while the lease holds, all of them are.
             until = now if self._is_sure(now) else self.lease.confirmed
             effects += [self._answer(read, 0) for read in self.linear if read.at <= until]
             self.linear = [read for read in self.linear if read.at > until]
-            effects += self.barriers.pass_on(until, self.applied)
+            effects += self.indexes.pass_on(until, self.applied)
         waiting, self.local = self.local, []
         for read in waiting:
             answer = self._answer_local(read, now)
@@ -233,14 +235,14 @@ class Reads:
     def _seek(self, now: Instant) -> list[Effect]:
         """Request what linearizable reads wait for, unless that is under way."""
         effects: list[Effect] = []
-        if self.barriers.master == self.node:
-            if self.settled and self.confirming is None and (self.linear or self.barriers.asked):
+        if self.indexes.master == self.node:
+            if self.settled and self.confirming is None and (self.linear or self.indexes.asked):
                 self.confirming = now
                 effects.append(Send(monitor_of(self.node), Confirm()))
-        elif self.linear and self.barriers.is_free():
+        elif self.linear and self.indexes.is_free():
             reads, self.linear = self.linear, []
-            effects.append(self.barriers.ask(reads))
-        if not self.again and (self.linear or len(self.barriers)):
+            effects.append(self.indexes.ask(reads))
+        if not self.again and (self.linear or len(self.indexes)):
             self.again = True
             effects.append(Wake(AGAIN_MS, ReadAgain()))
         return effects

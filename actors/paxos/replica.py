@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.config import LOG_MAX, Config, acceptor_of, catchup_of, leader_of
 from fencelock.actors.paxos.digest import AGREED_SLOTS
 from fencelock.actors.paxos.event import (
     Applied,
     Decided,
+    Fresh,
     Gather,
     Lacking,
     LeaderChanged,
     Leadership,
     Learned,
     Leased,
+    ReportApplied,
     Restore,
     Skipped,
     SlotOutcomes,
@@ -24,19 +29,25 @@ from fencelock.actors.paxos.forwarding import Forwarding
 from fencelock.actors.paxos.handover_event import Drain, Drained
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Batch, Decline, Propose
+from fencelock.actors.paxos.message import Decline, Propose
 from fencelock.actors.paxos.ordering import Ordering
 from fencelock.actors.paxos.proposal_batch import ProposalBatch
 from fencelock.actors.paxos.reading import ReadHears, Reads
 from fencelock.actors.paxos.replica_event import ReplicaHears
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
-from fencelock.actors.paxos.state import PastHears, State, everything
+from fencelock.actors.paxos.state import PastHears, State
 from fencelock.actors.paxos.timer import BatchDelay, GapCheck, Tick
 from fencelock.actors.role import Host, Role, Summary
 
 GAP_MS = 50
 """Time for which a decided slot may be missing before it is fetched (ms): its message may have
 been overtaken by later ones."""
+
+REPORT_SLOTS = 8
+"""Applied slots after which the acceptor is notified: until then it keeps their votes, and a
+promise may report them. A heartbeat that proves something has them reported, too."""
+
+_slot_outcomes = maker(SlotOutcomes)
 
 
 class Replica(Role[ReplicaHears]):
@@ -88,6 +99,12 @@ class Replica(Role[ReplicaHears]):
         self.ordering = Ordering(opening)
         self.reception = Forwarding(node, listener)
         self.reads = Reads(node, machine, config.view.replicas, first_number)
+        self.acceptor = acceptor_of(node)
+        self.leader = leader_of(node)
+        self.reported = 1
+        """All slots before it were reported as applied to the acceptor."""
+        self.reporting = False
+        """Whether the leader wants each applied slot reported: it stands, or must catch up."""
         self.committed = 1
         """All slots before it are known here to be decided."""
         self.checking = 0
@@ -103,20 +120,22 @@ class Replica(Role[ReplicaHears]):
         self.committed = self.ledger.next
         self.ordering.clock.set(self.ledger.time_ms, now)
         told = [] if self.listener is None else [Send(self.listener, LeaderChanged(master=""))]
-        return [*told, *self._tell_applied(now), *compared] if self.ledger.next > 1 else told
+        if self.ledger.next == 1:
+            return told
+        return [*told, *self._report(), *self._progress(now), *compared]
 
     def handle(self, sender: Address, event: ReplicaHears, now: Instant) -> Effects:
         """Order, apply, answer."""
         match event:
             case ProposalBatch():
                 return self._on_bundle(sender, event, now)
-            case Propose():
-                return self._on_propose(sender, event)
             case Decided():
-                self._take(event.slot, event.batch)
+                self.ledger.take(event.slot, event.batch)
                 return self._apply(now)
             case Learned():
                 return self._on_learned(event, now)
+            case Propose():
+                return self._on_propose(sender, event)
             case Leased():
                 return self._on_leased(event, now)
             case Leadership():
@@ -142,13 +161,19 @@ class Replica(Role[ReplicaHears]):
         )
 
     def _on_other(
-        self, sender: Address, event: ReadHears | PastHears | GapCheck, now: Instant
+        self, sender: Address, event: ReadHears | PastHears | GapCheck | ReportApplied, now: Instant
     ) -> Effects:
         if isinstance(event, GapCheck):
             return self._on_gap_check(event)
+        if isinstance(event, ReportApplied):
+            self.reporting = True
+            return [Send(self.leader, Applied(slot=self.ledger.next))]
         if isinstance(event, PastHears):
             return self.past.handle(sender, event)
-        return self.reads.handle(sender, event, now)
+        effects = self.reads.handle(sender, event, now)
+        if isinstance(event, Fresh) and self.reported < self.ledger.next:
+            return [*effects, *self._report()]
+        return effects
 
     def _on_propose(self, sender: Address, propose: Propose) -> Effects:
         if sender != self.proposer:
@@ -174,10 +199,12 @@ class Replica(Role[ReplicaHears]):
     def _on_bundle(self, sender: Address, proposal_batch: ProposalBatch, now: Instant) -> Effects:
         """Give slots to the commands that this node's proxy received in this turn."""
         ordering = self.ordering
-        plain = max(map(len, proposal_batch.commands)) <= COMMAND_BYTES_MAX
-        if ordering.reign is None or ordering.yielding or ordering.proposals.is_full() or not plain:
+        if (
+            ordering.reign is None
+            or ordering.yielding
+            or not ordering.proposals.add_all(proposal_batch)
+        ):
             return [done for one in proposal_batch.each() for done in self._on_propose(sender, one)]
-        ordering.proposals.add_all(proposal_batch)
         if ordering.gathering:
             return ()  # It is given a slot with what other nodes passed on in this turn.
         if ordering.free == self.ledger.next and all(
@@ -197,6 +224,7 @@ class Replica(Role[ReplicaHears]):
     def _on_reign(self, reign: Leadership, now: Instant) -> Effects:
         if reign.first < self.ledger.next:
             return (Observe("paxos.reign_overtaken"),)  # By a higher ballot, which will end it.
+        self.reporting = False
         opening = self.ordering.begin(reign, self.ledger.time_ms, now)
         followed = self._follow(self.node, now)
         for propose in self.reception.take_waiting():
@@ -205,6 +233,7 @@ class Replica(Role[ReplicaHears]):
 
     def _on_deposed(self, now: Instant) -> Effects:
         """Ask clients to propose again: what has a slot may still be decided, or not."""
+        self.reporting = False
         asked = self.ordering.end()
         followed = self._follow("", now)
         declined = [self.reception.decline(propose, Decline.NOT_MASTER) for propose in asked]
@@ -230,7 +259,7 @@ class Replica(Role[ReplicaHears]):
         yielding = self.ordering.yielding and self.ordering.is_drained(self.ledger.next)
         if reign is None or not yielding:
             return []
-        return [Send(leader_of(self.node), Drained(ballot=reign.ballot))]
+        return [Send(self.leader, Drained(ballot=reign.ballot))]
 
     def _follow(self, master: str, now: Instant) -> list[Effect]:
         """Note which node leads, and send it the commands that waited for that."""
@@ -239,46 +268,63 @@ class Replica(Role[ReplicaHears]):
             told.append(Send(self.listener, LeaderChanged(master=master)))
         return [*told, *self.reception.follow(master), *self.reads.follow(master, now)]
 
-    def _take(self, slot: int, batch: Batch) -> list[Effect]:
-        return [] if self.ledger.take(slot, batch) else [Observe("paxos.far_behind")]
-
     def _on_learned(self, learned: Learned, now: Instant) -> Effects:
-        effects = [mark for slot, batch in learned.slots for mark in self._take(slot, batch)]
+        far = 0
+        for slot, batch in learned.slots:
+            far += not self.ledger.take(slot, batch)
         self.committed = max(self.committed, learned.committed)
-        return [*effects, *self._apply(now), *self._watch_gap()]
+        effects = self._apply(now)
+        if far:
+            effects.append(Observe("paxos.far_behind", far))
+        if self.committed > self.ledger.next:
+            effects += self._watch_gap()
+        return effects
 
     def _apply(self, now: Instant) -> list[Effect]:
         """Apply what is decided without a gap, answer, and go on ordering."""
-        first = self.ledger.next
+        past, ledger, ordering = self.past, self.ledger, self.ordering
+        first = ledger.next
         effects: list[Effect] = []
-        for slot, batch, outcomes in self.past.apply():
-            asked = self.ordering.proposals.settle(slot, batch.commands)
-            effects += self.reception.answers(slot, asked, outcomes[1:])
-            happened = everything(outcomes)
+        while ledger.next in ledger.ready:
+            slot = ledger.next
+            batch, outcomes = past.apply()
+            if ordering.proposals.in_flight:
+                asked = ordering.proposals.settle(slot, batch.commands)
+                effects += self.reception.answers(slot, asked, outcomes)
+            happened = tuple(chain.from_iterable(outcomes))
             if self.listener is not None and happened:
-                time_ms = self.ledger.time_ms
-                word = SlotOutcomes(slot=slot, time_ms=time_ms, outcomes=happened)
+                word = _slot_outcomes(slot=slot, time_ms=ledger.time_ms, outcomes=happened)
                 effects.append(Send(self.listener, word))
-        if self.ledger.next == first:
+        if ledger.next == first:
             return effects
-        effects += self._tell_applied(now)
-        reign = self.ordering.reign
-        effects += self.past.trim(reigning=reign is not None)
+        if self.reporting or ledger.next - self.reported >= REPORT_SLOTS:
+            effects += self._report()
+        reign = ordering.reign
+        settled = reign is not None and ledger.next > reign.first
+        effects += self.reads.progress(ledger.next, settled=settled, now=now)
+        if past.digests.due or past.snapshots.grown >= past.snapshots.due:
+            effects += past.trim(leading=reign is not None)
         if reign is None:
-            self.ordering.clock.set(self.ledger.time_ms, now)
+            clock = ordering.clock
+            clock.base_ms, clock.base_at = ledger.time_ms, now
             return effects
-        ordered = self.ordering.order(self.ledger.next, now)
-        armed = self.ordering.arm(self.machine.due_ms(), now)
-        return [*effects, *ordered, *armed, *self._tell_yielded()]
+        if ordering.proposals.queue:
+            effects += ordering.order(ledger.next, now)
+        effects += ordering.arm(self.machine.due_ms(), now)
+        return [*effects, *self._tell_yielded()] if ordering.yielding else effects
 
-    def _tell_applied(self, now: Instant) -> list[Effect]:
-        applied = Applied(slot=self.ledger.next)
-        settled = self.ordering.is_settled(self.ledger.next)
-        return [
-            Send(acceptor_of(self.node), applied),
-            Send(leader_of(self.node), applied),
-            *self.reads.progress(self.ledger.next, settled=settled, now=now),
-        ]
+    def _report(self) -> list[Effect]:
+        """Tell the acceptor which slots are applied; and the leader, if it wants to know."""
+        self.reported = self.ledger.next
+        applied = Applied(slot=self.reported)
+        to_leader = [Send(self.leader, applied)] if self.reporting else []
+        return [Send(self.acceptor, applied), *to_leader]
+
+    def _progress(self, now: Instant) -> list[Effect]:
+        """Answer the reads that waited for what is applied now."""
+        reign, applied = self.ordering.reign, self.ledger.next
+        settled = reign is not None and applied > reign.first
+        return self.reads.progress(applied, settled=settled, now=now)
 
     def _watch_gap(self) -> list[Effect]:
         if self.committed <= self.ledger.next or self.checking or self.ordering.reign is not None:
@@ -302,7 +348,8 @@ class Replica(Role[ReplicaHears]):
         self.ordering.clock.set(self.ledger.time_ms, now)
         skipped = Skipped(slot=restore.slot)
         return [
-            *self._tell_applied(now),
+            *self._report(),
+            *self._progress(now),
             *kept,
             *([] if self.listener is None else [Send(self.listener, skipped)]),
             Observe("paxos.restored"),

@@ -9,6 +9,7 @@ from fencelock.actors.paxos.event import (
     Leadership,
     Learned,
     Leased,
+    ReportApplied,
     Restore,
     SteppedDown,
 )
@@ -33,6 +34,7 @@ ReplicaHears = (
     | Leased
     | Drain
     | Restore
+    | ReportApplied
     | Tick
     | BatchDelay
     | GapCheck

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from fencelock.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, vote_id
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.effect import Spawn
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.catchup import CatchUp
 from fencelock.actors.paxos.config import (
-    DRIFT_PPM,
     ELECTION_MS,
     LEASE_MS,
     LOG_MAX,

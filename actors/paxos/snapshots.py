@@ -55,27 +55,24 @@ class Snapshots:
         self.askers: dict[Address, None] = {}
         """Addresses that requested the snapshot being made."""
         self._parts: Iterator[bytes | None] | None = None
+        self.under_way = False
+        """Whether a snapshot is being made."""
+        self.due = self._threshold()
+        """A snapshot may be due once ``grown`` is this much; see `is_due`."""
 
-    def is_under_way(self) -> bool:
-        """Return whether a snapshot is being made."""
-        return self._parts is not None
+    def _threshold(self) -> int:
+        return max(self.journal_bytes, 2 * self.size) * self.patience // 8
 
-    def note(self, batch: Batch) -> None:
-        """Note that ``batch`` was applied."""
-        self.grown += batch.size()
-        if self._parts is not None:
-            self.since.append(batch)
-
-    def is_due(self, *, reigning: bool) -> bool:
+    def is_due(self, *, leading: bool) -> bool:
         """Return whether the journal should be cut now."""
-        if not self.journal_bytes or self._parts is not None:
+        if not self.journal_bytes or self.under_way:
             return False
-        most = max(self.journal_bytes, 2 * self.size) * self.patience // 8
-        return self.grown >= (most * 3 // 2 if reigning else most)
+        return self.grown >= (self.due * 3 // 2 if leading else self.due)
 
     def begin(self, machine: Machine, slot: int, time_ms: int) -> list[Wake]:
         """Freeze the state after all slots before ``slot``; `develop` does the rest."""
-        assert self._parts is None
+        assert not self.under_way
+        self.under_way = True
         self.slot, self.time_ms = slot, time_ms
         self._parts = machine.photograph()
         return [Wake(DEVELOP_MS, WriteChunk())]
@@ -101,7 +98,7 @@ class Snapshots:
         photographed = SnapshotTaken(
             askers=tuple(self.askers), slot=slot, time_ms=time_ms, chunks=chunks
         )
-        grown = sum(batch.size() for batch in self.since)
+        grown = sum(batch.size for batch in self.since)
         self.replace(slot, chunks)
         self.grown = grown
         return photographed, records
@@ -110,6 +107,7 @@ class Snapshots:
         """Make ``chunks``, of ``slot``, the last snapshot; one being made is dropped."""
         self.grown, self.size, self.slot = 0, sum(len(chunk) for chunk in chunks), slot
         self.chunks, self.since, self.askers, self._parts = [], [], {}, None
+        self.under_way, self.due = False, self._threshold()
 
 
 def records_of(

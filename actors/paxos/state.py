@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Message
@@ -110,35 +109,35 @@ class State:
             self.snapshots.replace(base.slot, base.chunks)
         for slot, batch in enumerate(recovered.decided, start=self.next):
             self.ledger.take(slot, batch)
-            for _ in self.apply():
-                pass  # The outcomes were sent in an earlier life.
+            self.apply()  # The outcomes were sent in an earlier life.
         for slot in sorted(recovered.later):
             self.ledger.take(slot, recovered.later[slot])
         self.digests.recovered()
         return self.watching.flush()
 
-    def apply(self) -> Iterator[tuple[int, Batch, list[Sequence[Message]]]]:
-        """Apply what is decided without a gap; yield each slot, its batch and its outcomes.
+    def apply(self) -> tuple[Batch, list[Sequence[Message]]]:
+        """Apply the next slot, which is decided; return its batch and its outcomes.
 
-        The first outcomes are those of a batch without commands, whose time let deadlines expire.
-        Those of each command follow: the first command lets time pass itself.
+        Those are the outcomes of each command, the first of which lets time pass itself; for a
+        batch without commands, they are those of the deadlines that its time let expire.
         """
-        step = self.digests.step
-        for slot, batch in self.ledger.drain():
-            self.snapshots.note(batch)
-            time_ms = self.ledger.time_ms
-            if not batch.commands:
-                outcomes = [self.machine.advance(time_ms)]
-            else:
-                outcomes = [(), *self.machine.apply(time_ms, batch.commands)]
-            if (slot + 1) % step == 0:
-                self.digests.note(slot + 1, self.machine.fingerprint())
-            yield slot, batch, outcomes
+        ledger, snapshots = self.ledger, self.snapshots
+        batch = ledger.advance()
+        snapshots.grown += batch.size
+        if snapshots.under_way:
+            snapshots.since.append(batch)
+        if batch.commands:
+            outcomes = self.machine.apply(ledger.time_ms, batch.commands)
+        else:
+            outcomes = [self.machine.advance(ledger.time_ms)]
+        if ledger.next % self.digests.step == 0:
+            self.digests.note(ledger.next, self.machine.fingerprint())
+        return batch, outcomes
 
-    def trim(self, *, reigning: bool) -> list[Effect]:
+    def trim(self, *, leading: bool) -> list[Effect]:
         """Compare the state if that is due, and make a snapshot if the journal should be cut."""
         compared = self.watching.flush() if self.digests.due else []
-        if not self.snapshots.is_due(reigning=reigning):
+        if not self.snapshots.is_due(leading=leading):
             return compared
         return [*compared, *self._photograph()]
 
@@ -160,7 +159,7 @@ class State:
 
     def _photograph(self) -> list[Effect]:
         """Begin a snapshot, unless one is being made or the state is empty."""
-        if self.snapshots.is_under_way() or self.next == 1:
+        if self.snapshots.under_way or self.next == 1:
             return []
         self.digests.want()
         begun = self.snapshots.begin(self.machine, self.next, self.ledger.time_ms)
@@ -168,7 +167,7 @@ class State:
 
     def _on_develop(self) -> Effects:
         """Continue the snapshot; once it is complete, let it replace what led to it."""
-        if not self.snapshots.is_under_way():
+        if not self.snapshots.under_way:
             return ()
         if not self.snapshots.develop():
             return (Wake(DEVELOP_MS, WriteChunk()),)
@@ -197,8 +196,3 @@ class State:
         begun = self._photograph()
         self.snapshots.askers[excerpt.asker] = None
         return begun
-
-
-def everything(outcomes: list[Sequence[Message]]) -> tuple[Message, ...]:
-    """Return the outcomes of a slot, in order."""
-    return tuple(chain.from_iterable(outcomes))

@@ -8,7 +8,7 @@ from support.central_scene import BROKER_A, FIRST, PROXY, SERVER, WATCH, want
 from support.effects import HOST, T0, at, not_counted
 
 from fencelock.actors.api.message import Contender
-from fencelock.actors.central.broker import DOUBT_MS, Broker
+from fencelock.actors.central.broker import DOUBT_MS, WAITERS_SHOWN_MAX, Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.message import (
     EndSession,
@@ -24,7 +24,6 @@ from fencelock.actors.central.message import (
     Revoked,
     SessionEnded,
 )
-from fencelock.actors.central.ticket import WAITERS_SHOWN_MAX
 from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Observe, Retire, Send, Spawn
 from fencelock.actors.message import Address

@@ -20,8 +20,7 @@ from fencelock.actors.lamport.message import (
     Parcel,
     PeerJoined,
 )
-from fencelock.actors.lamport.peer import Peer
-from fencelock.actors.lamport.reliable_channel import ReliableChannel
+from fencelock.actors.lamport.reliable_channel import Peer, ReliableChannel
 from fencelock.actors.message import Address, Event, Message, Timer, address_of, node_of
 
 NODES = ("a", "b", "c")

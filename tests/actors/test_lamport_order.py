@@ -19,7 +19,7 @@ from fencelock.actors.lamport.order import (
     pack_fence,
     unpack_fence,
 )
-from fencelock.actors.lamport.rejoin import Rejoin
+from fencelock.actors.lamport.peers import Rejoin
 
 stamps = st.integers(1, STAMP_MAX)
 ranks = st.integers(0, NODES_MAX - 1)

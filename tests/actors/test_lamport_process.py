@@ -17,8 +17,7 @@ from fencelock.actors.lamport.message import (
     Request,
     Welcome,
 )
-from fencelock.actors.lamport.order import pack_fence
-from fencelock.actors.lamport.requests import WELCOME_MAX
+from fencelock.actors.lamport.order import WELCOME_MAX, pack_fence
 from fencelock.actors.proxy.backend import Got, Ready
 
 # Starting.

@@ -22,14 +22,15 @@ from fencelock.actors.lamport.message import (
     Request,
     ResendDue,
 )
-from fencelock.actors.lamport.peer import RESEND_MS, RESEND_MS_MAX
 from fencelock.actors.lamport.reliable_channel import (
     BACKLOG_MAX,
     CONFIRM_AT,
     CONFIRM_MS,
+    RESEND_MS,
+    RESEND_MS_MAX,
+    WINDOW,
     ReliableChannel,
 )
-from fencelock.actors.lamport.stream import WINDOW
 from fencelock.actors.message import Address, Local, Message
 
 OURS, THEIRS, THEIR_NEXT = 11, 22, 33

@@ -18,9 +18,8 @@ from fencelock.actors.lamport.message import (
     Request,
 )
 from fencelock.actors.lamport.order import pack_fence
-from fencelock.actors.lamport.peer_contact import SILENCE_MS
-from fencelock.actors.lamport.process import PROBE_MS
-from fencelock.actors.lamport.proof import PROOF_MS
+from fencelock.actors.lamport.peers import SILENCE_MS
+from fencelock.actors.lamport.process import PROBE_MS, PROOF_MS
 from fencelock.actors.proxy.backend import Full, Seen
 
 # Judging others.

@@ -18,6 +18,7 @@ from fencelock.actors.paxos.event import (
     Lacking,
     Leadership,
     LeadershipClaimed,
+    ReportApplied,
     SteppedDown,
     Suspect,
     Withdraw,
@@ -73,6 +74,7 @@ def test_a_round_is_written_before_a_scout_uses_it(leader: Leader) -> None:
         written(1),
         spawned(1),
         Send(MONITOR, Candidate(ballot=Ballot(1, LEADER))),
+        Send(REPLICA, ReportApplied()),
     ]
 
 

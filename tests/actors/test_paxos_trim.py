@@ -93,7 +93,7 @@ def chunks_of(tally: LogCounter) -> tuple[bytes, ...]:
 
 
 def test_when_enough_was_applied_the_state_is_photographed_step_by_step() -> None:
-    replica = replica_of_a(journal_bytes=10 * batch(1).size())
+    replica = replica_of_a(journal_bytes=10 * batch(1).size)
     assert Wake(DEVELOP_MS, WriteChunk()) not in learn(replica, 1, 9)
     assert Wake(DEVELOP_MS, WriteChunk()) in learn(replica, 10, 1)
     learn(replica, 11, 2)  # What comes meanwhile is not in the photograph, but behind it.
@@ -165,7 +165,7 @@ def test_an_acceptor_that_writes_much_although_nothing_is_decided_says_so() -> N
     role = acceptor_of_a()
     large = Batch(time_ms=1, commands=(b"x" * (16 << 10),) * 2)
     said: list[object] = []
-    for number in range(1, STREAM_BYTES // large.size() + 2):
+    for number in range(1, STREAM_BYTES // large.size + 2):
         ballot = Ballot(number, LOW.leader)
         word = Accept(ballot=ballot, slot=1, batch=large, committed=1)
         said += [e for e in role.handle(COMMANDER, word, T0) if isinstance(e, Send)]
@@ -205,7 +205,7 @@ def test_a_node_without_a_journal_photographs_only_for_others() -> None:
     replica = replica_of_a(journal_bytes=0)
     learn(replica, 1, 50)
 
-    assert not replica.past.snapshots.is_under_way()
+    assert not replica.past.snapshots.under_way
 
 
 def test_followers_are_staggered_and_a_master_waits_longest() -> None:
@@ -213,17 +213,17 @@ def test_followers_are_staggered_and_a_master_waits_longest() -> None:
     for plan in plans:
         plan.grown = 9_000
 
-    assert [plan.is_due(reigning=False) for plan in plans] == [True, True, False]
-    assert [plan.is_due(reigning=True) for plan in plans] == [False, False, False]
+    assert [plan.is_due(leading=False) for plan in plans] == [True, True, False]
+    assert [plan.is_due(leading=True) for plan in plans] == [False, False, False]
 
 
 def test_a_large_state_is_photographed_less_often() -> None:
     plan = Snapshots(1_000, 0, 1)
     plan.replace(9, (b"x" * 5_000,))
     plan.grown = 9_999
-    assert not plan.is_due(reigning=False)
+    assert not plan.is_due(leading=False)
     plan.grown = 10_000
-    assert plan.is_due(reigning=False)
+    assert plan.is_due(leading=False)
 
 
 def catchup_of_a() -> CatchUp:

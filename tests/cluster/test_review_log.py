@@ -8,10 +8,10 @@ from support.effects import HOST, T0, at
 from support.log_workload import LogCounter
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos.catchup import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
 from fencelock.actors.paxos.config import (
-    DRIFT_PPM,
     Config,
     View,
     acceptor_of,

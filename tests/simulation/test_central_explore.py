@@ -32,8 +32,7 @@ from fencelock.actors.central.message import (
     Release,
     ReleaseAck,
 )
-from fencelock.actors.central.server import LockServer
-from fencelock.actors.central.table import Holding
+from fencelock.actors.central.server import Holding, LockServer
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.proxy.backend import Full, Give, Got, Want

@@ -117,8 +117,8 @@ class ReleasesAreSaidOnce(LockClient):
 
 
 class GrantsAreNotWritten(LockServer):
-    def _recorded(self, record: Message) -> Effects:
-        return () if isinstance(record, Held) else super()._recorded(record)
+    def _record(self, record: Message) -> Effects:
+        return () if isinstance(record, Held) else super()._record(record)
 
 
 class GrantsAreWrittenTooLate(LockServer):

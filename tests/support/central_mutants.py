@@ -5,8 +5,7 @@ from __future__ import annotations
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.message import Grant, Mode, Release, Request
-from fencelock.actors.central.server import LockServer
-from fencelock.actors.central.table import Holding
+from fencelock.actors.central.server import Holding, LockServer
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.proxy.backend import Give, Got
