@@ -9,18 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CancelWait,
-    CloseReason,
-    CloseSession,
-    Command,
-    ExtendSessions,
-    ForceRelease,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
-)
+from fencelock.actors.table import command as commands
 from fencelock.actors.table.outcome import Denial
 from support.table_word import ModelClaim, ModelRequest, Who, Word
 
@@ -86,13 +75,13 @@ class Model:
             if not due or (first := min(due, key=lambda d: d[:3]))[0] > to:
                 return self.out
             if first[4] is None:
-                self.close(first[3], CloseReason.EXPIRED, 0)
+                self.close(first[3], commands.CloseReason.EXPIRED, 0)
             else:
                 c = first[4]
                 self.claims.remove(c)
                 self.deny(c.session, c.owner, c.request, c.lock, Denial.TIMED_OUT)
 
-    def close(self, name: str, reason: CloseReason, request: int) -> None:
+    def close(self, name: str, reason: commands.CloseReason, request: int) -> None:
         """End a session: its waits, itself, its holds, in this order."""
         for c in [c for c in self.claims if c.session == name and not c.fence]:
             self.deny(name, c.owner, c.request, c.lock, Denial.SESSION_EXPIRED)
@@ -104,37 +93,39 @@ class Model:
             self.claims.remove(c)
             self.serve()
 
-    def apply(self, at: int, command: Command) -> list[Word]:
+    def apply(self, at: int, command: commands.Command) -> list[Word]:
         """Apply one command at log time ``at``."""
-        if isinstance(command, ExtendSessions):
+        if isinstance(command, commands.ExtendSessions):
             self.fences = max(self.fences, command.fence_floor)
             self.extended = max(self.extended, at, self.now)
             for s in self.sessions:
                 s["due"] = max(s["due"], max(at, self.now) + s["ttl"])
         self.advance(at)
         match command:
-            case OpenSession() | KeepSession() | CloseSession():
+            case commands.OpenSession() | commands.KeepSession() | commands.CloseSession():
                 self._on_session(command)
-            case ForceRelease():
+            case commands.ForceRelease():
                 self._on_force(command)
-            case AcquireLock() | ReleaseLock() | CancelWait():
+            case commands.AcquireLock() | commands.ReleaseLock() | commands.CancelWait():
                 self._on_lock(command)
-            case ExtendSessions():
+            case commands.ExtendSessions():
                 pass
         return self.out
 
-    def _on_session(self, c: OpenSession | KeepSession | CloseSession) -> None:
-        opening = isinstance(c, OpenSession)
+    def _on_session(
+        self, c: commands.OpenSession | commands.KeepSession | commands.CloseSession
+    ) -> None:
+        opening = isinstance(c, commands.OpenSession)
         key = "name" if opening else "id"
         known: dict[str, Any] | None
         known = next((s for s in self.sessions if s[key] == c.session), None)
-        if isinstance(c, CloseSession):
+        if isinstance(c, commands.CloseSession):
             if known is None:
                 self.out.append(("SessionClosed", c.session, c.reason, 0))
             else:
                 self.close(c.session, c.reason, 0)
             return
-        if known is None and isinstance(c, OpenSession):
+        if known is None and isinstance(c, commands.OpenSession):
             self.opened += 1
             name = f"{c.session}.{self.opened}"
             known = {
@@ -153,7 +144,7 @@ class Model:
         opened = ("SessionOpened", c.session, known["id"], known["ttl"], 0)
         self.out.append(opened if opening else ("SessionKept", c.session, 0))
 
-    def _on_force(self, c: ForceRelease) -> None:
+    def _on_force(self, c: commands.ForceRelease) -> None:
         hold = self.holder(c.lock)
         before = [f for f in self.forced if f[1:5] == (c.operator, c.request, c.lock, c.fence)]
         if before:
@@ -188,7 +179,9 @@ class Model:
                 session["floor"] = max(session["floor"], past[-1].number)
                 del self.done[who]
 
-    def _on_lock(self, c: AcquireLock | ReleaseLock | CancelWait) -> None:
+    def _on_lock(
+        self, c: commands.AcquireLock | commands.ReleaseLock | commands.CancelWait
+    ) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         known = next((one for one in self.sessions if one["id"] == s), None)
         if known is None:
@@ -197,14 +190,14 @@ class Model:
         self.hear(known)
         mine = next(iter(self.find(session=s, owner=o, lock=lock)), None)
         forgotten = r <= known["floor"] and (s, o, lock) not in self.done
-        if isinstance(c, CancelWait):
+        if isinstance(c, commands.CancelWait):
             self.out.append(("WaitCancelled", s, o, r, lock))
         elif forgotten:
             self.out.append(("Denied", s, o, r, lock, Denial.FORGOTTEN))
         if forgotten:
             return
         past = self.done.setdefault((s, o, lock), [])
-        if isinstance(c, CancelWait):
+        if isinstance(c, commands.CancelWait):
             self._on_cancel(c, mine, past)
         elif past and r <= past[-1].number:
             self.out.append(self._again(c, mine, past))
@@ -216,10 +209,10 @@ class Model:
             past.append(ModelRequest(r, type(c)))
             self._do(c, mine)
 
-    def _do(self, c: AcquireLock | ReleaseLock, mine: ModelClaim | None) -> None:
+    def _do(self, c: commands.AcquireLock | commands.ReleaseLock, mine: ModelClaim | None) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         loss = next((x for x in self.lost if x[:3] == (s, o, lock)), None)
-        if isinstance(c, AcquireLock):
+        if isinstance(c, commands.AcquireLock):
             self.lost = [x for x in self.lost if x is not loss]
             self._on_acquire(c, mine)
         elif mine is not None and mine.fence == c.fence:
@@ -234,7 +227,7 @@ class Model:
         else:
             self.deny(s, o, r, lock, Denial.NOT_HELD)
 
-    def _on_acquire(self, c: AcquireLock, mine: ModelClaim | None) -> None:
+    def _on_acquire(self, c: commands.AcquireLock, mine: ModelClaim | None) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         if mine is not None:
             if c.limit and len(mine.levels) >= c.limit:
@@ -256,7 +249,9 @@ class Model:
             self.claims.append(claim)
             self.out.append(("Queued", s, o, r, lock))
 
-    def _on_cancel(self, c: CancelWait, mine: ModelClaim | None, past: list[ModelRequest]) -> None:
+    def _on_cancel(
+        self, c: commands.CancelWait, mine: ModelClaim | None, past: list[ModelRequest]
+    ) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         waits = mine is not None and not mine.fence
         new = not past or r > past[-1].number
@@ -274,14 +269,19 @@ class Model:
                 self.drop(mine)
                 self.serve()
         if new:
-            past.append(ModelRequest(r, AcquireLock, undone, self.now))
+            past.append(ModelRequest(r, commands.AcquireLock, undone, self.now))
 
     def _again(
-        self, c: AcquireLock | ReleaseLock, mine: ModelClaim | None, past: list[ModelRequest]
+        self,
+        c: commands.AcquireLock | commands.ReleaseLock,
+        mine: ModelClaim | None,
+        past: list[ModelRequest],
     ) -> Word:
         who = (c.session, c.owner, c.request, c.lock)
         found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
-        live = mine is not None and mine.request == c.request and isinstance(c, AcquireLock)
+        live = (
+            mine is not None and mine.request == c.request and isinstance(c, commands.AcquireLock)
+        )
         if found and (found[0] is past[-1] or live):
             return found[0].answer or ("Queued", *who)
         return ("Denied", *who, Denial.SUPERSEDED)

@@ -6,18 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CancelWait,
-    CloseReason,
-    CloseSession,
-    Command,
-    ExtendSessions,
-    ForceRelease,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
-)
+from fencelock.actors.table import command as commands
 from fencelock.actors.table.holding import Hold
 from fencelock.actors.table.outcome import Denial, Denied, Held, Outcome, SessionClosed
 from fencelock.actors.table.table import LockTable
@@ -35,9 +24,9 @@ class LogComposer:
     """Turns numbers into a log that stays interesting: it repeats, overtakes and gives up."""
 
     def __init__(self) -> None:
-        self.said: list[Command] = [ExtendSessions(master="m")]
+        self.said: list[commands.Command] = [commands.ExtendSessions(master="m")]
 
-    def command(self, step: Dice, model: Model) -> Command:
+    def command(self, step: Dice, model: Model) -> commands.Command:
         """Return the next command, which mostly concerns something that ``model`` knows."""
         kind, _, who, which, what, chance = step
         session = f"{'ab'[who % 2]}.{max(1, model.opened - chance % 4)}"
@@ -45,7 +34,7 @@ class LogComposer:
         session = live[who % len(live)] if live and chance % 8 else session
         owner, lock, request = "pq"[which % 2], "LMN"[what % 3], len(self.said)
         hold = model.holder(lock)
-        acquire = AcquireLock(
+        acquire = commands.AcquireLock(
             session=session,
             owner=owner,
             request=request,
@@ -56,31 +45,35 @@ class LogComposer:
         match kind:
             case 0 | 1:
                 ttl = (150, 400, 5_000)[chance % 3]
-                made: Command = OpenSession(session="ab"[who % 2], ttl_ms=ttl)
+                made: commands.Command = commands.OpenSession(session="ab"[who % 2], ttl_ms=ttl)
             case 2:
-                made = KeepSession(session=session)
+                made = commands.KeepSession(session=session)
             case 3:
-                close = CloseSession(session=session, reason=CloseReason.FORCED)
+                close = commands.CloseSession(session=session, reason=commands.CloseReason.FORCED)
                 floor = model.fences + chance % 3
-                made = close if chance % 2 else ExtendSessions(master="m", fence_floor=floor)
+                made = (
+                    close if chance % 2 else commands.ExtendSessions(master="m", fence_floor=floor)
+                )
             case 4 if chance % 3:
                 seen = hold.fence if hold else 1
-                made = ForceRelease(operator="root", request=request, lock=lock, fence=seen)
+                made = commands.ForceRelease(
+                    operator="root", request=request, lock=lock, fence=seen
+                )
             case 5 | 6 | 7 | 8:
                 fence = hold.fence if hold and chance % 5 else chance
                 if hold and chance % 7:
                     session, owner = hold.session, hold.owner
-                made = ReleaseLock(
+                made = commands.ReleaseLock(
                     session=session, owner=owner, request=request, lock=lock, fence=fence
                 )
             case 9 | 10 | 11:
                 return self.said[-1 - chance % min(len(self.said), 12)]
             case 12:
                 past = self.said[-1 - chance % min(len(self.said), 12)]
-                old = past if isinstance(past, AcquireLock) else acquire
+                old = past if isinstance(past, commands.AcquireLock) else acquire
                 self.said.append(acquire)  # It may come after its own cancel.
                 who_was = {"session": old.session, "owner": old.owner}
-                return CancelWait(**who_was, request=old.request, lock=old.lock)
+                return commands.CancelWait(**who_was, request=old.request, lock=old.lock)
             case _:
                 made = acquire
         self.said.append(made)
@@ -151,7 +144,7 @@ def play(steps: Iterable[Dice]) -> None:
 
     """
     table, model, writer, judge = LockTable(), Model(), LogComposer(), TableJudge()
-    for opening in (OpenSession(session=name, ttl_ms=5_000) for name in "ab"):
+    for opening in (commands.OpenSession(session=name, ttl_ms=5_000) for name in "ab"):
         assert [word_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
         at = table.time_ms + (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]

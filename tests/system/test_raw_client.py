@@ -16,16 +16,7 @@ from support.hub_station import listening_hub
 from support.paths import ROOT
 from support.real_nodes import loopback_addresses
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened
 from fencelock.actors.message import Address, Message
 from fencelock.cluster.config import parse, starting_config
@@ -66,7 +57,7 @@ class AnsweringNode:
                     self.heard.append(message)
                     if self.deaf < len(self.heard) <= self.deaf_after:
                         answers = [self._answer(message)]
-                        if self.lost is not None and isinstance(message, KeepAlive):
+                        if self.lost is not None and isinstance(message, api.KeepAlive):
                             answers.append(self.lost)
                         envelopes = tuple(Envelope(sender, to, answer) for answer in answers)
                         self.hub.send(arrival.link, Frame("test", 0, 1, envelopes))
@@ -83,27 +74,27 @@ class AnsweringNode:
                     node="n1",
                     request=message.request,
                 )
-            case KeepAlive():
-                return Alive(session=message.session, node="n1", request=message.request)
+            case api.KeepAlive():
+                return api.Alive(session=message.session, node="n1", request=message.request)
             case End():
                 return Ended(session=message.session, detail="", request=message.request)
             case _:
                 return self._about_a_lock(message)
 
     def _about_a_lock(self, message: Message) -> Message:
-        assert isinstance(message, Acquire | Release)
+        assert isinstance(message, api.Acquire | api.Release)
         assert message.session.endswith(".7")
         if message.lock == "busy":
-            return Refused(
+            return api.Refused(
                 lock="busy",
-                reason=Reason.TIMED_OUT,
+                reason=api.Reason.TIMED_OUT,
                 detail="n2 holds it",
                 session=message.session,
                 owner=message.owner,
                 request=message.request,
             )
-        if isinstance(message, Acquire):
-            return Granted(
+        if isinstance(message, api.Acquire):
+            return api.Granted(
                 lock=message.lock,
                 fence=77,
                 session=message.session,
@@ -111,7 +102,7 @@ class AnsweringNode:
                 request=message.request,
             )
         assert message.fence == 77
-        return Released(
+        return api.Released(
             lock=message.lock,
             session=message.session,
             owner=message.owner,
@@ -146,7 +137,12 @@ def test_the_client_locks_and_unlocks(node: AnsweringNode) -> None:
         "",
     )
     assert done.returncode == 0
-    assert [type(message) for message in dict.fromkeys(node.heard)] == [Open, Acquire, Release, End]
+    assert [type(message) for message in dict.fromkeys(node.heard)] == [
+        Open,
+        api.Acquire,
+        api.Release,
+        End,
+    ]
 
 
 def test_a_request_that_is_not_answered_is_sent_again_under_its_number() -> None:
@@ -168,7 +164,7 @@ def test_the_session_is_kept_while_the_lock_is_held() -> None:
     finally:
         node.close()
     assert done.returncode == 0, done.stderr
-    keeps = [message.request for message in node.heard if isinstance(message, KeepAlive)]
+    keeps = [message.request for message in node.heard if isinstance(message, api.KeepAlive)]
     assert len(keeps) > 2
     assert keeps == sorted(set(keeps))
 
@@ -178,7 +174,7 @@ def test_the_session_is_kept_while_the_lock_is_held() -> None:
     [
         HoldLost(lock="a", fence=77, session="s", owner="main", detail="eve took it"),
         Ended(session="s", detail="eve took it"),
-        Refused(lock="", reason=Reason.SESSION_EXPIRED, detail="eve took it"),
+        api.Refused(lock="", reason=api.Reason.SESSION_EXPIRED, detail="eve took it"),
     ],
     ids=lambda lost: type(lost).__name__,
 )
@@ -253,13 +249,13 @@ def test_the_client_works_with_every_protocol(tmp_path: Path, protocol: str, nam
             "*/proxy",
             "s-1/session",
             0,
-            Acquire(lock="orders/42", session="s-1.17", owner="main", request=2, wait_ms=5000),
+            api.Acquire(lock="orders/42", session="s-1.17", owner="main", request=2, wait_ms=5000),
         ),
         (
             "s-1/session",
             "n1/proxy",
             9,
-            Granted(lock="orders/42", fence=77, session="s-1.17", owner="main", request=2),
+            api.Granted(lock="orders/42", fence=77, session="s-1.17", owner="main", request=2),
         ),
         (
             "s-1/link",
