@@ -5,7 +5,8 @@ The log here loses nothing and takes no time, unless it is silent.
 
 from __future__ import annotations
 
-from support.local_callers import ONE, REPLICA, THREE, TWO, A, LocalCallers
+from support.local_callers import ONE, THREE, TWO, A, LocalCallers
+from support.log_proxy_scene import REPLICA
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
 from fencelock.actors.api.session_message import Evict, Evicted

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.effects import HOST
+from support.log_proxy_scene import log_proxy
 from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import Abandon, Acquire, Granted, Refused, Release, Released
@@ -24,7 +24,7 @@ from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.proxy_session_lease import TTL_MS
 from fencelock.actors.table.outcome import Outcome
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.codec import decode, encode
+from fencelock.transport.codec import decode
 
 SEEDS = range(60)
 STEPS = 400
@@ -51,16 +51,7 @@ class CallersOfNode:
         self.stubborn = False
         """Whether its callers keep what they hold."""
         self.rings_at: int | None = None
-        self.door = UnbatchedProxy(
-            Address(f"{node}/proxy"),
-            HOST,
-            node=node,
-            members=("n1", "n2", "n3"),
-            replica=Address(f"{node}/replica"),
-            name=f"{node}/b00",
-            encode=encode,
-        )
-        self.door.begin(self.now)
+        self.door = log_proxy(UnbatchedProxy, node)
 
     @property
     def now(self) -> Instant:

@@ -15,11 +15,9 @@ from fencelock.actors.session.message import Closed
 from fencelock.actors.table.command import Command
 from fencelock.actors.table.outcome import Outcome
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.codec import decode, encode
-from support.effects import HOST
-from support.unbatched_proxy import UnbatchedProxy
+from fencelock.transport.codec import decode
+from support.log_proxy_scene import DOOR, REPLICA, lone_door
 
-DOOR, REPLICA = Address("n1/proxy"), Address("n1/replica")
 ONE, TWO, THREE = (Address(f"n1/ask-{number}") for number in (1, 2, 3))
 A = Acquire(lock="a")
 K = TypeVar("K")
@@ -34,16 +32,7 @@ class LocalCallers:
         self.ms = 0
         self.told: list[tuple[Address, Message | Closed]] = []
         self.commands: list[Command] = []
-        self.door = UnbatchedProxy(
-            DOOR,
-            HOST,
-            node="n1",
-            members=("n1", "n2", "n3"),
-            replica=REPLICA,
-            name="n1/b00",
-            encode=encode,
-        )
-        self.door.begin(Instant(0))
+        self.door = lone_door()
 
     @property
     def now(self) -> Instant:
