@@ -62,10 +62,8 @@ def higher_is_better(
     name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_least: float | None
 ) -> BarFigure:
     """Compare rounds of a rate; the bar is a ratio of at least ``at_least``, None for none."""
-    ratio = statistics.median(a / b for a, b in zip(ours, other, strict=True))
-    mine, theirs = statistics.median(ours), statistics.median(other)
-    bar = "" if at_least is None else f">= {at_least}x"
-    return BarFigure(name, unit, mine, theirs, ratio, bar, at_least is None or ratio >= at_least)
+    met = at_least is None or _ratio(ours, other) >= at_least
+    return _compared(name, unit, ours, other, "" if at_least is None else f">= {at_least}x", met)
 
 
 def below(name: str, unit: str, ours: float, limit: float) -> BarFigure:
@@ -77,10 +75,19 @@ def lower_is_better(
     name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_most: float | None
 ) -> BarFigure:
     """Compare rounds of a duration; the bar is a ratio of at most ``at_most``, None for none."""
-    ratio = statistics.median(a / b for a, b in zip(ours, other, strict=True))
+    met = at_most is None or _ratio(ours, other) <= at_most
+    return _compared(name, unit, ours, other, "" if at_most is None else f"<= {at_most}x", met)
+
+
+def _ratio(ours: Sequence[float], other: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, other, strict=True))
+
+
+def _compared(
+    name: str, unit: str, ours: Sequence[float], other: Sequence[float], bar: str, met: bool
+) -> BarFigure:
     mine, theirs = statistics.median(ours), statistics.median(other)
-    bar = "" if at_most is None else f"<= {at_most}x"
-    return BarFigure(name, unit, mine, theirs, ratio, bar, at_most is None or ratio <= at_most)
+    return BarFigure(name, unit, mine, theirs, _ratio(ours, other), bar, met)
 
 
 def table_of(title: str, ours: str, other: str, figures: Sequence[BarFigure]) -> Table:

@@ -27,6 +27,15 @@ from fencelock.cluster.guarantee import PROMISES
 PROTOCOLS = ", ".join(PROMISES)
 
 
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="End with one JSON object on the last line.")
+]
+SecondsOption = Annotated[
+    float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
+]
+RoundsOption = Annotated[int, typer.Option(min=1, max=50, help="Rounds of each comparison.")]
+
+
 class Durability(StrEnum):
     """The places where nodes keep their promises."""
 
@@ -47,10 +56,8 @@ def bench() -> None:
 
 @app.command()
 def runtime(
-    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of each comparison.")] = 5,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object on the last line.")
-    ] = False,
+    rounds: RoundsOption = 5,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare our one-thread runtime with Pykka's own threads; exit 1 if a bar is missed.
 
@@ -78,9 +85,7 @@ def locks(
     durability: Annotated[
         Durability, typer.Option(help="On disk before it is promised, or in memory only.")
     ] = Durability.FSYNC,
-    seconds: Annotated[
-        float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
-    ] = 5.0,
+    seconds: SecondsOption = 5.0,
     kills: Annotated[int, typer.Option(min=1, max=1000, help="Of the master, for failover.")] = 5,
     held: Annotated[
         int, typer.Option(min=100, max=200_000, help="Locks held when memory is measured.")
@@ -94,9 +99,7 @@ def locks(
             "--profile", help="Measure instead where the time of a lone client's pair goes."
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object on the last line.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure [bold]locks[/bold] over real node and client processes on this machine.
 
@@ -141,9 +144,7 @@ def failover(
     ] = None,
     nodes: Annotated[int, typer.Option(min=3, max=9, help="Node processes.")] = 3,
     times: Annotated[int, typer.Option(min=1, max=1000, help="How often the leader dies.")] = 10,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object on the last line.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure for how long no lock is granted when the leader of paxos dies.
 
@@ -163,13 +164,9 @@ def failover(
 
 @app.command()
 def bakery(
-    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of each comparison.")] = 3,
-    seconds: Annotated[
-        float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
-    ] = 3.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object on the last line.")
-    ] = False,
+    rounds: RoundsOption = 3,
+    seconds: SecondsOption = 3.0,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare [bold]bakery[/bold] with paxos in memory; exit 1 if a bar is missed.
 

@@ -14,8 +14,9 @@ from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import RunReport, run_seed
-from fencelock.cluster.simulation.sweep import SeedOutcome, outcome_of, outcomes
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.sweep import reports
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import Settings, bakery
 
@@ -97,17 +98,12 @@ def run_bakery_seed(
     )
 
 
-def run_judged_for_outcome(seed: int) -> SeedOutcome:
-    """Run one seed and drop its trace."""
-    return outcome_of(run_bakery_seed(seed))
-
-
-def sweep_judged(seeds: Iterable[int], *, workers: int = 1) -> Generator[SeedOutcome, None, None]:
-    """Run ``seeds`` before the judge and yield the outcome of each, in their order.
+def sweep_judged(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:
+    """Run ``seeds`` before the judge and yield the report of each, in their order.
 
     Args:
         seeds: the seeds.
-        workers: the number of processes, at least 1. It changes no outcome.
+        workers: the number of processes, at least 1. It changes no report.
 
     """
-    return outcomes(run_judged_for_outcome, seeds, workers)
+    return reports(run_bakery_seed, seeds, workers)

@@ -5,16 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import (
-    Address,
-    Instant,
-    Local,
-    Timer,
-    address_of,
-    local,
-    node_of,
-    timer,
-)
+from fencelock.actors.message import Address, Instant, Timer, address_of, node_of, timer
 from fencelock.actors.paxos.config import leader_of, replica_of
 from fencelock.actors.paxos.event import (
     Consult,
@@ -34,6 +25,7 @@ from fencelock.cluster.simulation.paxos_machine import (
     SessionDropped,
     command_of,
 )
+from fencelock.cluster.simulation.workload import Finish
 
 ANSWER_MS = 200
 """Time that a proposer waits for an answer before it asks another node (ms)."""
@@ -57,11 +49,6 @@ RESIGN_SHARE = 0.02
 """Share of reads after which the node must hand over the lead, as before a stop."""
 
 
-@local
-class FinishProposals(Local):
-    """The faults are over: finish one more request, and be done; depose no leader."""
-
-
 @timer
 class ProposeNext(Timer):
     """It is time to propose something."""
@@ -75,9 +62,7 @@ class Unanswered(Timer):
 
 
 class Proposer(
-    Role[
-        FinishProposals | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered
-    ]
+    Role[Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered]
 ):
     """Has one command after the other appended, each under a number of its own.
 
@@ -127,13 +112,7 @@ class Proposer(
     def handle(
         self,
         sender: Address,
-        event: FinishProposals
-        | Appended
-        | SessionDropped
-        | Proposed
-        | Declined
-        | ProposeNext
-        | Unanswered,
+        event: Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered,
         now: Instant,
     ) -> Effects:
         """Propose, and repeat until it is appended."""
@@ -147,7 +126,7 @@ class Proposer(
                 return self._on_unanswered(event)
             case ProposeNext():
                 return self._propose()
-            case FinishProposals():
+            case Finish():
                 self.finishing = True
                 return ()
             case Proposed() | SessionDropped():
@@ -202,16 +181,7 @@ class Curious(Timer):
     """Read something."""
 
 
-Heeded = (
-    Propose
-    | FinishProposals
-    | SlotOutcomes
-    | LeaderChanged
-    | Skipped
-    | Consulted
-    | Resigned
-    | Curious
-)
+Heeded = Propose | Finish | SlotOutcomes | LeaderChanged | Skipped | Consulted | Resigned | Curious
 
 
 class LogReader(Role[Heeded]):
@@ -253,7 +223,7 @@ class LogReader(Role[Heeded]):
                 return (Observe(f"reader.{what}"),)
             case Propose():
                 return (Send(replica_of(self.node), event),)
-            case FinishProposals():
+            case Finish():
                 self.finishing = True
                 return ()
             case SlotOutcomes() | LeaderChanged() | Skipped() | Resigned():

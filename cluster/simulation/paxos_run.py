@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
 from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.paxos_client import (
-    FinishProposals,
-    LogReader,
-    Proposer,
-    reader_of,
-)
+from fencelock.cluster.simulation.paxos_client import LogReader, Proposer, reader_of
 from fencelock.cluster.simulation.paxos_judge import LogJudge
 from fencelock.cluster.simulation.paxos_machine import OPENING, Register
 from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
 from fencelock.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
 from fencelock.cluster.simulation.planting import Change, changed
-from fencelock.cluster.simulation.sweep import SeedOutcome, outcomes
-from fencelock.cluster.simulation.trace import Trace
-from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.report import RunReport, report_of
+from fencelock.cluster.simulation.sweep import reports
+from fencelock.cluster.simulation.workload import Finish
 from fencelock.cluster.topology import US_PER_MS, NodeContext, Recipe
 
 GREET_MS = 300
@@ -49,41 +44,13 @@ class LogSubject:
 PRODUCT = LogSubject()
 
 
-@dataclass(frozen=True, slots=True)
-class LogReport:
-    """The result of a run."""
-
-    seed: int
-    plan: LogPlan
-    violation: str | None
-    """The broken invariant, None if there is none."""
-    deliveries: int
-    answers: int
-    """Number of answered requests."""
-    chosen: int
-    """Number of slots for which a batch was chosen."""
-    virtual_ms: int
-    marks: Mapping[str, int]
-    faults: Mapping[str, int]
-    recorded: Trace = field(repr=False)
-
-    @property
-    def grants(self) -> int:
-        """The number of answers, under the name that a sweep counts."""
-        return self.answers
-
-    def trace(self) -> list[str]:
-        """Return the run, line by line: the same for a seed, always and everywhere."""
-        return self.recorded.lines()
-
-
 def run_log_seed(
     seed: int,
     *,
     plan: LogPlan | None = None,
     subject: LogSubject = PRODUCT,
     judged: frozenset[str] | None = None,
-) -> LogReport:
+) -> RunReport:
     """Run the log of one seed and judge it.
 
     Args:
@@ -94,12 +61,15 @@ def run_log_seed(
 
     """
     run = _LogRun(seed, plan or draw_log_plan(seed), subject, judged)
-    violation: str | None = None
-    try:
-        run.play()
-    except ViolationError as error:
-        violation = f"{run.world.time / NS_PER_MS:.3f} ms: {error}"
-    return run.report(violation)
+    judge = run.judge
+    return report_of(
+        run.world,
+        seed,
+        run.plan,
+        run.play,
+        grants=lambda: len(judge.state.answers),
+        chosen=lambda: len(judge.choices.chosen),
+    )
 
 
 class _LogRun:
@@ -186,7 +156,7 @@ class _LogRun:
         self.nemesis.heal()
         readers = [reader_of(member) for member in self.judge.nodes]
         for address in (*self.proposers, *readers):
-            self.world.nodes[node_of(address)].tell(address, FinishProposals())
+            self.world.nodes[node_of(address)].tell(address, Finish())
         self._wait(self.plan.answered_ms, "unanswered", self._unanswered)
         self._wait(self.plan.equal_ms, "unlike the others", self._unlike)
 
@@ -213,42 +183,13 @@ class _LogRun:
                 return
             self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))
 
-    def report(self, violation: str | None) -> LogReport:
-        """Return the result of the run."""
-        return LogReport(
-            seed=self.seed,
-            plan=self.plan,
-            violation=violation,
-            deliveries=self.world.deliveries,
-            answers=len(self.judge.state.answers),
-            chosen=len(self.judge.choices.chosen),
-            virtual_ms=self.world.time // NS_PER_MS,
-            marks=dict(sorted(self.world.marks.items())),
-            faults=dict(sorted(self.world.faults.items())),
-            recorded=self.world.trace,
-        )
 
-
-def run_log_for_outcome(seed: int) -> SeedOutcome:
-    """Run one seed and drop its trace; answers count as grants."""
-    report = run_log_seed(seed)
-    return SeedOutcome(
-        seed,
-        report.violation,
-        report.deliveries,
-        report.answers,
-        report.virtual_ms,
-        dict(report.marks),
-        dict(report.faults),
-    )
-
-
-def sweep_log(seeds: Iterable[int], *, workers: int = 1) -> Generator[SeedOutcome, None, None]:
-    """Run ``seeds`` and yield the outcome of each, in their order.
+def sweep_log(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:
+    """Run ``seeds`` and yield the report of each, in their order.
 
     Args:
         seeds: the seeds.
-        workers: the number of processes, at least 1. It changes no outcome.
+        workers: the number of processes, at least 1. It changes no report.
 
     """
-    return outcomes(run_log_for_outcome, seeds, workers)
+    return reports(run_log_seed, seeds, workers)

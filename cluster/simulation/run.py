@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -20,7 +19,7 @@ from fencelock.cluster.simulation.judge import LockJudge, judge_drain, judge_fre
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.plan import RunPlan, draw_plan
 from fencelock.cluster.simulation.promise import NO_CRASH, Survival, promise_of
-from fencelock.cluster.simulation.trace import Trace
+from fencelock.cluster.simulation.report import RunReport, report_of
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import (
     LEVELS,
@@ -36,28 +35,6 @@ from fencelock.cluster.topology import NodeContext, Recipe, Settings
 
 STEP_MS = 50
 """Interval at which a run checks whether it is done."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunReport:
-    """The result of a run."""
-
-    seed: int
-    plan: RunPlan
-    violation: str | None
-    """The broken promise, None if there is none."""
-    deliveries: int
-    grants: int
-    virtual_ms: int
-    marks: Mapping[str, int]
-    """Counts of the roles' observations, by name."""
-    faults: Mapping[str, int]
-    """Counts of the faults that happened, by name."""
-    recorded: Trace
-
-    def trace(self) -> list[str]:
-        """Return the run, line by line: the same for a seed, always and everywhere."""
-        return self.recorded.lines()
 
 
 def run_seed(
@@ -95,12 +72,7 @@ def run_seed(
     run = _LockRun(_recipe(protocol), seed, plan, chosen, promise, door)
     if judges is not None:
         run.world.judges += judges(run.world)
-    violation: str | None = None
-    try:
-        run.play()
-    except ViolationError as error:
-        violation = f"{run.world.time / NS_PER_MS:.3f} ms: {error}"
-    return run.report(violation)
+    return report_of(run.world, seed, run.plan, run.play, grants=lambda: run.judge.grants)
 
 
 def _recipe(protocol: str | Recipe) -> Recipe:
@@ -277,17 +249,3 @@ class _LockRun:
         enough = len(self.contenders()) + self.plan.grants_min
         if self.judge.grants < enough:
             raise ViolationError(f"void: {self.judge.grants} grants, {enough} are needed")
-
-    def report(self, violation: str | None) -> RunReport:
-        """Return the result of the run."""
-        return RunReport(
-            seed=self.seed,
-            plan=self.plan,
-            violation=violation,
-            deliveries=self.world.deliveries,
-            grants=self.judge.grants,
-            virtual_ms=self.world.time // NS_PER_MS,
-            marks=dict(sorted(self.world.marks.items())),
-            faults=dict(sorted(self.world.faults.items())),
-            recorded=self.world.trace,
-        )

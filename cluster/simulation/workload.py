@@ -49,7 +49,10 @@ class Mood(Enum):
 
 @local
 class Finish(Local):
-    """The faults are over: get a lock once more, without limit, release it, and be done."""
+    """The faults are over: get a lock once more, without limit, release it, and be done.
+
+    A proposer of the log finishes one more request, and deposes no leader any more.
+    """
 
 
 @local

@@ -45,7 +45,8 @@ from fencelock.cluster.simulation.bakery_run import draw_bakery_plan
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.planting import Change, planted
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import RunReport, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World

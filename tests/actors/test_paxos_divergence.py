@@ -17,9 +17,10 @@ from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.paxos_judge import INVARIANTS
 from fencelock.cluster.simulation.paxos_machine import Appended, AppendRequest, Register
 from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
-from fencelock.cluster.simulation.paxos_run import LogReport, LogSubject, run_log_seed
+from fencelock.cluster.simulation.paxos_run import LogSubject, run_log_seed
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import KEEPS_DISKS, promise_of
+from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.topology import Recipe, Settings, paxos
 
@@ -73,7 +74,7 @@ def plan_of(seed: int, nodes: int = 3) -> LogPlan:
     )
 
 
-def run(seed: int, bug: type[Register], nodes: int = 3, digest_slots: int = 5) -> LogReport:
+def run(seed: int, bug: type[Register], nodes: int = 3, digest_slots: int = 5) -> RunReport:
     plan = replace(plan_of(seed, nodes), digest_slots=digest_slots)
     subject = LogSubject(wrong=frozenset({"n2"}), planted=bug)
     return run_log_seed(seed, plan=plan, subject=subject, judged=JUDGED)
@@ -87,7 +88,7 @@ def test_a_member_with_a_bug_is_quarantined_and_the_others_go_on(bug: str, nodes
     for seed in SEEDS:
         report = run(seed, BUGS[bug], nodes)
         assert report.violation is None, (seed, report.violation)
-        assert report.answers > 0
+        assert report.grants > 0
         marks.update(name for name, count in report.marks.items() if count)
     assert marks["paxos.diverged"] >= len(SEEDS) // 2, marks
     assert marks["notice.critical"] == marks["paxos.diverged"]

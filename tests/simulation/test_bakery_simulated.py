@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from fencelock.cluster.simulation.plan import RunPlan
-from fencelock.cluster.simulation.run import RunReport, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 
 SEEDS = 40
 RARE = (

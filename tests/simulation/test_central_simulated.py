@@ -39,7 +39,8 @@ from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import RunReport, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.workload import Door, session_door
 from fencelock.cluster.topology import NodeContext, Recipe, Settings, central
 

@@ -22,7 +22,8 @@ from fencelock.cluster.simulation.disk import Disk
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import RunReport, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, Settings, central
 

@@ -18,7 +18,8 @@ from fencelock.actors.proxy.backend import Look, Ready
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import RunReport, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, Settings, lamport

@@ -17,7 +17,8 @@ from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import RunReport, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.topology import Recipe, Settings, paxos
 
 SEEDS = 40

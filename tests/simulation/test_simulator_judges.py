@@ -23,7 +23,8 @@ from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import CALM, FaultKind
 from fencelock.cluster.simulation.plan import RunPlan, draw_plan
 from fencelock.cluster.simulation.promise import Survival
-from fencelock.cluster.simulation.run import RunReport, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.topology import NodeContext, Recipe
 
 PLAN = RunPlan(

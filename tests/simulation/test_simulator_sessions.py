@@ -17,7 +17,8 @@ from fencelock.cluster.simulation.faults import FaultKind, Faults
 from fencelock.cluster.simulation.judge import LockJudge
 from fencelock.cluster.simulation.plan import RunPlan, draw_plan
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import RunReport, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import Rested
