@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from random import Random
-
 import pytest
-from support.effects import HOST, T0
+from support.central_scene import BROKER_A, SERVER, A, LoneClient
+from support.effects import T0
 
-from fencelock.actors.central.client import RETRANSMIT_MS, LockClient
+from fencelock.actors.central.client import RETRANSMIT_MS
 from fencelock.actors.central.message import (
     NUMBER_MAX,
     ClientRetransmit,
@@ -18,52 +17,12 @@ from fencelock.actors.central.message import (
     ServerFull,
     Settled,
 )
-from fencelock.actors.effect import Effect, Observe, Send, Wake
-from fencelock.actors.message import Address, Event
-from fencelock.actors.proxy.backend import Full, Give, Got, Want
+from fencelock.actors.effect import Observe, Send, Wake
+from fencelock.actors.message import Address
+from fencelock.actors.proxy.backend import Full, Got
 
-ME, BROKER = Address("a/clients-1-1"), Address("a/clients")
-SERVER = Address("s/server")
-
-SETTLED = {n: Send(BROKER, Settled(lock="l", number=n, session="s")) for n in (5, 6)}
-REQUEST = Send(SERVER, Request(lock="l", client=ME, session="s", owner="o"))
-
-
-class LoneClient:
-    """Drives one lock client; effects less counters and the length of waits."""
-
-    def __init__(self) -> None:
-        self.client = LockClient(
-            ME, HOST, lock="l", session="s", broker=BROKER, server=SERVER, random=Random(1)
-        )
-
-    def hears(self, sender: Address, event: Event) -> list[Effect | type[Wake]]:
-        known: object = event
-        assert isinstance(known, Want | Give | Grant | ReleaseAck | ServerFull | ClientRetransmit)
-        effects = self.client.handle(sender, known, T0)
-        return [
-            Wake if isinstance(effect, Wake) else effect
-            for effect in effects
-            if not isinstance(effect, Observe)
-        ]
-
-    def wants(self, ticket: int) -> list[Effect | type[Wake]]:
-        return self.hears(BROKER, Want(lock="l", ticket=ticket, session="s", owner="o"))
-
-    def gives(self, ticket: int) -> list[Effect | type[Wake]]:
-        return self.hears(BROKER, Give(lock="l", ticket=ticket))
-
-    def granted(self, number: int) -> list[Effect | type[Wake]]:
-        return self.hears(BROKER, Grant(lock="l", client=ME, number=number))
-
-    def acked(self, sequence: int) -> list[Effect | type[Wake]]:
-        return self.hears(SERVER, ReleaseAck(lock="l", sequence=sequence))
-
-    def rings(self) -> list[Effect | type[Wake]]:
-        return self.hears(ME, ClientRetransmit())
-
-    def is_in(self, mode: Mode, sequence: int) -> None:
-        assert (self.client.mode, self.client.sequence_num) == (mode, sequence)
+SETTLED = {n: Send(BROKER_A, Settled(lock="l", number=n, session="s")) for n in (5, 6)}
+REQUEST = Send(SERVER, Request(lock="l", client=A, session="s", owner="o"))
 
 
 @pytest.fixture
@@ -94,11 +53,11 @@ def released(releasing: LoneClient) -> LoneClient:
 
 
 def released_as(sequence: int) -> Send:
-    return Send(SERVER, Release(lock="l", client=ME, sequence=sequence))
+    return Send(SERVER, Release(lock="l", client=A, sequence=sequence))
 
 
 def got(ticket: int, fence: int) -> Send:
-    return Send(BROKER, Got(lock="l", ticket=ticket, fence=fence))
+    return Send(BROKER_A, Got(lock="l", ticket=ticket, fence=fence))
 
 
 def test_none_asks_when_an_owner_wants_and_again_at_each_timeout(bench: LoneClient) -> None:
@@ -147,7 +106,7 @@ def test_releasing_releases_again_at_each_timeout(releasing: LoneClient) -> None
 
 
 def test_releasing_is_released_by_the_acknowledgement(releasing: LoneClient) -> None:
-    assert releasing.acked(5) == [SETTLED[5], Send(BROKER, Idle(wants=1))]
+    assert releasing.acked(5) == [SETTLED[5], Send(BROKER_A, Idle(wants=1))]
     releasing.is_in(Mode.RELEASED, 5)
 
 
@@ -202,7 +161,7 @@ def test_a_grant_that_nobody_wants_is_released_at_once(released: LoneClient) -> 
 
 def test_a_grant_that_comes_after_the_owner_gave_up_is_released_at_once(bench: LoneClient) -> None:
     bench.wants(1)
-    assert bench.gives(1) == [Send(BROKER, Idle(wants=1))]
+    assert bench.gives(1) == [Send(BROKER_A, Idle(wants=1))]
 
     assert bench.granted(5) == [released_as(5)]  # The timer of the request is on its way.
     assert bench.rings() == [released_as(5), Wake]
@@ -250,9 +209,9 @@ def test_a_crowded_server_refuses_all_who_wait(bench: LoneClient) -> None:
 
     detail = "the server holds 10 locks, its limit"
     assert effects == [
-        Send(BROKER, Full(lock="l", ticket=1, detail=detail)),
-        Send(BROKER, Full(lock="l", ticket=2, detail=detail)),
-        Send(BROKER, Idle(wants=2)),
+        Send(BROKER_A, Full(lock="l", ticket=1, detail=detail)),
+        Send(BROKER_A, Full(lock="l", ticket=2, detail=detail)),
+        Send(BROKER_A, Idle(wants=2)),
     ]
     assert bench.rings() == []
 
@@ -267,10 +226,10 @@ def test_a_late_refusal_does_not_touch_who_holds(held: LoneClient) -> None:
 @pytest.mark.parametrize(
     ("sender", "event", "mark"),
     [
-        (SERVER, Grant(lock="l", client=ME, number=9), "central.grant_malformed"),
-        (BROKER, Grant(lock="m", client=ME, number=9), "central.grant_malformed"),
-        (BROKER, Grant(lock="l", client=ME, number=0), "central.grant_not_newer"),
-        (BROKER, Grant(lock="l", client=ME, number=NUMBER_MAX + 1), "central.grant_not_newer"),
+        (SERVER, Grant(lock="l", client=A, number=9), "central.grant_malformed"),
+        (BROKER_A, Grant(lock="m", client=A, number=9), "central.grant_malformed"),
+        (BROKER_A, Grant(lock="l", client=A, number=0), "central.grant_not_newer"),
+        (BROKER_A, Grant(lock="l", client=A, number=NUMBER_MAX + 1), "central.grant_not_newer"),
         (Address("b/x"), ReleaseAck(lock="l", sequence=1), "central.ack_malformed"),
         (SERVER, ReleaseAck(lock="m", sequence=1), "central.ack_malformed"),
         (Address("b/x"), ServerFull(lock="l", locks_max=1), "central.crowded_malformed"),
@@ -291,7 +250,7 @@ def test_retransmissions_are_spread_around_their_period(bench: LoneClient) -> No
     waits = [
         effect.after_ms
         for _ in range(500)
-        for effect in bench.client.handle(ME, ClientRetransmit(), T0)
+        for effect in bench.client.handle(A, ClientRetransmit(), T0)
         if isinstance(effect, Wake)
     ]
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
-from support.central_scene import BROKER_A, SERVER, A, B, granted, request
+from support.central_scene import BROKER_A, SERVER, A, B, LoneClient, granted, request
 from support.effects import HOST, T0, not_counted
 
 from fencelock.actors.api.message import Contender
-from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.message import (
     ClientRetransmit,
     EndSession,
     Free,
     FreeReply,
-    Grant,
     Idle,
     Mode,
     Revoke,
@@ -24,9 +20,9 @@ from fencelock.actors.central.message import (
     Settled,
 )
 from fencelock.actors.central.server import LockServer
-from fencelock.actors.effect import Effect, Observe, Persist, Send, Wake
+from fencelock.actors.effect import Persist, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.backend import Freeing, Give, Got, Taken, Want
+from fencelock.actors.proxy.backend import Freeing, Give, Got, Taken
 
 BROKER_C = Address("c/clients")
 REVOKE = Revoke(lock="l", client=A, number=1)
@@ -123,43 +119,13 @@ def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
     assert (again.revoked, again.ended) == (server.revoked, server.ended)
 
 
-class HoldingClient:
-    """Drives one lock client, which holds under 5; effects less counters and lengths of waits."""
-
-    def __init__(self) -> None:
-        self.client = LockClient(
-            A, HOST, lock="l", session="s", broker=BROKER_A, server=SERVER, random=Random(1)
-        )
-
-    def hears(
-        self, sender: Address, event: Want | Give | Grant | Revoke | ClientRetransmit
-    ) -> list[Effect | type[Wake]]:
-        return [
-            Wake if isinstance(effect, Wake) else effect
-            for effect in self.client.handle(sender, event, T0)
-            if not isinstance(effect, Observe)
-        ]
-
-    def wants(self, ticket: int) -> None:
-        self.hears(BROKER_A, Want(lock="l", ticket=ticket, session="s", owner="o"))
-
-    def granted(self, number: int) -> list[Effect | type[Wake]]:
-        return self.hears(BROKER_A, Grant(lock="l", client=A, number=number))
-
-    def revoked(self, number: int) -> list[Effect | type[Wake]]:
-        return self.hears(BROKER_A, Revoke(lock="l", client=A, number=number))
-
-    def is_in(self, mode: Mode, sequence: int) -> None:
-        assert (self.client.mode, self.client.sequence_num) == (mode, sequence)
+@pytest.fixture
+def bench() -> LoneClient:
+    return LoneClient()
 
 
 @pytest.fixture
-def bench() -> HoldingClient:
-    return HoldingClient()
-
-
-@pytest.fixture
-def held(bench: HoldingClient) -> HoldingClient:
+def held(bench: LoneClient) -> LoneClient:
     bench.wants(1)
     bench.granted(5)
     bench.hears(A, ClientRetransmit())
@@ -178,7 +144,7 @@ def confirmed(number: int) -> Send:
     return Send(BROKER_A, Revoked(lock="l", client=A, number=number))
 
 
-def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: HoldingClient) -> None:
+def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: LoneClient) -> None:
     held.wants(2)
 
     taken, *rest = held.revoked(5)
@@ -190,19 +156,19 @@ def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: HoldingClient) -> N
     held.is_in(Mode.RELEASED, 5)
 
 
-def test_releasing_is_released_by_a_revoke(held: HoldingClient) -> None:
+def test_releasing_is_released_by_a_revoke(held: LoneClient) -> None:
     held.hears(BROKER_A, Give(lock="l", ticket=1))
 
     assert held.revoked(5) == [settled(5), Send(BROKER_A, Idle(wants=1)), confirmed(5)]
     held.is_in(Mode.RELEASED, 5)
 
 
-def test_a_late_revoke_changes_nothing(held: HoldingClient) -> None:
+def test_a_late_revoke_changes_nothing(held: LoneClient) -> None:
     assert held.revoked(4) == [confirmed(4)]
     held.is_in(Mode.HELD, 5)
 
 
-def test_a_grant_that_comes_after_its_revoke_is_ignored(bench: HoldingClient) -> None:
+def test_a_grant_that_comes_after_its_revoke_is_ignored(bench: LoneClient) -> None:
     bench.wants(1)
     assert bench.revoked(5) == [confirmed(5)]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
+from support.judged import is_violated
 from support.log_workload import CounterJudge, logbook
 
 from fencelock.actors.bootstrap import Bootstrap
@@ -18,7 +20,6 @@ from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
 from fencelock.cluster.simulation.paxos_run import LogSubject, run_log_seed
 from fencelock.cluster.simulation.planting import Change, planted, votes_as_registered
-from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
 
 NAMES = ("n1", "n2", "n3")
@@ -132,14 +133,6 @@ def found(seed: int, change: Change) -> Counter[str]:
     return world.marks
 
 
-def is_broken(seed: int, change: Change) -> bool:
-    try:
-        found(seed, change)
-    except ViolationError:
-        return True
-    return False
-
-
 def test_a_group_is_founded_once_whatever_happens_to_its_members_meanwhile() -> None:
     marks: Counter[str] = Counter()
     for seed in range(FOUNDING_SEEDS // 2):
@@ -151,4 +144,4 @@ def test_a_group_is_founded_once_whatever_happens_to_its_members_meanwhile() -> 
 
 def test_a_group_that_a_majority_founds_is_caught() -> None:
     change = instead(FoundsByMajority)
-    assert any(is_broken(seed, change) for seed in range(FOUNDING_SEEDS))
+    assert any(is_violated(partial(found, seed, change)) for seed in range(FOUNDING_SEEDS))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
-from support.log_workload import CounterJudge, logbook
+from support.judged import is_violated
+from support.log_workload import CounterJudge, run_under_faults
 
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.paxos.event import Fresh
@@ -16,8 +18,6 @@ from fencelock.actors.paxos.message import Heartbeat
 from fencelock.actors.paxos.read_index import ReadIndexes
 from fencelock.actors.paxos.reading import Reads
 from fencelock.cluster.simulation.faults import FaultKind, Faults, draw_misfortune
-from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
 
 SEEDS = 8
@@ -37,15 +37,8 @@ def run(seed: int, marks: Counter[str]) -> None:
 
 def play(world: World, members: int, every_ms: int) -> None:
     names = tuple(f"n{number}" for number in range(1, members + 1))
-    for name in names:
-        world.add(name, logbook(every_ms=every_ms, journal_bytes=2_000, log_max=50), member=True)
-    world.judges.append(CounterJudge(drift_ppm=1_000))
-    nemesis = Nemesis(world, names)
-    world.may_die_in_sync = frozenset(names)
-    world.power_on_all()
-    nemesis.begin()
-    world.run(3_000 * NS_PER_MS)
-    nemesis.heal()
+    judge = CounterJudge(drift_ppm=1_000)
+    run_under_faults(world, names, judge, every_ms=every_ms, journal_bytes=2_000, log_max=50)
     before = world.marks["logbook.read"]
     world.run(5_000 * NS_PER_MS)
     assert world.marks["logbook.read"] > before + 5 * members, "reads come again after the end"
@@ -63,13 +56,8 @@ LAX = Faults(cut_every_ms=700, cut_ms=900, pause_every_ms=900, pause_ms=700, cut
 
 
 def is_caught() -> bool:
-    for seed in range(SEEDS_FOR_A_MUTANT):
-        world = World(seed, LAX)
-        try:
-            play(world, 3, 5)
-        except ViolationError:
-            return True
-    return False
+    runs = (partial(play, World(seed, LAX), 3, 5) for seed in range(SEEDS_FOR_A_MUTANT))
+    return any(is_violated(run) for run in runs)
 
 
 def test_a_lease_that_is_believed_too_long_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.clock import Clock
@@ -34,8 +35,10 @@ from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, Recipe
 
 SCRIBE = "scribe"
@@ -273,3 +276,26 @@ def logbook(
         return RoleSet(roles=(clock, *log, Spawn(scribe, LogWriter, arguments)))
 
     return recipe
+
+
+def run_under_faults(
+    world: World, names: tuple[str, ...], judge: CounterJudge, **options: Any
+) -> None:
+    """Run ``world`` for 3 s under its faults, with a log on each of ``names``; then heal it.
+
+    Args:
+        world: without nodes.
+        names: its members.
+        judge: judges all of them.
+        options: for `logbook`.
+
+    """
+    for name in names:
+        world.add(name, logbook(**options), member=True)
+    world.judges.append(judge)
+    nemesis = Nemesis(world, names)
+    world.may_die_in_sync = frozenset(names)
+    world.power_on_all()
+    nemesis.begin()
+    world.run(3_000 * NS_PER_MS)
+    nemesis.heal()
