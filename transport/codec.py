@@ -38,7 +38,6 @@ from fencelock.transport.compiled import (
     PLAIN,
     SIMPLE,
     Codec,
-    FieldCountError,
     Pack,
     Step,
     Unpack,
@@ -52,19 +51,6 @@ from fencelock.transport.compiled import (
     slow_unpack,
     writer_of_many,
 )
-
-__all__ = [
-    "FRAME_BYTES_MAX",
-    "FieldCountError",
-    "FrameTooLargeError",
-    "MalformedFrameError",
-    "decode",
-    "encode",
-    "pack",
-    "schema_of",
-    "unpack",
-    "unpack_fitted",
-]
 
 ENVELOPE_HEAD_ITEMS = 2
 """Items of an envelope before the tag."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.effects import T0
 
-from fencelock.actors.clock import Arrived, Carry, Clock, Departing, Post, Stamped
+from fencelock.actors.clock import Carry, Clock, Post, Stamped
 from fencelock.actors.effect import Send
 from fencelock.actors.lamport.message import (
     Acknowledge,
@@ -78,7 +78,7 @@ class PaperMembers:
                     assert isinstance(content, Request)
                     own.append(Delivered(origin=node, message=content))
                 else:
-                    clock.handle(Address(""), Departing(), T0)
+                    clock.departing()
                     self.links[node, to].append((clock.time, content))
                     self.sent.append((node, to, content))
         return own
@@ -86,7 +86,7 @@ class PaperMembers:
     def deliver(self, source: str, to: str) -> None:
         stamp, content = self.links[source, to].popleft()
         assert isinstance(content, Content)
-        self.clocks[to].handle(Address(""), Arrived(stamp=stamp), T0)
+        self.clocks[to].arrived(stamp)
         self.tell(to, Delivered(origin=source, message=content))
 
     def deliver_all(self) -> None:
@@ -109,7 +109,7 @@ class PaperMembers:
         return [(source, to, type(message)) for source, to, message in self.sent]
 
     def turn(self, node: str) -> Turn:
-        bid = self.processes[node].bids.out["a"]
+        bid = self.processes[node].pending.out["a"]
         assert bid.turn is not None
         return bid.turn
 
@@ -160,7 +160,7 @@ def test_any_later_message_is_as_good_as_an_acknowledgement(trio: PaperMembers) 
     trio.want("n1")
     trio.deliver("n1", "n3")
     trio.deliver("n3", "n1")
-    trio.clocks["n2"].handle(Address(""), Arrived(stamp=1_000), T0)
+    trio.clocks["n2"].arrived(1_000)
     trio.want("n2")
     trio.deliver("n2", "n1")
 
@@ -170,7 +170,7 @@ def test_any_later_message_is_as_good_as_an_acknowledgement(trio: PaperMembers) 
 def test_a_message_sent_before_the_request_is_no_evidence(trio: PaperMembers) -> None:
     """Rule 4: "sent after your request": n2's request is earlier, and it is ahead."""
     trio.want("n2")
-    trio.clocks["n1"].handle(Address(""), Arrived(stamp=1_000), T0)
+    trio.clocks["n1"].arrived(1_000)
     trio.want("n1")
     trio.deliver("n1", "n3")
     trio.deliver("n3", "n1")

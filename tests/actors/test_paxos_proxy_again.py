@@ -30,12 +30,11 @@ from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.paxos.event import LeaderChanged, Skipped
+from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
-from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.table.command import AcquireLock
 from fencelock.actors.table.outcome import Held, Queued
 

@@ -33,7 +33,8 @@ from fencelock.actors.paxos.proxy_status import (
 from fencelock.actors.proxy.backend import Report, Reported
 from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
 from fencelock.actors.table.report import HolderSeen, LockLine, LockReport, WaiterSeen
-from fencelock.transport.codec import FRAME_BYTES_MAX, encode
+from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.codec import encode
 
 NODE, ASK = Address("n1/node"), Address("n1/ask-1")
 

@@ -24,7 +24,8 @@ from fencelock.actors.proxy.lock_manager import CLAIMS_MAX
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.proxy.timer import NAP_MS_MAX, WaitOver
 from fencelock.actors.proxy.wording import LOCKS_SHOWN_MAX
-from fencelock.transport.codec import FRAME_BYTES_MAX, encode
+from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.codec import encode
 
 
 def test_claims_have_a_limit(proxy: Proxy) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fencelock.actors.paxos.digest import AGREED_SLOTS, STEPS, Digests
+from fencelock.actors.paxos.divergence import AGREED_SLOTS, STEPS, Digests
 from fencelock.actors.table import table_state
 from fencelock.actors.table.command import TTL_MS_MAX, AcquireLock, OpenSession, ReleaseLock
 from fencelock.actors.table.table_state import TableState

@@ -21,7 +21,7 @@ import json
 import multiprocessing
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import count
@@ -101,7 +101,7 @@ class NodeSubject:
     def say(self, client: str, message: Message) -> None:
         """Let a message of a client's come in."""
         sender: Address = address_of(client, "session")
-        self.scheduler.arrive(((self.proxy, sender, message),))
+        self.scheduler.post(self.scheduler.cells[self.proxy], sender, message)
 
     def turn(self) -> Mapping[str, list[EnvelopeItems]]:
         """Do what the dispatcher does in a turn; return what leaves, by client."""
@@ -113,7 +113,8 @@ class NodeSubject:
                 if record is not None:
                     encode(record)
             scheduler.release_held()
-        return scheduler.outboxes.take()
+        outgoing, scheduler.outgoing = scheduler.outgoing, defaultdict(list)
+        return outgoing
 
 
 LOADS = Loads(NodeSubject, COMMANDS // 2)

@@ -11,7 +11,8 @@ from fencelock.actors.api.message import Alive
 from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import Address, Message
 from fencelock.transport.frame import Envelope, Frame
-from fencelock.transport.hub import Arrival, SocketHub
+from fencelock.transport.hub import SocketHub
+from fencelock.transport.listener import Arrival
 
 PATIENCE_S = 20
 """How long a test waits for an event before it fails; far beyond what any takes."""

@@ -35,7 +35,6 @@ def log_proxy(kind: type[P], node: str = "n1") -> P:
         node=node,
         members=("n1", "n2", "n3"),
         replica=Address(f"{node}/replica"),
-        name=f"{node}/b00",
         encode=encode,
     )
     assert proxy.begin(T0) == ()

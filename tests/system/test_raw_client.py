@@ -21,8 +21,7 @@ from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Ope
 from fencelock.actors.message import Address, Message
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node as RealNode
-from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.refusal import Mismatch, Rejected
+from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encode_frame
 
 CLIENT = ROOT / "examples" / "raw_zmq_client.py"
 PATIENCE_S = 60

@@ -21,10 +21,11 @@ from support.hub_station import listening_hub
 from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
 from fencelock.transport import connections
-from fencelock.transport.bounds import CLIENT_BYTES_MAX
+from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.descriptors import Reserve, connections_max
 from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.hub import Arrival, SocketHub
+from fencelock.transport.hub import SocketHub
+from fencelock.transport.listener import Arrival
 
 PATIENCE_S = 60.0
 

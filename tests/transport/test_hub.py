@@ -12,7 +12,7 @@ from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address
 from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.hub import Arrival
+from fencelock.transport.listener import Arrival
 
 
 @pytest.fixture

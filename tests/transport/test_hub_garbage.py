@@ -16,16 +16,16 @@ from support.hub_station import listening_hub
 
 from fencelock.actors.api.message import Acquire, Granted, LockStatus
 from fencelock.actors.message import Address, Message
-from fencelock.transport.cbor import UndecodableError
+from fencelock.transport.admission import Dropped, FrameValidator
+from fencelock.transport.cbor import MalformedFrameError, UndecodableError
 from fencelock.transport.frame import (
     Envelope,
     Frame,
-    MalformedFrameError,
+    Mismatch,
+    Rejected,
     decode_frame,
     encode_frame,
 )
-from fencelock.transport.frame_validator import Dropped, FrameValidator
-from fencelock.transport.refusal import Mismatch, Rejected
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 
