@@ -7,25 +7,14 @@ from support.central_scene import BROKER_A, SERVER, A, B, LoneClient, granted, r
 from support.effects import HOST, T0, not_counted
 
 from fencelock.actors.api.message import Contender
-from fencelock.actors.central.message import (
-    ClientRetransmit,
-    EndSession,
-    Free,
-    FreeReply,
-    Idle,
-    Mode,
-    Revoke,
-    Revoked,
-    SessionEnded,
-    Settled,
-)
+from fencelock.actors.central import message as messages
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Persist, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.backend import Freeing, Give, Got, Taken
 
 BROKER_C = Address("c/clients")
-REVOKE = Revoke(lock="l", client=A, number=1)
+REVOKE = messages.Revoke(lock="l", client=A, number=1)
 
 
 @pytest.fixture
@@ -33,12 +22,12 @@ def server() -> LockServer:
     return LockServer(SERVER, HOST)
 
 
-def free(number: int, session: str = "s") -> Free:
-    return Free(lock="l", number=number, session=session)
+def free(number: int, session: str = "s") -> messages.Free:
+    return messages.Free(lock="l", number=number, session=session)
 
 
 def replied(outcome: Freeing, session: str = "s", holder: Contender | None = None) -> Send:
-    reply = FreeReply(lock="l", number=1, session=session, outcome=outcome, holder=holder)
+    reply = messages.FreeReply(lock="l", number=1, session=session, outcome=outcome, holder=holder)
     return Send(BROKER_C, reply)
 
 
@@ -54,13 +43,13 @@ def test_a_session_frees_its_hold_through_any_node_and_hears_the_same_again(
 
 
 @pytest.mark.parametrize("asked", [free(1, "t"), free(2)], ids=["session", "number"])
-def test_what_is_not_held_so_is_not_freed(server: LockServer, asked: Free) -> None:
+def test_what_is_not_held_so_is_not_freed(server: LockServer, asked: messages.Free) -> None:
     server.handle(A, request(A), T0)
 
     (reply,) = not_counted(server.handle(BROKER_C, asked, T0))
 
     assert isinstance(reply, Send)
-    assert isinstance(reply.message, FreeReply)
+    assert isinstance(reply.message, messages.FreeReply)
     assert reply.message.outcome is Freeing.NOT_HELD
     assert "l" in server.held
 
@@ -84,24 +73,24 @@ def test_nothing_is_granted_through_a_node_that_does_not_know_of_a_revoke(
     other = Address("a/clients-1-2")
 
     assert not_counted(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
-    server.handle(BROKER_C, Revoked(lock="l", client=A, number=1), T0)
+    server.handle(BROKER_C, messages.Revoked(lock="l", client=A, number=1), T0)
     assert not_counted(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
-    server.handle(BROKER_A, Revoked(lock="l", client=A, number=1), T0)
+    server.handle(BROKER_A, messages.Revoked(lock="l", client=A, number=1), T0)
     assert not_counted(server.handle(other, request(other), T0)) == [granted(other, 2)]
 
 
 def test_an_ended_session_holds_nothing_and_is_granted_nothing(server: LockServer) -> None:
     server.handle(A, request(A), T0)
     server.handle(B, request(B, "m"), T0)
-    ended = Send(BROKER_C, SessionEnded(session="s"))
+    ended = Send(BROKER_C, messages.SessionEnded(session="s"))
 
-    effects = not_counted(server.handle(BROKER_C, EndSession(session="s"), T0))
+    effects = not_counted(server.handle(BROKER_C, messages.EndSession(session="s"), T0))
 
     assert effects[-1] == ended
     assert server.held == {}
-    assert not_counted(server.handle(BROKER_C, EndSession(session="s"), T0)) == [ended]
+    assert not_counted(server.handle(BROKER_C, messages.EndSession(session="s"), T0)) == [ended]
     late = not_counted(server.handle(A, request(A), T0))
-    assert late == [Send(BROKER_A, SessionEnded(session="s"))]
+    assert late == [Send(BROKER_A, messages.SessionEnded(session="s"))]
 
 
 def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
@@ -109,7 +98,7 @@ def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
     effects = [
         *server.handle(A, request(A), T0),
         *server.handle(BROKER_C, free(1), T0),
-        *server.handle(BROKER_C, EndSession(session="s"), T0),
+        *server.handle(BROKER_C, messages.EndSession(session="s"), T0),
     ]
     records = tuple(effect.record for effect in effects if isinstance(effect, Persist))
 
@@ -128,7 +117,7 @@ def bench() -> LoneClient:
 def held(bench: LoneClient) -> LoneClient:
     bench.wants(1)
     bench.granted(5)
-    bench.hears(A, ClientRetransmit())
+    bench.hears(A, messages.ClientRetransmit())
     return bench
 
 
@@ -137,11 +126,11 @@ def got(ticket: int, fence: int) -> Send:
 
 
 def settled(number: int) -> Send:
-    return Send(BROKER_A, Settled(lock="l", number=number, session="s"))
+    return Send(BROKER_A, messages.Settled(lock="l", number=number, session="s"))
 
 
 def confirmed(number: int) -> Send:
-    return Send(BROKER_A, Revoked(lock="l", client=A, number=number))
+    return Send(BROKER_A, messages.Revoked(lock="l", client=A, number=number))
 
 
 def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: LoneClient) -> None:
@@ -153,19 +142,19 @@ def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: LoneClient) -> None
     assert isinstance(taken.message, Taken)
     assert taken.message.ticket == 1
     assert rest == [settled(5), Send(SERVER, request(A)), Wake, confirmed(5)]
-    held.is_in(Mode.RELEASED, 5)
+    held.is_in(messages.Mode.RELEASED, 5)
 
 
 def test_releasing_is_released_by_a_revoke(held: LoneClient) -> None:
     held.hears(BROKER_A, Give(lock="l", ticket=1))
 
-    assert held.revoked(5) == [settled(5), Send(BROKER_A, Idle(wants=1)), confirmed(5)]
-    held.is_in(Mode.RELEASED, 5)
+    assert held.revoked(5) == [settled(5), Send(BROKER_A, messages.Idle(wants=1)), confirmed(5)]
+    held.is_in(messages.Mode.RELEASED, 5)
 
 
 def test_a_late_revoke_changes_nothing(held: LoneClient) -> None:
     assert held.revoked(4) == [confirmed(4)]
-    held.is_in(Mode.HELD, 5)
+    held.is_in(messages.Mode.HELD, 5)
 
 
 def test_a_grant_that_comes_after_its_revoke_is_ignored(bench: LoneClient) -> None:
