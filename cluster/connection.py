@@ -34,8 +34,8 @@ from fencelock.cluster.cluster_watch import ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.pending_asks import Reply
 from fencelock.cluster.host.profile_marks import ProfileMarks
-from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of

@@ -26,9 +26,8 @@ from fencelock.actors.message import (
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole
 from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn
-from fencelock.cluster.host.pending_asks import CrossThreadQueue
+from fencelock.cluster.host.pending_asks import CrossThreadQueue, Reply
 from fencelock.cluster.host.ref import ActorStop, RoleRef
-from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.host.role_set import Closing, RoleSet, RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, RoleFailedError, Scheduler
 from fencelock.transport.codec import encode
@@ -301,8 +300,8 @@ class Dispatcher:
         While the node closes, ``most_ms`` limits the sleep; else it is None.
         """
         arrivals, scheduler = self._arrivals, self._scheduler
-        if arrivals.queue:
-            arrivals.run()
+        for _ in range(len(arrivals.queue)):  # Those that have arrived so far.
+            arrivals.queue.popleft()()
         wrote = False
         for _ in turn(scheduler, self._gateway, self._links, self._pace):
             self._write()
@@ -344,7 +343,7 @@ class Dispatcher:
             last.callback(self._scheduler.asks.fail, f"node {self.node} has stopped")
             while self._arrivals.queue:  # Every request gets its address, to be failed below.
                 with contextlib.suppress(RoleFailedError, IndexError):  # Logged; taken back.
-                    self._arrivals.run_one()
+                    self._arrivals.queue.popleft()()
             self._retire_all()
 
     def _retire_all(self) -> None:

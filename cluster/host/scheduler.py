@@ -235,7 +235,7 @@ class Scheduler:
         while timers and timers[0][0] <= now:
             _, _, role_slot, timer = heapq.heappop(timers)
             if not role_slot.dead:
-                self.post(role_slot, role_slot.address, timer)
+                self.ready.append((role_slot, role_slot.address, timer))
 
     def idle_ms(self) -> int | None:
         """Return the time until the next timer is due (ms, rounded up), None for without limit."""
