@@ -39,7 +39,8 @@ class Node:
     Attributes:
         id: its name in the config.
         address: where it is bound (``tcp://host:port``).
-        proxy: the reference of the role that serves clients.
+        proxy: the reference of the role that serves callers inside this process: the node's own
+            client session. ``ref("proxy")`` is the `Proxy` itself, which serves the clients.
 
     """
 
@@ -49,7 +50,7 @@ class Node:
         self.id = node_id
         self.address = address
         self._closing_s = closing_s
-        self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "proxy"))
+        self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "session"))
         self._dispatcher = dispatcher
 
     @classmethod
@@ -153,7 +154,7 @@ class Node:
     def stop(self, timeout: float | None = 10.0) -> bool:
         """Stop in order; return whether everything has stopped within ``timeout`` (s).
 
-        On `paxos` the node first gives back what callers inside this process hold, and a master
+        The node first gives back what callers inside this process hold; on `paxos` a master then
         lets another node lead. That may take `CLOSE_MS` and `RESIGN_MS` longer (see
         ``cluster/topology.py``). `pykka.ActorRegistry.stop_all` does the same.
         """

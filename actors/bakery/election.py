@@ -12,36 +12,36 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.bakery.config import (
     TRUST_MS,
-    VoterRegistry,
-    door_of,
     election_of,
     later,
     leader_of,
     majority,
+    proxy_of,
     quorum,
     status_of,
 )
 from fencelock.actors.bakery.epochs import (
     TOO_FAR,
     DurablePromises,
-    EpochLimit,
+    VoterRegistry,
     sound_leaders,
     sound_seating,
 )
 from fencelock.actors.bakery.event import (
-    CampaignDue,
+    BeatContents,
+    Connected,
+    ElectionDue,
     Member,
     Raise,
     Readiness,
-    Seen,
     Serve,
-    Standing,
 )
 from fencelock.actors.bakery.leader_selection import (
     can_hand_over,
     choose,
     leadership,
     living,
+    names_of,
     readiness,
 )
 from fencelock.actors.bakery.message import (
@@ -85,10 +85,10 @@ RECORDS_MAX = 64
 """Maximum records in the journal before it is compacted."""
 
 FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
-Heard = FromPeer | Seen | Raise | CampaignDue | StopVoting | ReadLeaders
+Received = FromPeer | Connected | Raise | ElectionDue | StopVoting | ReadLeaders
 
 
-class ElectionCoordinator(Role[Heard]):
+class ElectionCoordinator(Role[Received]):
     """Keeps this member's promises, and coordinates while no smaller voter is connected.
 
     On a non-voting node it learns the leaders, for the proxy of its node; it promises nothing,
@@ -102,8 +102,7 @@ class ElectionCoordinator(Role[Heard]):
         bound_ms: the longest lease, unless a longer one is requested (ms).
         random: spreads proposals that compete.
         records: the contents of the journal.
-        voting: the journals that vote.
-        limit: the epochs that are plausible.
+        voting: the journals that vote, and the plausible epochs.
 
     """
 
@@ -118,19 +117,17 @@ class ElectionCoordinator(Role[Heard]):
         random: Random,
         records: Sequence[Message],
         voting: VoterRegistry,
-        limit: EpochLimit | None = None,
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.members = members
         self.bound_ms = bound_ms
         self.voting = voting
-        self.limit = limit or EpochLimit()
         self.is_voter = voting.votes
         self.durable_promises = DurablePromises.recover(records)
         self.written = len(records)
         self.seen: tuple[Member, ...] = ()
-        self.campaign: Election | None = None
+        self.election: Election | None = None
         self.highest = self.durable_promises.promised
         """The highest known epoch."""
         self.not_before = Instant(0)
@@ -139,28 +136,28 @@ class ElectionCoordinator(Role[Heard]):
         self.healthy_at = Instant(0)
         """The time at which a majority last heeded the seating."""
         self.bound = MaxLease(node, members)
-        self.told: Readiness | None = None
+        self.reported: Readiness | None = None
         self.served: Serve | None = None
         self.duel_backoff = DuelBackoff(random)
 
     def begin(self, now: Instant) -> Effects:
         """Give the cluster status what the journal holds, for this node's beats."""
         self.healthy_at = now
-        return [self._standing(now), Wake(TICK_MS, CampaignDue())]
+        return [self._beat_contents(now), Wake(TICK_MS, ElectionDue())]
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         """Process one message, and go on."""
         match event:
-            case Seen():
+            case Connected():
                 return [*self._on_seen(event, now), *self._go_on(now)]
-            case CampaignDue():
-                return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, CampaignDue())]
+            case ElectionDue():
+                return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, ElectionDue())]
             case Raise():
                 return self.bound.begin(self.durable_promises.seating, event)
             case StopVoting():
                 self.is_voter = False
-                given_up = self.campaign is not None
-                return self._give_up(now, "bakery.campaign_given_up") if given_up else ()
+                given_up = self.election is not None
+                return self._give_up(now, "bakery.election_given_up") if given_up else ()
             case ReadLeaders():
                 epoch, leaders, _ = self.durable_promises.seating
                 return [Send(sender, leadership(self.node, epoch, leaders))]
@@ -172,7 +169,7 @@ class ElectionCoordinator(Role[Heard]):
         seating = self.durable_promises.seating
         return (
             ("epoch", seating.epoch),
-            ("leaders", ", ".join(leader.node for leader in seating.leaders) or "not known"),
+            ("leaders", names_of(seating.leaders) or "not known"),
             ("promised", self.durable_promises.promised),
             ("votes", self.is_voter),
         )
@@ -183,7 +180,7 @@ class ElectionCoordinator(Role[Heard]):
         if member not in self.members or sender != role or not 0 < event.epoch <= EPOCH_MAX:
             return (Observe("bakery.stranger_elects"),)
         reported = event.seating.epoch if isinstance(event, Promised) else 0
-        if not self.limit.allows(max(event.epoch, reported), now):
+        if not self.voting.limit.allows(max(event.epoch, reported), now):
             return (TOO_FAR,)
         if isinstance(event, Propose | Vouch) and not self.is_voter:
             return (Observe("bakery.cannot_vote"),)
@@ -213,7 +210,7 @@ class ElectionCoordinator(Role[Heard]):
         effects: list[Effect] = []
         if durable_promises.may_promise(proposal):
             durable_promises.promise(proposal, now)
-            effects += [self._standing(now), self._persist(proposal)]  # B1: before it is sent.
+            effects += [self._beat_contents(now), self._persist(proposal)]  # B1: before it is sent.
         elif not durable_promises.has_promised(proposal):
             return (Send(sender, Outbid(epoch=durable_promises.promised)),)
         quiet_ms = durable_promises.quiet_ms(now)
@@ -226,33 +223,33 @@ class ElectionCoordinator(Role[Heard]):
         return [*effects, Send(sender, promised)]
 
     def _on_promised(self, member: str, promised: Promised, now: Instant) -> Effects:
-        campaign = self.campaign
-        if campaign is None or not campaign.on_promised(member, promised, now):
+        election = self.election
+        if election is None or not election.on_promised(member, promised, now):
             return ()
-        if campaign.former.epoch > self.durable_promises.seating.epoch:
-            learned = self._learn(campaign.former, now)
+        if election.former.epoch > self.durable_promises.seating.epoch:
+            learned = self._learn(election.former, now)
             return [*learned, *self._give_up(now, "bakery.seating_learned")]
-        campaign.begin_merging(self.seen, now)
-        return [self._standing(now), *self._repeat()]
+        election.begin_merging(self.seen, now)
+        return [self._beat_contents(now), *self._repeat()]
 
     def _on_outbid(self, outbid: Outbid, now: Instant) -> Effects:
         self.highest = max(self.highest, outbid.epoch)
-        if self.campaign is None or outbid.epoch < self.campaign.epoch:
+        if self.election is None or outbid.epoch < self.election.epoch:
             return ()
         return self._give_up(now, "bakery.outbid")
 
     def _on_merged(self, member: str, merged: Merged, now: Instant) -> Effects:
-        campaign = self.campaign
-        if campaign is None or not campaign.on_merged(member, merged):
+        election = self.election
+        if election is None or not election.on_merged(member, merged):
             return ()
-        self.campaign = None
-        if not self.durable_promises.has_promised(campaign.proposal):
+        self.election = None
+        if not self.durable_promises.has_promised(election.proposal):
             return (Observe("bakery.overtaken"),)
-        self.duel_backoff.mine = campaign.epoch
-        installed = self._learn(campaign.seating(self.bound_ms), now)
+        self.duel_backoff.mine = election.epoch
+        installed = self._learn(election.seating(self.bound_ms), now)
         return [*installed, *self._go_on(now), Observe("bakery.installed")]
 
-    def _on_seen(self, seen: Seen, now: Instant) -> list[Effect]:
+    def _on_seen(self, seen: Connected, now: Instant) -> list[Effect]:
         """Store the connected members, and learn the highest seating that any of them knows."""
         if len(self.seen) < majority(len(self.members)):
             self.patient_until = later(now, PATIENCE_MS)  # An unseen leader may be there.
@@ -268,7 +265,7 @@ class ElectionCoordinator(Role[Heard]):
         self.duel_backoff.learn(before, seating.epoch, now)
         self.healthy_at = now  # Give it time to become known to all.
         self.highest = max(self.highest, seating.epoch)
-        return [self._persist(Install(seating=seating)), self._standing(now)]
+        return [self._persist(Install(seating=seating)), self._beat_contents(now)]
 
     def _persist(self, record: Message) -> Persist | Checkpoint:
         """Write ``record``, or now and then all records that still count."""
@@ -282,21 +279,21 @@ class ElectionCoordinator(Role[Heard]):
         """Serve, propose, or wait, as the state requires; notify the proxy of a change."""
         effects = self._serve(now)
         self.duel_backoff.hear(self.durable_promises.seating, self.seen)
-        campaign = self.campaign
+        election = self.election
         voters = [member.node for member in self.seen if member.votes]
         coordinates = self.is_voter and voters[:1] == [self.node]
-        if campaign is not None and (not coordinates or campaign.is_late(now)):
-            effects += self._give_up(now, "bakery.campaign_given_up")
-        elif campaign is not None and campaign.phase is ElectionPhase.WAITING:
-            campaign.begin_merging(self.seen, now)
-            effects.append(self._standing(now))
+        if election is not None and (not coordinates or election.is_late(now)):
+            effects += self._give_up(now, "bakery.election_given_up")
+        elif election is not None and election.phase is ElectionPhase.WAITING:
+            election.begin_merging(self.seen, now)
+            effects.append(self._beat_contents(now))
         elif (
-            campaign is None
+            election is None
             and coordinates
             and now >= max(self.not_before, self.duel_backoff.until)
         ):
             effects += self._propose(now)
-        return [*effects, *self._tell(now)]
+        return [*effects, *self._report(now)]
 
     def _serve(self, now: Instant) -> list[Effect]:
         """Let the leader of this node serve once a majority knows the seating, durably (B2)."""
@@ -320,29 +317,29 @@ class ElectionCoordinator(Role[Heard]):
         if not leaders and not choice.why_not and stalled:
             leaders = seating.leaders  # They are connected, but a majority promised more.
         patient = len(self.seen) < len(self.members) and now < self.patient_until
-        if not leaders or patient or not self.limit.allows(self.highest + 1, now):
+        if not leaders or patient or not self.voting.limit.allows(self.highest + 1, now):
             return []
         self.highest += 1
-        self.campaign = Election(self.highest, leaders, len(self.members), now)
-        return [*self._repeat(), Observe("bakery.campaign")]
+        self.election = Election(self.highest, leaders, len(self.members), now)
+        return [*self._repeat(), Observe("bakery.election_begun")]
 
     def _repeat(self) -> list[Effect]:
-        """Send again the requests that the campaign waits for."""
-        campaign = self.campaign
-        if campaign is None or campaign.phase is ElectionPhase.WAITING:
+        """Send again the requests that the election waits for."""
+        election = self.election
+        if election is None or election.phase is ElectionPhase.WAITING:
             return []
-        match campaign.phase:
+        match election.phase:
             case ElectionPhase.PROPOSING:
-                left = [name for name in self.members if name not in campaign.promised]
-                return [Send(election_of(name), campaign.proposal) for name in left]
+                left = [name for name in self.members if name not in election.promised]
+                return [Send(election_of(name), election.proposal) for name in left]
             case ElectionPhase.MERGING:
-                left = [one.node for one in campaign.leaders if one.node not in campaign.merged]
-                return [Send(leader_of(name), campaign.lead) for name in left]
+                left = [one.node for one in election.leaders if one.node not in election.merged]
+                return [Send(leader_of(name), election.lead) for name in left]
 
     def _give_up(self, now: Instant, why: str) -> list[Effect]:
-        self.campaign = None
+        self.election = None
         self.not_before = later(now, TICK_MS + self.duel_backoff.spread_ms())
-        return [Observe(why), self._standing(now)]
+        return [Observe(why), self._beat_contents(now)]
 
     def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
         """Store a longer bound, unless a higher epoch was promised: that has reported its bound."""
@@ -359,23 +356,25 @@ class ElectionCoordinator(Role[Heard]):
         vouched = Vouched(epoch=vouch.epoch, bound_ms=vouch.bound_ms, voter=voter)
         return [*self._learn(seating, now), Send(sender, vouched)]
 
-    def _standing(self, now: Instant) -> Send:
-        campaign = self.campaign
-        waits = campaign is not None and campaign.phase is ElectionPhase.WAITING
-        standing = Standing(
+    def _beat_contents(self, now: Instant) -> Send:
+        election = self.election
+        waits = election is not None and election.phase is ElectionPhase.WAITING
+        contents = BeatContents(
             promised=self.durable_promises.promised,
             seating=self.durable_promises.seating,
-            waiting_ms=campaign.left_ms(now) if campaign is not None and waits else 0,
+            waiting_ms=election.left_ms(now) if election is not None and waits else 0,
         )
-        return Send(status_of(self.node), standing)
+        return Send(status_of(self.node), contents)
 
-    def _tell(self, now: Instant) -> list[Effect]:
+    def _report(self, now: Instant) -> list[Effect]:
         heeded = ms_between(self.healthy_at, now) < STALL_MS
-        told = readiness(self.durable_promises.seating, self.seen, len(self.members), heeded=heeded)
-        if told == self.told:
+        report = readiness(
+            self.durable_promises.seating, self.seen, len(self.members), heeded=heeded
+        )
+        if report == self.reported:
             return []
-        self.told = told
-        return [Send(door_of(self.node), told)]
+        self.reported = report
+        return [Send(proxy_of(self.node), report)]
 
 
 PHASE_MS = 1_000
@@ -518,8 +517,8 @@ class MaxLease:
         if len(self.vouched) < majority(len(self.members)):
             return []
         bound_ms, self.vouched, self.wanted_ms = self.wanted_ms, {}, 0
-        word = Serve(epoch=seating.epoch, leaders=seating.leaders, bound_ms=bound_ms)
-        return [Send(leader_of(self.node), word)]
+        message = Serve(epoch=seating.epoch, leaders=seating.leaders, bound_ms=bound_ms)
+        return [Send(leader_of(self.node), message)]
 
 
 BACKOFF_MS = 300

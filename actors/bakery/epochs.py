@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from fencelock.actors.bakery.config import LEADERS_MAX, TRUST_MS, leader_of, quorum
+from fencelock.actors.bakery.config import LEADERS_MAX, TRUST_MS, election_of, leader_of, quorum
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
     NOBODY,
     Chosen,
+    DropTicket,
     Install,
     Propose,
     Seating,
 )
+from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 
@@ -58,6 +60,23 @@ class EpochLimit:
 
 
 TOO_FAR = Observe("bakery.epoch_too_far")
+
+
+@dataclass(frozen=True, slots=True)
+class VoterRegistry:
+    """The journals that vote, whether this node's is one of them, and the plausible epochs."""
+
+    voters: Mapping[Address, int]
+    """The id that the votes of each member's coordinator name, at present."""
+    voter: int
+    """The id of this node's journal."""
+    votes: bool
+    """Whether it is the registered one, and not an old copy."""
+    limit: EpochLimit = field(default_factory=EpochLimit)
+
+    def registers(self, member: str, voter: int) -> bool:
+        """Return whether ``member`` votes under the id ``voter``."""
+        return self.voters.get(election_of(member)) == voter
 
 
 @dataclass(slots=True)
@@ -211,10 +230,31 @@ class EpochState:
         """Return whether a quorum is left, when so many have refused."""
         return 1 + len(self.others) - refused >= self.quorum
 
-    def tell(self, message: Message, but: frozenset[str] = frozenset()) -> list[Send | Observe]:
+    def send(self, message: Message, but: frozenset[str] = frozenset()) -> list[Send | Observe]:
         """Send ``message`` to the other leaders, except those in ``but``; counted by its name."""
         sends = [Send(leader_of(name), message) for name in self.others if name not in but]
         if not sends:
             return []
         name = f"bakery.{type(message).__name__}".lower()
         return [*sends, Observe(name, len(sends))]
+
+    def drop_of(
+        self,
+        lock: str,
+        who: Who,
+        request: int,
+        fence: int = 0,
+        number: int = 0,
+        *,
+        mine: bool = False,
+    ) -> DropTicket:
+        """Return the message by which the other leaders forget a request."""
+        return DropTicket(
+            epoch=self.epoch,
+            lock=lock,
+            who=who,
+            request=request,
+            fence=fence,
+            number=number,
+            mine=mine,
+        )

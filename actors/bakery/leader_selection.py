@@ -165,6 +165,11 @@ def leadership(node: str, epoch: int, leaders: Sequence[Chosen]) -> Leaders:
     return Leaders(leaders=names, number=epoch, here=node in names)
 
 
+def names_of(leaders: Sequence[Chosen]) -> str:
+    """Return the nodes of ``leaders``, in order of rank."""
+    return ", ".join(leader.node for leader in leaders)
+
+
 def _missing(seating: Seating, seen: Sequence[Member], configured: int, *, heeded: bool) -> str:
     """Return the first condition that is not met, in words; empty if all are."""
     choice = choose(seating, seen, configured)
@@ -179,7 +184,7 @@ def _missing(seating: Seating, seen: Sequence[Member], configured: int, *, heede
         )
     if seating.epoch == 0:
         return "no leaders yet: an election is under way"
-    names = ", ".join(leader.node for leader in seating.leaders)
+    names = names_of(seating.leaders)
     if not can_hand_over(seating, seen) or not heeded:
         return f"an election is under way: epoch {seating.epoch}, led by {names}, is over"
     serving = sum(member.serving == seating.epoch for member in seen)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.bakery.ticket import End, Record, Ticket, Turn, Who
+from fencelock.actors.bakery.ticket import EndedRequests, Record, Ticket, Turn, Who
 from fencelock.actors.message import Message, message
 
 EPOCH_MAX = (1 << 30) - 1
@@ -171,7 +171,7 @@ class Table(Message):
     part: int
     parts: int
     records: tuple[Record, ...]
-    ended: tuple[End, ...]
+    ended: tuple[EndedRequests, ...]
     """The last ended requests there, so that no other table brings them back."""
 
 
@@ -300,7 +300,7 @@ class Extended(Message):
 
 
 @message(0xB9)
-class Ended(Message):
+class TicketEnded(Message):
     """To the owner of a ticket: this request, or a later one, was dropped before."""
 
     epoch: int

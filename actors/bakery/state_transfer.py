@@ -15,17 +15,17 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.event import Serve, Serving
 from fencelock.actors.bakery.leader_requests import PendingReleases
 from fencelock.actors.bakery.message import Export, Lead, Merged, Table
-from fencelock.actors.bakery.table import Entry, Key, Phase, TicketTable
+from fencelock.actors.bakery.table import Entry, RequestKey, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import (
     LEASE_MS_MAX,
-    End,
+    EndedRequests,
     Record,
     epoch_of,
     fits,
     is_fence,
     names,
 )
-from fencelock.actors.bakery.ticket_attempt import Step, TicketAttempts
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 
@@ -35,18 +35,18 @@ class StateTransfer:
 
     Args:
         attempts: this leader's own tickets, with its epoch state and its table.
-        endings: releases and renewals in flight.
+        releases: releases and renewals in flight.
         members: all configured members.
 
     """
 
     def __init__(
-        self, attempts: TicketAttempts, endings: PendingReleases, members: frozenset[str]
+        self, attempts: TicketAttempts, releases: PendingReleases, members: frozenset[str]
     ) -> None:
         self.epoch_state = attempts.epoch_state
         self.tickets = attempts.table
         self.attempts = attempts
-        self.endings = endings
+        self.releases = releases
         self.members = members
         self.arriving: Import | None = None
         self.merged = 0
@@ -54,9 +54,11 @@ class StateTransfer:
         self.exported: list[Table] = []
         """The table as it was handed over last: parts of two different ones would not fit."""
 
-    def ask_again(self) -> list[Effect]:
+    def request_again(self) -> list[Effect]:
         """Ask for the tables that have not arrived."""
-        return self.arriving.ask(self.epoch_state.node) if self.arriving is not None else []
+        return (
+            self.arriving.request_tables(self.epoch_state.node) if self.arriving is not None else []
+        )
 
     def on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
         """Complete the table for a new epoch, with those of the former leaders (B3)."""
@@ -76,7 +78,7 @@ class StateTransfer:
         self.arriving.coordinator = sender
         if lead.empty:
             self.arriving.lead = lead
-        return [*left, *self.arriving.ask(self.epoch_state.node), *self._merge(now)]
+        return [*left, *self.arriving.request_tables(self.epoch_state.node), *self._merge(now)]
 
     def _merge(self, now: Instant) -> list[Effect]:
         arriving = self.arriving
@@ -90,7 +92,7 @@ class StateTransfer:
             self._clear()
         if not lead.empty:
             for entry in arriving.merge(self.tickets, now):
-                self.attempts.agenda.forget(entry)
+                self.attempts.timers.forget(entry)
         self.arriving, self.merged = None, lead.epoch
         self.epoch_state.take(lead.epoch, lead.leaders)
         count = arriving.malformed
@@ -101,7 +103,7 @@ class StateTransfer:
         left = [
             ms_between(now, entry.until)
             for entry in self.tickets.entries()
-            if entry.phase is Phase.HOLDING and entry.until is not None
+            if entry.phase is TicketPhase.HOLDING and entry.until is not None
         ]
         return Send(coordinator, Merged(epoch=epoch, left_ms=max(left, default=0) + 1))
 
@@ -134,12 +136,12 @@ class StateTransfer:
         self.epoch_state.leave(epoch)
         if self.epoch_state.epoch:
             return []
-        for attempt in self.attempts.agenda.by_key.values():
-            if attempt.step is Step.ASKING:
-                attempt.step, attempt.votes, attempt.answered = Step.WAITING, {}, {}  # B6
-                if attempt.entry.phase is Phase.HOLDING and not attempt.held:
+        for attempt in self.attempts.timers.by_key.values():
+            if attempt.step is TicketStep.VOTING:
+                attempt.step, attempt.votes, attempt.answered = TicketStep.WAITING, {}, {}  # B6
+                if attempt.entry.phase is TicketPhase.HOLDING and not attempt.held:
                     self.tickets.unvote(attempt.entry, None)
-        self.endings.clear()
+        self.releases.clear()
         if not served:
             return []
         return [Send(status_of(self.epoch_state.node), Serving(epoch=0))]
@@ -147,7 +149,7 @@ class StateTransfer:
     def _clear(self) -> None:
         """Drop every ticket: they are of an epoch in which this leader had no part."""
         for entry in self.tickets.entries():
-            self.attempts.agenda.forget(entry)
+            self.attempts.timers.forget(entry)
             self.tickets.remove(entry)
 
     def on_serve(self, serve: Serve, now: Instant) -> list[Effect]:
@@ -181,19 +183,19 @@ class StateTransfer:
         """Go on with a ticket of this leader's own, or of a leader that leads no more."""
         epoch_state = self.epoch_state
         if entry.owner not in {leader.node for leader in epoch_state.leaders}:
-            if entry.phase is Phase.ENTERING:
+            if entry.phase is TicketPhase.ENTERING:
                 self.tickets.remove(entry)
                 return []
             entry.owner = epoch_state.leaders[0].node
         if entry.owner != epoch_state.node:
-            self.attempts.agenda.forget(entry)  # The leader with this one's vote goes on with it.
+            self.attempts.timers.forget(entry)  # The leader with this one's vote goes on with it.
             return []
-        attempt = self.attempts.agenda.of(entry)
+        attempt = self.attempts.timers.of(entry)
         if attempt is not None:
-            if attempt.step is not Step.HELD:
+            if attempt.step is not TicketStep.HELD:
                 attempt.held = entry.fence  # A former owner may have granted it.
             return self.attempts.resume(attempt, now)
-        if entry.phase is Phase.ENTERING:
+        if entry.phase is TicketPhase.ENTERING:
             self.tickets.remove(entry)
             return []
         return self.attempts.adopt(entry, now)
@@ -212,7 +214,7 @@ PARTS_MAX = 2_000
 
 
 @dataclass(slots=True)
-class Arrival:
+class PartialTable:
     """The received parts of one former leader's table."""
 
     parts: int
@@ -228,11 +230,11 @@ class Arrival:
         """Whether more may have ended than the table lists."""
         return sum(len(part.ended) for part in self.came.values()) >= ENDED_MAX
 
-    def holds(self) -> set[tuple[str, Key]]:
+    def holds(self) -> set[tuple[str, RequestKey]]:
         """Return the requests that hold in this table."""
         records = [record for part in self.came.values() for record in part.records]
         return {
-            (record.ticket.lock, Key(record.ticket.who, record.ticket.request))
+            (record.ticket.lock, RequestKey(record.ticket.who, record.ticket.request))
             for record in records
             if record.fence
         }
@@ -253,7 +255,7 @@ class Import:
     lead: Lead
     coordinator: Address
     own: bool
-    arrivals: dict[str, Arrival] = field(default_factory=dict[str, Arrival])
+    arrivals: dict[str, PartialTable] = field(default_factory=dict[str, PartialTable])
     malformed: int = 0
 
     @property
@@ -264,7 +266,7 @@ class Import:
         whole = self.own + sum(arrival.whole for arrival in self.arrivals.values())
         return whole >= exports_needed(len(self.lead.former.leaders))
 
-    def ask(self, node: str) -> list[Effect]:
+    def request_tables(self, node: str) -> list[Effect]:
         """Ask the former leaders whose tables are missing."""
         if self.complete:
             return []
@@ -282,9 +284,9 @@ class Import:
         sound = sound and max(len(table.records), len(table.ended)) <= PART
         if lives.get(node) != table.life or not sound:
             return False  # A restarted leader has forgotten what it agreed.
-        arrival = self.arrivals.setdefault(node, Arrival(table.parts))
+        arrival = self.arrivals.setdefault(node, PartialTable(table.parts))
         if arrival.parts != table.parts:
-            arrival = self.arrivals[node] = Arrival(table.parts)
+            arrival = self.arrivals[node] = PartialTable(table.parts)
         arrival.came[table.part] = table
         return True
 
@@ -324,7 +326,7 @@ class Import:
         return dropped
 
 
-def _can_be_end(end: End, before: int) -> bool:
+def _can_be_end(end: EndedRequests, before: int) -> bool:
     """Return whether a peer's ``end`` is possible in an epoch up to ``before``.
 
     Its ``fence`` was named by a client, and is only compared with others. Its ``highest`` was
@@ -345,7 +347,7 @@ def _can_be_record(record: Record, before: int) -> bool:
     )
 
 
-def _end(tickets: TicketTable, end: End) -> list[Entry]:
+def _end(tickets: TicketTable, end: EndedRequests) -> list[Entry]:
     """Store what ended elsewhere; return the entries that it drops here.
 
     Its fences may have been granted: no lower one is granted after them.
@@ -359,7 +361,7 @@ def _end(tickets: TicketTable, end: End) -> list[Entry]:
     return dropped
 
 
-def _doubt(tickets: TicketTable, arrival: Arrival) -> None:
+def _doubt(tickets: TicketTable, arrival: PartialTable) -> None:
     """Forbid to grant holds anew that an end missing from a full list may outdo (B8).
 
     That table does not have the hold. So its leader may have voted for a higher fence, which
@@ -374,17 +376,17 @@ def _doubt(tickets: TicketTable, arrival: Arrival) -> None:
 
 def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
     ticket = record.ticket
-    entry = tickets.get(ticket.lock, Key(ticket.who, ticket.request))
+    entry = tickets.get(ticket.lock, RequestKey(ticket.who, ticket.request))
     until = later(now, record.left_ms if record.fence else COPY_MS)
     if entry is None or (record.fence and not entry.ticket.turn.number):  # Its proxy came, too.
         entry = tickets.put(ticket, record.owner, now, until, record.fence)
     if entry is None or not record.fence:
         return
-    if entry.phase is not Phase.HOLDING:
+    if entry.phase is not TicketPhase.HOLDING:
         tickets.vote(entry, record.fence, now)
         tickets.set_until(entry, until)
     else:
-        tickets.prolong(entry, until)
+        tickets.extend_until(entry, until)
         entry.fence = max(entry.fence, record.fence)
     tickets.note(ticket.lock, 0, record.fence)
 
@@ -403,8 +405,8 @@ def _keep_the_highest(tickets: TicketTable, now: Instant) -> None:
 
 def parts_of(tickets: TicketTable, epoch: int, life: int, now: Instant) -> list[Table]:
     """Return all that waits or holds in ``tickets``, and what ended last, in parts."""
-    records = [_record(e, now) for e in tickets.entries() if e.phase is not Phase.ENTERING]
-    ended = [_checked(tickets, end) for end in tickets.past.newest(ENDED_MAX)]
+    records = [_record(e, now) for e in tickets.entries() if e.phase is not TicketPhase.ENTERING]
+    ended = [_checked(tickets, end) for end in tickets.tombstones.newest(ENDED_MAX)]
     starts = range(0, max(1, len(records), len(ended)), PART)
     return [
         Table(
@@ -419,13 +421,13 @@ def parts_of(tickets: TicketTable, epoch: int, life: int, now: Instant) -> list[
     ]
 
 
-def _checked(tickets: TicketTable, end: End) -> End:
+def _checked(tickets: TicketTable, end: EndedRequests) -> EndedRequests:
     """Return ``end`` without a fence that was never voted for: clients can name any."""
     return end._replace(highest=min(end.highest, tickets.counters_of(end.lock).fence))
 
 
 def _record(entry: Entry, now: Instant) -> Record:
-    holds = entry.phase is Phase.HOLDING and entry.until is not None
+    holds = entry.phase is TicketPhase.HOLDING and entry.until is not None
     left_ms = ms_between(now, entry.until) if holds and entry.until is not None else 0
     # Rounded up: the lease must not end earlier at the leader that takes it over.
     return Record(

@@ -17,11 +17,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from fencelock.actors.bakery.config import later
-from fencelock.actors.bakery.ticket import End, Ticket, Turn, Who, counter_of
+from fencelock.actors.bakery.ticket import EndedRequests, Ticket, Turn, Who, counter_of
 from fencelock.actors.message import NS_PER_MS, Instant
 
 
-class Phase(Enum):
+class TicketPhase(Enum):
     """State of a ticket in one leader's table."""
 
     ENTERING = "enters"
@@ -30,7 +30,7 @@ class Phase(Enum):
     """This leader voted for it, which is the grant record: it votes for no other."""
 
 
-class Key(NamedTuple):
+class RequestKey(NamedTuple):
     """One request for a lock."""
 
     who: Who
@@ -53,7 +53,7 @@ class Entry:
 
     ticket: Ticket
     owner: str
-    phase: Phase
+    phase: TicketPhase
     since: Instant
     until: Instant | None
     round: int = 0
@@ -61,9 +61,9 @@ class Entry:
     shelf: int | None = None
 
     @property
-    def key(self) -> Key:
+    def key(self) -> RequestKey:
         """Return the request of this entry."""
-        return Key(self.ticket.who, self.ticket.request)
+        return RequestKey(self.ticket.who, self.ticket.request)
 
     def is_over(self, now: Instant) -> bool:
         """Return whether its lease, or its time as a copy, is over."""
@@ -237,11 +237,13 @@ class Tombstones:
             return ends.request
         return ends.lapsed if fence == ends.fence else 0
 
-    def newest(self, most: int) -> list[End]:
+    def newest(self, most: int) -> list[EndedRequests]:
         """Return the last ended requests, the newest first."""
-        found: list[End] = []
+        found: list[EndedRequests] = []
         for (lock, who), ends in islice(reversed(self._ends.items()), most):
-            found.append(End(lock, who, ends.dropped, ends.held, max(ends.held, ends.fence)))
+            found.append(
+                EndedRequests(lock, who, ends.dropped, ends.held, max(ends.held, ends.fence))
+            )
         return found
 
 
@@ -249,24 +251,24 @@ COUNTED_MAX = 100_000
 """Maximum locks whose counters are kept; the oldest are dropped first."""
 
 
-class Place(NamedTuple):
+class LinePlace(NamedTuple):
     """A waiting ticket in a lock's line."""
 
     turn: Turn
-    key: Key
+    key: RequestKey
 
 
 @dataclass(slots=True, eq=False)
-class Queue:
+class LockQueue:
     """All tickets of one lock."""
 
-    entries: dict[Key, Entry] = field(default_factory=dict[Key, Entry])
-    of: dict[Who, list[Key]] = field(default_factory=dict[Who, list[Key]])
+    entries: dict[RequestKey, Entry] = field(default_factory=dict[RequestKey, Entry])
+    of: dict[Who, list[RequestKey]] = field(default_factory=dict[Who, list[RequestKey]])
     """Requests by owner: usually one."""
-    entering: dict[Key, None] = field(default_factory=dict[Key, None])
-    line: list[Place] = field(default_factory=list[Place])
+    entering: dict[RequestKey, None] = field(default_factory=dict[RequestKey, None])
+    line: list[LinePlace] = field(default_factory=list[LinePlace])
     """Waiting tickets, in the order of their turns."""
-    holding: dict[Key, None] = field(default_factory=dict[Key, None])
+    holding: dict[RequestKey, None] = field(default_factory=dict[RequestKey, None])
     """Tickets that hold: usually one. After a hand-over there may be more, of which one is real."""
 
 
@@ -286,12 +288,12 @@ NOTHING_DRAWN = Counters(0, 0)
 class TicketTable:
     """All queues of a leader. Invariants: B5, B8, B10; see the README of this folder."""
 
-    queues: dict[str, Queue] = field(default_factory=dict[str, Queue])
+    queues: dict[str, LockQueue] = field(default_factory=dict[str, LockQueue])
     size: int = 0
     counters: OrderedDict[str, Counters] = field(default_factory=OrderedDict[str, Counters])
     floor: Counters = NOTHING_DRAWN
     """Upper bound on the counters that were dropped for any lock."""
-    past: Tombstones = field(default_factory=Tombstones)
+    tombstones: Tombstones = field(default_factory=Tombstones)
     expiry: Expiry = field(default_factory=Expiry)
     sessions: dict[str, dict[Entry, None]] = field(default_factory=dict[str, dict[Entry, None]])
     """Tickets of each session."""
@@ -318,7 +320,7 @@ class TicketTable:
         """
         return self.counters_of(lock).fence > fence
 
-    def get(self, lock: str, key: Key) -> Entry | None:
+    def get(self, lock: str, key: RequestKey) -> Entry | None:
         """Return the entry of that request."""
         queue = self.queues.get(lock)
         return queue.entries.get(key) if queue is not None else None
@@ -330,24 +332,24 @@ class TicketTable:
 
         Waits of its owner with earlier requests give way; not a ticket that may hold (``fence``).
         """
-        if self.past.is_over(ticket, fence) or (self._is_outdated(ticket) and not fence):
+        if self.tombstones.is_over(ticket, fence) or (self._is_outdated(ticket) and not fence):
             return None
-        entry = self.get(ticket.lock, Key(ticket.who, ticket.request))
+        entry = self.get(ticket.lock, RequestKey(ticket.who, ticket.request))
         if entry is None:
-            entry = self._add(Entry(ticket, owner, Phase.ENTERING, now, until))
-        elif entry.phase is Phase.HOLDING or _is_late(entry, ticket, owner):
+            entry = self._add(Entry(ticket, owner, TicketPhase.ENTERING, now, until))
+        elif entry.phase is TicketPhase.HOLDING or _is_late(entry, ticket, owner):
             return entry
         queue = self.queues[ticket.lock]
         self._unfile(queue, entry)
         entry.ticket, entry.owner, entry.until = ticket, owner, until
         self.expiry.put(entry)
-        entry.phase = Phase.WAITING if ticket.turn.number else Phase.ENTERING
+        entry.phase = TicketPhase.WAITING if ticket.turn.number else TicketPhase.ENTERING
         self._file(queue, entry)
         self.note(ticket.lock, ticket.turn.number)
         return entry
 
     def _add(self, entry: Entry) -> Entry:
-        queue = self.queues.setdefault(entry.ticket.lock, Queue())
+        queue = self.queues.setdefault(entry.ticket.lock, LockQueue())
         queue.entries[entry.key] = entry
         queue.of.setdefault(entry.ticket.who, []).append(entry.key)
         self.sessions.setdefault(entry.ticket.who.session, {})[entry] = None
@@ -361,7 +363,7 @@ class TicketTable:
         for entry in self.of(ticket.lock, ticket.who):
             if entry.ticket.request > ticket.request:
                 return True
-            if entry.ticket.request < ticket.request and entry.phase is not Phase.HOLDING:
+            if entry.ticket.request < ticket.request and entry.phase is not TicketPhase.HOLDING:
                 self.remove(entry)
         return False
 
@@ -384,7 +386,7 @@ class TicketTable:
             entry.until = until
             self.expiry.put(entry)
 
-    def prolong(self, entry: Entry, until: Instant) -> None:
+    def extend_until(self, entry: Entry, until: Instant) -> None:
         """Extend ``entry`` to last until then, if it ends earlier."""
         if entry.until is None or entry.until < until:
             self.set_until(entry, until)
@@ -393,7 +395,7 @@ class TicketTable:
         """Let ``entry`` hold its lock, from now for its lease."""
         queue = self.queues[entry.ticket.lock]
         self._unfile(queue, entry)
-        entry.phase, entry.fence = Phase.HOLDING, fence
+        entry.phase, entry.fence = TicketPhase.HOLDING, fence
         entry.until = later(now, entry.ticket.lease_ms)
         self.expiry.put(entry)
         self._file(queue, entry)
@@ -405,7 +407,7 @@ class TicketTable:
             return
         queue = self.queues[entry.ticket.lock]
         self._unfile(queue, entry)
-        entry.phase, entry.fence, entry.until = Phase.WAITING, 0, until
+        entry.phase, entry.fence, entry.until = TicketPhase.WAITING, 0, until
         self.expiry.put(entry)
         self._file(queue, entry)
 
@@ -451,11 +453,11 @@ class TicketTable:
     def drop(self, lock: str, who: Who, request: int, fence: int) -> bool:
         """Drop the entries that ``request`` or ``fence`` names; return whether they were known."""
         named = self.named(lock, who, request, fence)
-        found = bool(named) or self.past.knows(lock, who, request, fence)
+        found = bool(named) or self.tombstones.knows(lock, who, request, fence)
         for entry in named:
             self.remove(entry)
-            self.past.drop(lock, who, entry.ticket.request, entry.fence)
-        self.past.drop(lock, who, request, fence)
+            self.tombstones.drop(lock, who, entry.ticket.request, entry.fence)
+        self.tombstones.drop(lock, who, request, fence)
         return found
 
     def entries(self) -> Iterator[Entry]:
@@ -474,9 +476,9 @@ class TicketTable:
         if not entry.is_over(now) or self.get(lock, entry.key) is not entry:
             return False
         self.remove(entry)
-        if entry.phase is Phase.HOLDING and entry.until is not None:
-            self.past.lapse(lock, entry.ticket.who, entry.ticket.request, entry.fence)
-            self.past.note_lapse(lock, entry.until)
+        if entry.phase is TicketPhase.HOLDING and entry.until is not None:
+            self.tombstones.lapse(lock, entry.ticket.who, entry.ticket.request, entry.fence)
+            self.tombstones.note_lapse(lock, entry.until)
         return True
 
     def lapsed_at(self, lock: str, now: Instant) -> Instant | None:
@@ -484,31 +486,31 @@ class TicketTable:
         queue = self.queues.get(lock)
         holds = [queue.entries[key] for key in queue.holding] if queue is not None else []
         ends = [e.until for e in holds if e.until is not None and e.is_over(now)]
-        before = self.past.lapsed_at(lock)
+        before = self.tombstones.lapsed_at(lock)
         return max(ends if before is None else [before, *ends], default=None)
 
-    def _file(self, queue: Queue, entry: Entry) -> None:
+    def _file(self, queue: LockQueue, entry: Entry) -> None:
         match entry.phase:
-            case Phase.ENTERING:
+            case TicketPhase.ENTERING:
                 queue.entering[entry.key] = None
-            case Phase.WAITING:
-                insort(queue.line, Place(entry.ticket.turn, entry.key))
-            case Phase.HOLDING:
+            case TicketPhase.WAITING:
+                insort(queue.line, LinePlace(entry.ticket.turn, entry.key))
+            case TicketPhase.HOLDING:
                 queue.holding[entry.key] = None
 
-    def _unfile(self, queue: Queue, entry: Entry) -> None:
+    def _unfile(self, queue: LockQueue, entry: Entry) -> None:
         match entry.phase:
-            case Phase.ENTERING:
+            case TicketPhase.ENTERING:
                 queue.entering.pop(entry.key, None)
-            case Phase.WAITING:
-                at = bisect_left(queue.line, Place(entry.ticket.turn, entry.key))
+            case TicketPhase.WAITING:
+                at = bisect_left(queue.line, LinePlace(entry.ticket.turn, entry.key))
                 if at < len(queue.line) and queue.line[at].key == entry.key:
                     del queue.line[at]
-            case Phase.HOLDING:
+            case TicketPhase.HOLDING:
                 queue.holding.pop(entry.key, None)
 
 
 def _is_late(entry: Entry, ticket: Ticket, owner: str) -> bool:
     """Return whether ``ticket`` is an old copy, from before it got the number it waits with."""
     same = (entry.owner, entry.ticket.turn.serial) == (owner, ticket.turn.serial)
-    return same and entry.phase is Phase.WAITING and not ticket.turn.number
+    return same and entry.phase is TicketPhase.WAITING and not ticket.turn.number

@@ -28,7 +28,7 @@ from fencelock.actors.central.message import (
     SessionEnded,
     client_fits,
     lock_fits,
-    words_fit,
+    names_fit,
 )
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import Address, Instant, Message, address_of, ms_between, node_of
@@ -115,7 +115,7 @@ class LockServer(Role[Heard]):
         super().__init__(address, host)
         self.granted = granted
         self.held: dict[str, Holding] = {}
-        self.freed: dict[int, Ended] = {}  # By number.
+        self.freed: dict[int, EndedHold] = {}  # By number.
         self.ended: dict[str, None] = {}  # Sessions.
         self.revoked: dict[tuple[str, str], Revoke] = {}
         """Holds that have ended without their lock clients' knowledge, by lock and node."""
@@ -163,7 +163,7 @@ class LockServer(Role[Heard]):
         return Queues(queues=queues, locks=len(self.held))
 
     def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:
-        fits = lock_fits(request.lock) and words_fit(request.session, request.owner)
+        fits = lock_fits(request.lock) and names_fit(request.session, request.owner)
         if not (fits and client_fits(request.client, sender)):
             return (Observe("central.request_malformed"),)
         if request.session in self.ended:
@@ -207,22 +207,27 @@ class LockServer(Role[Heard]):
         fits = lock_fits(release.lock) and 1 <= release.sequence <= NUMBER_MAX
         if not (fits and client_fits(release.client, sender)):
             return (Observe("central.release_malformed"),)
-        ack = Send(release.client, ReleaseAck(lock=release.lock, sequence=release.sequence))
+        ack = self._acknowledged(release)
         holding = self.held.get(release.lock)
-        held = None if holding is None else (holding.client, holding.number)
-        if holding is None or held != (release.client, release.sequence):
+        if holding is None or not self._matches(holding, release):
             return (Observe("central.release_old"), ack)
         return (*self._free(release.lock, holding), ack)
+
+    def _matches(self, holding: Holding, release: Release) -> bool:
+        return (holding.client, holding.number) == (release.client, release.sequence)
+
+    def _acknowledged(self, release: Release) -> Send:
+        return Send(release.client, ReleaseAck(lock=release.lock, sequence=release.sequence))
 
     def _free(self, lock: str, holding: Holding, taken_from: Contender | None = None) -> Effects:
         """Free ``lock``, and remember how its hold ended (S2)."""
         del self.held[lock]
-        ended = Ended(holding.session, taken_from)
+        ended = EndedHold(holding.session, taken_from)
         _remember(self.freed, holding.number, ended, ENDED_MAX)
         return self._record(Freed(lock=lock, number=holding.number))
 
     def _on_free(self, sender: Address, free: Free, now: Instant) -> Effects:
-        fits = lock_fits(free.lock) and words_fit(free.session)
+        fits = lock_fits(free.lock) and names_fit(free.session)
         if not (fits and 1 <= free.number <= NUMBER_MAX):
             return (Observe("central.free_malformed"),)
         effects: Effects = ()
@@ -247,7 +252,7 @@ class LockServer(Role[Heard]):
         return (*freed, *self._record(revoke), Send(_broker(holding.client), revoke))
 
     def _on_end_session(self, sender: Address, end: EndSession, now: Instant) -> Effects:
-        if not (end.session and words_fit(end.session)):
+        if not (end.session and names_fit(end.session)):
             return (Observe("central.end_session_malformed"),)
         effects: list[Effect] = []
         if end.session not in self.ended:
@@ -306,7 +311,7 @@ class LockServer(Role[Heard]):
             case Freed(lock=lock, number=number):
                 holding = self.held.pop(lock, None)
                 if holding is not None:
-                    _remember(self.freed, number, Ended(holding.session), ENDED_MAX)
+                    _remember(self.freed, number, EndedHold(holding.session), ENDED_MAX)
             case Numbered(number=number):
                 self.granted = max(self.granted, number)  # S1
             case Revoke(lock=lock, client=client):
@@ -337,7 +342,7 @@ class Holding(NamedTuple):
     since: Instant
 
 
-class Ended(NamedTuple):
+class EndedHold(NamedTuple):
     """A hold that has ended: its session, and its holder if an operator took it."""
 
     session: str
@@ -361,7 +366,7 @@ def _in_words(holding: Holding) -> str:
     return "/".join(part for part in parts if part)
 
 
-def _reply_to(free: Free, ended: Ended | None) -> FreeReply:
+def _reply_to(free: Free, ended: EndedHold | None) -> FreeReply:
     """Return the reply to ``free``, the same for each repetition of it.
 
     Args:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from fencelock.actors.api.name import check_lock_name
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.lamport.message import Greet, Pending, Welcome
+from fencelock.actors.lamport.message import Greet, KnownRequest, Welcome
 from fencelock.actors.message import Instant
 
 RANK_BITS = 7
@@ -104,20 +104,20 @@ class Evidence:
     """
 
     def __init__(self, others: Iterable[str]) -> None:
-        self.heard: dict[str, int] = dict.fromkeys(sorted(others), 0)
-        self.heap: list[Turn] = [Turn(0, node) for node in self.heard]
+        self.received: dict[str, int] = dict.fromkeys(sorted(others), 0)
+        self.heap: list[Turn] = [Turn(0, node) for node in self.received]
 
-    def hear(self, node: str, stamp: int) -> None:
+    def note(self, node: str, stamp: int) -> None:
         """Note a message of ``node`` stamped ``stamp``, above every earlier one of it."""
-        assert stamp > self.heard[node]
-        self.heard[node] = stamp
-        while (turn := self.heap[0]).stamp != (latest := self.heard[turn.node]):
+        assert stamp > self.received[node]
+        self.received[node] = stamp
+        while (turn := self.heap[0]).stamp != (latest := self.received[turn.node]):
             heapq.heapreplace(self.heap, Turn(latest, turn.node))
 
     def forget(self, node: str) -> None:
         """Start anew with ``node``, since it has restarted: its earlier life proves nothing."""
-        self.heard[node] = 0
-        self.heap = [Turn(stamp, name) for name, stamp in self.heard.items()]
+        self.received[node] = 0
+        self.heap = [Turn(stamp, name) for name, stamp in self.received.items()]
         heapq.heapify(self.heap)
 
     def covers(self, turn: Turn) -> bool:
@@ -126,7 +126,7 @@ class Evidence:
 
     def missing(self, turn: Turn) -> tuple[str, ...]:
         """Return the processes that sent nothing later than ``turn``, sorted."""
-        return tuple(node for node, stamp in self.heard.items() if Turn(stamp, node) <= turn)
+        return tuple(node for node, stamp in self.received.items() if Turn(stamp, node) <= turn)
 
 
 class Uncovered:
@@ -245,7 +245,7 @@ class Requests:
     def welcomes(self, node: str, greet: Greet) -> list[Welcome]:
         """Return the answer to ``greet``: the requests of ``node``, in one part or more."""
         known = self.known.get(node, {})
-        pending = [Pending(lock, self.queues[lock].stamps[node]) for lock in known]
+        pending = [KnownRequest(lock, self.queues[lock].stamps[node]) for lock in known]
         starts = range(0, max(1, len(pending)), WELCOME_MAX)
         return [
             Welcome(
@@ -324,6 +324,6 @@ class PendingRequests:
         del self.out[lock]
         self.tickets -= 1
 
-    def hoping(self) -> list[str]:
+    def waiting(self) -> list[str]:
         """Return the locks with a request that is not granted, in the order of the requests."""
         return [lock for lock, bid in self.out.items() if bid.granted_at is None]

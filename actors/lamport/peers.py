@@ -25,15 +25,15 @@ class PeerContact:
     """
 
     def __init__(self, others: Iterable[str], now: Instant) -> None:
-        self.heard_at: dict[str, Instant] = dict.fromkeys(sorted(others), now)
-        self.owing: dict[str, Instant] = dict(self.heard_at)
+        self.received_at: dict[str, Instant] = dict.fromkeys(sorted(others), now)
+        self.owing: dict[str, Instant] = dict(self.received_at)
 
-    def heard(self, node: str, now: Instant) -> None:
+    def received(self, node: str, now: Instant) -> None:
         """Note a message of ``node``."""
-        self.heard_at[node] = now
+        self.received_at[node] = now
         self.owing.pop(node, None)
 
-    def asked(self, nodes: Iterable[str], now: Instant) -> None:
+    def requested(self, nodes: Iterable[str], now: Instant) -> None:
         """Note that ``nodes`` were sent something that they must answer."""
         for node in nodes:
             self.owing.setdefault(node, now)
@@ -44,7 +44,7 @@ class PeerContact:
 
     def absences(self, nodes: Iterable[str], now: Instant) -> tuple[Absence, ...]:
         """Return those of ``nodes`` that were silent for `SILENCE_MS` or longer."""
-        since = ((node, self.owing.get(node, self.heard_at[node])) for node in nodes)
+        since = ((node, self.owing.get(node, self.received_at[node])) for node in nodes)
         silent = (Absence(node, ms_between(at, now)) for node, at in since)
         return tuple(absence for absence in silent if absence.silent_ms >= SILENCE_MS)
 

@@ -385,9 +385,9 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         peer.nonce = self.nonces
         if peer.ask_armed:
             return []  # We asked a moment ago; the timer asks again.
-        return self._say_hello(peer)
+        return self._send_hello(peer)
 
-    def _say_hello(self, peer: Peer) -> list[Effect]:
+    def _send_hello(self, peer: Peer) -> list[Effect]:
         assert peer.nonce is not None
         peer.ask_armed = True
         return [
@@ -400,12 +400,12 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         if peer.nonce is None:
             return ()
         peer.ask_ms = min(2 * peer.ask_ms, RESEND_MS_MAX)
-        return self._say_hello(peer)
+        return self._send_hello(peer)
 
     def _on_hello(self, peer: Peer, hello: Hello) -> Effects:
         introduce = Introduce(boot=self.boot, your_boot=hello.boot, nonce=hello.nonce)
-        asked = self._ask(peer) if hello.boot != peer.boot else []
-        return [Send(peer.address, introduce), *asked]
+        greeted = self._ask(peer) if hello.boot != peer.boot else []
+        return [Send(peer.address, introduce), *greeted]
 
     def _on_introduce(self, peer: Peer, introduce: Introduce) -> Effects:
         if introduce.your_boot != self.boot or introduce.nonce != peer.nonce:

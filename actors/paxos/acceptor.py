@@ -1,31 +1,35 @@
-"""The acceptor of Paxos: it promises ballots and votes on slots, and remembers both durably."""
+"""The acceptor: promises ballots and votes on slots, and writes both down before it answers.
+
+A promise is made durable in `Acceptor._adopt`, a vote in `Acceptor._on_accept`: the `Persist`
+comes before the `Send`. `Votes` holds what was not applied yet, `LeasePromise` is the acceptor's
+side of the master lease, and `refusal` drops messages that their sender may not send.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Unpack
 
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.paxos.config import (
     LEASE_MS,
-    Config,
+    ROUND_JUMP_MAX,
+    ROUND_MAX,
+    TOO_FAR,
+    VOTES_BYTES_MAX,
+    VOTES_MAX,
+    Member,
+    MemberRole,
+    View,
     acceptor_of,
     leader_of,
     monitor_of,
-    replica_of,
 )
-from fencelock.actors.paxos.event import (
-    Applied,
-    Heard,
-    Learned,
-    LogFull,
-    MinApplied,
-    Trimmed,
-)
-from fencelock.actors.paxos.freshness import StalenessBound
-from fencelock.actors.paxos.handover_message import Release
+from fencelock.actors.paxos.event import Applied, BallotSeen, Learned, LogFull, MinApplied, Trimmed
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.lease import LeasePromise
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     NUMBER_MAX,
@@ -42,20 +46,25 @@ from fencelock.actors.paxos.message import (
     Preempted,
     Prepare,
     Promise,
+    Release,
     Vote,
 )
-from fencelock.actors.paxos.rounds import Spoken, refusal
-from fencelock.actors.paxos.votes import Votes
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.paxos.reads import StalenessBound
+from fencelock.actors.role import Host, Summary
+
+LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
+"""Messages that a leader, its scout or its commander sends."""
+
 
 _accepted = maker(Accepted)
+
 
 STREAM_BYTES = 32 << 20
 """An acceptor whose stream is this long asks its replica for a snapshot (bytes, 32 MiB). While
 slots are decided the replica makes one much sooner; but votes may arrive without decisions."""
 
 
-class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
+class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
     """One acceptor. Source: PMMC, section 2.2.
 
     Promises and votes are persisted before they are sent: an acceptor that answered and then
@@ -77,8 +86,6 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
     promises nothing: a promise that no leader receives would keep it from learning.
 
     Args:
-        node: the id of its node.
-        config: the membership.
         recovered: the contents of its journal.
         voter: the id that its votes name.
         votes: whether its journal is the registered one, and not an old copy.
@@ -91,21 +98,15 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         address: Address,
         host: Host,
         *,
-        node: str,
-        config: Config,
         recovered: Recovered,
         voter: int = 0,
         votes: bool = True,
         lease_ms: int = LEASE_MS,
+        **member: Unpack[Member],
     ) -> None:
-        super().__init__(address, host)
-        self.node = node
+        super().__init__(address, host, **member)
         self.voter = voter
         self.is_voter = votes
-        self.replica = replica_of(node)
-        self.monitor = monitor_of(node)
-        self.leader = leader_of(node)
-        self.config = config
         self.lease_ms = lease_ms
         self.promised = recovered.promised if votes else NO_BALLOT
         self.floor = recovered.led
@@ -123,11 +124,11 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         """The ballot of the last `Learned` to the replica."""
         self.committed = 0
         """The slot before which all is decided, as that `Learned` reported."""
-        self.everywhere = 0
+        self.min_applied = 0
         self.released = NO_BALLOT
         """The last ballot whose leader gave its lease back."""
-        members = config.view.members
-        self.proofs = StalenessBound(members.index(node), len(members))
+        members = self.config.view.members
+        self.staleness = StalenessBound(members.index(self.node), len(members))
         self.written = 0
         """Bytes written since the stream was last cut, some of them in earlier lives."""
 
@@ -138,7 +139,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         return ()
 
     def handle(
-        self, sender: Address, event: Spoken | Applied | Trimmed | StopVoting, now: Instant
+        self, sender: Address, event: LeaderMessage | Applied | Trimmed | StopVoting, now: Instant
     ) -> Effects:
         """Handle a message of a leader, or news from the replica."""
         if type(event) is Accept and sender == self.commander and event.ballot == self.led:
@@ -164,7 +165,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         ]
 
     def _judge(
-        self, sender: Address, event: Spoken | Applied | Trimmed | StopVoting, now: Instant
+        self, sender: Address, event: LeaderMessage | Applied | Trimmed | StopVoting, now: Instant
     ) -> Effects:
         if isinstance(event, Applied):
             return self._on_applied(event)
@@ -203,11 +204,11 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
             return (Send(scout, self._promise(prepare)),)
         if self.lease.forbids(prepare.ballot.leader, now):
             return (Observe("paxos.lease_kept"),)
-        heard = Heard(ballot=prepare.ballot, leads=False)
+        seen = BallotSeen(ballot=prepare.ballot, leads=False)
         return (
             *self._adopt(prepare.ballot),
             Send(scout, self._promise(prepare)),
-            Send(self.monitor, heard),
+            Send(self.monitor, seen),
         )
 
     def _adopt(self, ballot: Ballot) -> list[Effect]:
@@ -301,15 +302,15 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         effects = [
             *adopted,
             Send(monitor_of(node_of(commander)), ack),
-            Send(self.monitor, Heard(ballot=beat.ballot, leads=True)),
+            Send(self.monitor, BallotSeen(ballot=beat.ballot, leads=True)),
             *self._learn(beat.ballot, beat.committed),
         ]
-        fresh = self.proofs.take(beat, now)
+        fresh = self.staleness.take(beat, now)
         if fresh is not None:
             effects.append(Send(self.replica, fresh))
-        if beat.everywhere > self.everywhere:
-            self.everywhere = beat.everywhere
-            effects.append(Send(self.replica, MinApplied(slot=beat.everywhere)))
+        if beat.min_applied > self.min_applied:
+            self.min_applied = beat.min_applied
+            effects.append(Send(self.replica, MinApplied(slot=beat.min_applied)))
         return effects
 
     def _on_release(self, release: Release, now: Instant) -> Effects:
@@ -345,3 +346,102 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         if self.promised > NO_BALLOT:
             records.append(Pledged(pledge=Pledge.PROMISED, ballot=self.promised))
         return (Checkpoint(tuple(records)),)
+
+
+class Votes:
+    """The last vote for each slot.
+
+    Args:
+        by_slot: votes of earlier lives.
+
+    """
+
+    def __init__(self, by_slot: Mapping[int, Vote]) -> None:
+        self.by_slot: dict[int, Vote | Accept] = dict(by_slot)
+        """Votes by slot: a vote of this life is kept as the `Accept` that asked for it."""
+        self.size = sum(vote.batch.size for vote in self.by_slot.values())
+        """Total size of their batches (bytes)."""
+
+    def put(self, vote: Accept) -> bool:
+        """Store ``vote`` as the last for its slot; return False if there is no room for it."""
+        by_slot, slot, size = self.by_slot, vote.slot, vote.batch.size
+        before = by_slot.get(slot)
+        if before is not None:
+            size -= before.batch.size
+        elif by_slot and (len(by_slot) >= VOTES_MAX or self.size + size > VOTES_BYTES_MAX):
+            return False
+        self.size += size
+        by_slot[slot] = vote
+        return True
+
+    def at(self, slot: int) -> Vote:
+        """Return the vote for ``slot``, which must have one."""
+        vote = self.by_slot[slot]
+        return Vote(slot, vote.ballot, vote.batch)
+
+    def slots(self, first: int, end: int | None = None) -> list[int]:
+        """Return in order the slots from ``first`` on, and before ``end``, that have a vote."""
+        by_slot = self.by_slot
+        if end is not None and end - first < len(by_slot):
+            return [slot for slot in range(first, end) if slot in by_slot]
+        return sorted(slot for slot in by_slot if slot >= first and (end is None or slot < end))
+
+    def won(self, ballot: Ballot, first: int, end: int) -> tuple[tuple[int, Batch], ...]:
+        """Return the votes under ``ballot`` from slot ``first`` on and before ``end``."""
+        by_slot = self.by_slot
+        votes = [by_slot[slot] for slot in self.slots(first, end)]
+        return tuple([(vote.slot, vote.batch) for vote in votes if vote.ballot == ballot])
+
+    def forget(self, first: int, end: int) -> None:
+        """Drop the votes before slot ``end``; there are none before ``first``."""
+        few = end - first < len(self.by_slot)
+        slots = range(first, end) if few else [slot for slot in self.by_slot if slot < end]
+        for slot in slots:
+            vote = self.by_slot.pop(slot, None)
+            self.size -= 0 if vote is None else vote.batch.size
+
+
+class LeasePromise:
+    """An acceptor's side: the leader that it promised to follow, and until when."""
+
+    def __init__(self) -> None:
+        self.leader = Address("")
+        self.until = Instant(0)
+
+    def give(self, leader: Address, now: Instant, lease_ms: int) -> None:
+        """Adopt only ``leader`` for ``lease_ms`` from ``now``."""
+        self.leader = leader
+        self.until = Instant(now + lease_ms * NS_PER_MS)
+
+    def forbids(self, leader: Address, now: Instant) -> bool:
+        """Return whether a ballot of ``leader`` must not be adopted at ``now``."""
+        return leader != self.leader and now < self.until
+
+
+def refusal(
+    node: str, view: View, sender: Address, event: LeaderMessage, promised: Ballot, floor: int
+) -> Effects:
+    """Refuse what ``sender`` may not send, or sends for a round too far away; else nothing.
+
+    A scout is sent the round known here, so that it can lead this acceptor up. The leader of the
+    acceptor's own node is trusted: no other process can send under its name.
+
+    Args:
+        node: the acceptor's node.
+        view: the membership.
+        sender: the address that sent the event.
+        event: the message, with its ballot.
+        promised: the acceptor's promise.
+        floor: a round that is known without a promise.
+
+    """
+    speaker, ballot = node_of(sender), event.ballot
+    known = speaker in view.members and 1 <= ballot.round <= ROUND_MAX
+    if not known or ballot.leader != leader_of(speaker):
+        return (Observe("paxos.stranger_leads"),)
+    highest = max(promised.round, floor)
+    if ballot.round - highest <= ROUND_JUMP_MAX or speaker == node:
+        return ()
+    if not isinstance(event, Prepare):
+        return (TOO_FAR,)
+    return (Send(sender, Preempted(ballot=Ballot(highest, promised.leader))), TOO_FAR)

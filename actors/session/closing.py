@@ -84,7 +84,7 @@ class Closing:
             ledger.outstanding.drop(pending)
             released = Released(lock=claim.lock, session=self.session, owner=claim.owner)
             effects += ledger.reply(pending, released)
-        ledger.holds.clear()
+        ledger.drop_holds()
         ledger.outstanding.withdrawals.clear()
         ledger.session_lease.drop()
         self.session = ""
@@ -106,7 +106,7 @@ class Closing:
         closers, self.closers, self.due_at = self.closers, (), None
         if ledger.session_lease.kept:  # Without keep-alives it ends by its TTL.
             ledger.session_lease.drop()
-            ledger.holds.clear()
+            ledger.drop_holds()
         return [Send(user, Closed(unanswered=len(left))) for user in closers]
 
     def _end_unkept(self, ledger: SessionState, now: Instant) -> list[Effect]:

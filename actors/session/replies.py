@@ -52,7 +52,7 @@ def on_answer(ledger: SessionState, sender: Address, answer: Answer, now: Instan
     if pending is None:
         return _on_late(ledger, sender, answer)
     session = session_lease.name if pending.claim is None else session_lease.assigned
-    fits = answer.session == session and answers(pending.asked, answer)
+    fits = answer.session == session and answers(pending, answer)
     if pending.said_at is None or not fits:
         return [Observe("client.unfit_answer_dropped")]
     effects = hear(ledger, sender, now)
@@ -181,6 +181,8 @@ def _on_granted(
         hold = None
     if hold is None:
         hold = ledger.holds[claim] = Hold(pending.gate, granted.fence, [])
+        if isinstance(pending.asked, Acquire) and not pending.asked.owner:
+            ledger.anonymous[claim.lock, granted.fence] = claim.owner
     hold.levels.append(Acquisition(pending.user, pending.asked.request))
     if granted.hold_ms:
         effects += lease.begin(ledger, claim, pending, granted, now)
@@ -210,7 +212,7 @@ def _on_released(
     if hold is not None:
         hold.freed(released.count, owed=pending.owed)
         if released.count <= 0:
-            del ledger.holds[claim]
+            ledger.drop_hold(claim)
     effects = [*ledger.confirm(pending.said_at, now), *ledger.reply(pending, released)]
     if hold is not None and released.count > 0:
         effects += ledger.release_owed(claim, now)

@@ -52,7 +52,6 @@ def lose(ledger: SessionState, detail: str, now: Instant, *, ended: bool) -> lis
     questions, holds = ledger.claims_pending(), dict(ledger.holds)
     needed = bool(questions or holds or ledger.outstanding.withdrawals)
     session = ledger.session_lease.drop()
-    ledger.holds.clear()
     ledger.outstanding.withdrawals.clear()
     effects: list[Effect] = [Observe("client.session_lost")]
     if holds:
@@ -63,7 +62,8 @@ def lose(ledger: SessionState, detail: str, now: Instant, *, ended: bool) -> lis
         effects += _end_or_go_on(ledger, pending, holds, told, detail)
     for claim, hold in holds.items():
         times = len(hold.levels) - told.get(claim, 0)
-        ledger.memory.add(claim, hold.fence, times, detail)
+        ledger.note_loss(claim, hold, times, detail)
+    ledger.drop_holds()
     if needed and not ended:
         if len(ledger.endings) >= ENDINGS_MAX:
             del ledger.endings[next(iter(ledger.endings))]
@@ -112,5 +112,5 @@ def let_go(ledger: SessionState, claim: Claim, pending: Pending, answer: Refused
             return []
     if others or answer.reason is Reason.OWNERSHIP_LOST:  # A user believes that it is held.
         return ledger.lose_hold(claim, answer.detail, told=int(told))
-    del ledger.holds[claim]
+    ledger.drop_hold(claim)
     return []

@@ -52,7 +52,7 @@ class DropsJudge:
             return
         owner = (word.lock, word.who)
         known = self.dropped.setdefault(owner, {}).setdefault(word.epoch, {})
-        known[node] = role.tickets.past.of(*owner).dropped
+        known[node] = role.tickets.tombstones.of(*owner).dropped
         enough = quorum(len(role.epoch_state.leaders))
         if len(known) >= enough:
             agreed = sorted(known.values(), reverse=True)[enough - 1]

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Instant, Message, node_of
 from fencelock.actors.paxos.config import acceptor_of, replica_of
-from fencelock.actors.paxos.digest_message import Isolate
 from fencelock.actors.paxos.event import (
     Applied,
     Consult,
     Consulted,
     Decided,
+    Isolate,
     Learned,
     Leased,
     SlotOutcomes,
@@ -178,7 +178,7 @@ class LogJudge:
         role_slot = self.nodes[node].scheduler.cells.get(replica_of(node))
         if role_slot is None or not isinstance(role_slot.role, Replica):
             return
-        applied = role_slot.role.ledger.next
+        applied = role_slot.role.decided.next
         if applied != self.state.applied[node]:
             self.state.applies(node, applied)
 

@@ -10,10 +10,10 @@ import pytest
 from support.bakery_cluster_harness import ClusterHarness
 from support.effects import HOST
 
-from fencelock.actors.bakery.config import Terms, VoterRegistry, election_of, leader_of, status_of
+from fencelock.actors.bakery.config import Terms, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
-from fencelock.actors.bakery.epochs import EPOCHS_AHEAD_MAX, EpochLimit
-from fencelock.actors.bakery.event import CampaignDue, Member, Seen
+from fencelock.actors.bakery.epochs import EPOCHS_AHEAD_MAX, EpochLimit, VoterRegistry
+from fencelock.actors.bakery.event import Connected, ElectionDue, Member
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
@@ -91,8 +91,7 @@ def coordinator(limit: EpochLimit) -> ElectionCoordinator:
         bound_ms=1_000,
         random=Random(1),
         records=(),
-        voting=VoterRegistry({election_of(name): 7 for name in NAMES}, 7, True),
-        limit=limit,
+        voting=VoterRegistry({election_of(name): 7 for name in NAMES}, 7, True, limit),
     )
     role.begin(T0)
     return role
@@ -172,9 +171,9 @@ def test_a_coordinator_at_the_limit_waits_instead_of_proposing_what_others_refus
     role = coordinator(EpochLimit())
     role.highest = EPOCHS_AHEAD_MAX
     members = tuple(Member(name, 1, 14, 1, 0, NOBODY, 0, 0) for name in NAMES)
-    effects = role.handle(status_of("n1"), Seen(members=members), T0)
+    effects = role.handle(status_of("n1"), Connected(members=members), T0)
     assert proposed(effects) == set()
-    effects = role.handle(role.address, CampaignDue(), Instant(T0 + 1_000 * NS_PER_MS))
+    effects = role.handle(role.address, ElectionDue(), Instant(T0 + 1_000 * NS_PER_MS))
     assert proposed(effects) == {EPOCHS_AHEAD_MAX + 1}
 
 

@@ -149,7 +149,8 @@ def test_failed_is_told_to_who_repeats_what_it_gave_up(tmp_path: Path) -> None:
     mine: dict[str, Any] = {"lock": "x", "session": "n1", "owner": "ann", "request": 7}
     with Node.start(config, "n1") as node:
         asked = fencelock.Acquire(**mine, wait_ms=60_000)
-        assert node.proxy.ask(asked, timeout=PATIENCE_S).fence > 0
-        node.proxy.ask(fencelock.Cancel(**mine), timeout=PATIENCE_S)
+        proxy = node.ref("proxy")
+        assert proxy.ask(asked, timeout=PATIENCE_S).fence > 0
+        proxy.ask(fencelock.Cancel(**mine), timeout=PATIENCE_S)
         with pytest.raises(fencelock.CancelledError, match="ended before"):
-            node.proxy.ask(asked, timeout=PATIENCE_S)
+            proxy.ask(asked, timeout=PATIENCE_S)

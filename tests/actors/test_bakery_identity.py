@@ -16,9 +16,10 @@ from support.effects import HOST, only_sent, sent
 import fencelock
 from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason, Refused
 from fencelock.actors.api.session_message import Renew, Renewed
-from fencelock.actors.bakery.config import OFF, VoterRegistry, election_of, leader_of, status_of
+from fencelock.actors.bakery.config import OFF, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
-from fencelock.actors.bakery.event import BeatDue, Member, Seen, Serve, Serving, Trust
+from fencelock.actors.bakery.epochs import VoterRegistry
+from fencelock.actors.bakery.event import BeatDue, Connected, Member, Serve, Serving, Trust
 from fencelock.actors.bakery.leader_selection import NO_CHANGE, choose
 from fencelock.actors.bakery.message import (
     NOBODY,
@@ -365,10 +366,10 @@ def test_a_vote_of_a_journal_that_is_not_registered_is_refused_and_counted(
 def test_a_leader_serves_once_a_majority_of_voters_knows_its_seating() -> None:
     role = election()
     few = (member("n1"), member("n2", votes=False), member("n3", seating=NOBODY))
-    assert sent(role.handle(status_of("n1"), Seen(members=few), T0), Serve) == []
+    assert sent(role.handle(status_of("n1"), Connected(members=few), T0), Serve) == []
 
     enough = (member("n1"), member("n2", votes=False), member("n3"))
-    assert len(sent(role.handle(status_of("n1"), Seen(members=enough), T0), Serve)) == 1
+    assert len(sent(role.handle(status_of("n1"), Connected(members=enough), T0), Serve)) == 1
 
 
 def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote() -> None:
@@ -378,7 +379,7 @@ def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote()
         for node in ("n1", "n2"):
             role = election(NOT_VOTING if node == "n1" and not votes else VOTING, node)
             role.durable_promises.seating = former._replace(leaders=former.leaders[:2])
-            effects = role.handle(status_of(node), Seen(members=seen), T0)
+            effects = role.handle(status_of(node), Connected(members=seen), T0)
             assert bool(sent(effects, Propose)) is (node == ("n1" if votes else "n2"))
 
 
@@ -442,7 +443,7 @@ def test_only_beats_of_a_registered_journal_make_a_leader_trusted(
     role.handle(leader_of("n1"), Serving(epoch=1), T0)
     effects = role.handle(status_of("n2"), beat_to(role, journal), T0)
 
-    assert [one.votes for one in sent(effects, Seen)[0].members] == [True, votes]
+    assert [one.votes for one in sent(effects, Connected)[0].members] == [True, votes]
     assert bool(sent(effects, Trust)) is votes
     assert (Observe("bakery.unregistered_vote") in effects) is (journal == 99)
 

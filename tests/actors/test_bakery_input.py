@@ -13,13 +13,13 @@ from fencelock.actors.bakery.config import (
     COPY_MS,
     OFF,
     Terms,
-    VoterRegistry,
-    door_of,
     election_of,
     leader_of,
+    proxy_of,
     status_of,
 )
-from fencelock.actors.bakery.event import Seen, Standing
+from fencelock.actors.bakery.epochs import VoterRegistry
+from fencelock.actors.bakery.event import BeatContents, Connected
 from fencelock.actors.bakery.leader import SWEEP_MS, Leader
 from fencelock.actors.bakery.message import (
     NOBODY,
@@ -60,7 +60,7 @@ def status() -> RoleHarness[ClusterStatus]:
             ),
         )
     )
-    play.hear(election_of("n1"), Standing(promised=0, seating=NOBODY, waiting_ms=0))
+    play.hear(election_of("n1"), BeatContents(promised=0, seating=NOBODY, waiting_ms=0))
     return play
 
 
@@ -82,7 +82,7 @@ def beat_of(play: RoleHarness[ClusterStatus]) -> Beat:
 
 
 def seen(said: list[Send]) -> list[str]:
-    words = of(Seen, said, election_of("n1"))
+    words = of(Connected, said, election_of("n1"))
     return [member.node for member in words[-1].members] if words else []
 
 
@@ -162,7 +162,7 @@ class Play(RoleHarness[Leader]):
 
 
 def ticket(number: int = 0) -> Ticket:
-    return Ticket("x", WHO, 1, Turn(number, "n2", 1), door_of("n2"), 500, 500, "")
+    return Ticket("x", WHO, 1, Turn(number, "n2", 1), proxy_of("n2"), 500, 500, "")
 
 
 def entering() -> Entering:
@@ -191,7 +191,7 @@ def test_of_a_lock_that_nobody_had_the_highest_number_is_0(play: Play) -> None:
         Entering(epoch=1, ticket=ticket(number=1)),
         Entering(epoch=1, ticket=ticket()._replace(hold_ms=0)),
         Entering(epoch=1, ticket=ticket()._replace(grace_ms=-1)),
-        Entering(epoch=1, ticket=ticket()._replace(door=Address("x" * 10_000))),
+        Entering(epoch=1, ticket=ticket()._replace(proxy=Address("x" * 10_000))),
         add(number=0),
         add(fence=-1),
         add(fence=pack_fence(2, 1)),
@@ -211,7 +211,7 @@ def test_a_step_that_cannot_be_is_not_taken(
 
 @pytest.mark.parametrize(
     ("sender", "epoch"),
-    [(leader_of("n2"), 2), (leader_of("n2"), 0), (leader_of("n9"), 1), (door_of("n2"), 1)],
+    [(leader_of("n2"), 2), (leader_of("n2"), 0), (leader_of("n9"), 1), (proxy_of("n2"), 1)],
 )
 def test_a_step_of_another_epoch_or_a_stranger_is_not_taken(
     play: Play, sender: Address, epoch: int

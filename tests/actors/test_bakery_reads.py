@@ -12,7 +12,7 @@ from support.role_harness import RoleHarness
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, Refused
-from fencelock.actors.bakery.config import Terms, door_of, election_of, leader_of
+from fencelock.actors.bakery.config import Terms, election_of, leader_of, proxy_of
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import AddTicket, Chosen, Extend
 from fencelock.actors.bakery.poll import Poll
@@ -36,7 +36,7 @@ class Reader(RoleHarness[TicketProxy]):
     def __init__(self) -> None:
         super().__init__(
             lambda host: TicketProxy(
-                door_of("n4"),
+                proxy_of("n4"),
                 host,
                 node="n4",
                 members=MEMBERS,

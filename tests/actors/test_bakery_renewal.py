@@ -25,7 +25,7 @@ def forget_at(harness: ClusterHarness, name: str, *, lapsed: bool) -> None:
     leader = harness.leader(name)
     now = Instant(harness.world.nodes[name].now())
     for entry in list(leader.tickets.entries()):
-        leader.attempts.agenda.forget(entry)
+        leader.attempts.timers.forget(entry)
         if lapsed:
             assert leader.tickets.forget(entry, later(now, LEASE_MS))
         else:
@@ -84,7 +84,7 @@ def three_connected(*voters: str) -> LeaderTrio:
     trio = LeaderTrio()
     trio.hold(*voters)
     for leader in trio.leaders.values():
-        leader.clerk.connected = {one.node: one.life for one in LIVES}
+        leader.requests.connected = {one.node: one.life for one in LIVES}
     return trio
 
 
@@ -115,7 +115,7 @@ def test_who_holds_alone_says_so_once_both_others_refuse() -> None:
     assert trio.heard(HoldRenewed) == []
     trio.settle()
     assert [word.fence for word in trio.heard(HoldRenewed)] == [0]
-    assert trio.leaders["n1"].endings.by_number == {}
+    assert trio.leaders["n1"].releases.by_number == {}
 
 
 def test_one_refusal_of_two_decides_nothing() -> None:

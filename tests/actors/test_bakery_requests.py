@@ -28,11 +28,11 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bakery.message import Table as Handed
 from fencelock.actors.bakery.proxy_message import Locked, LockFailed, Unlock
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, PART, Import, parts_of
-from fencelock.actors.bakery.table import SHELVES_MIN, Key, Phase, TicketTable
+from fencelock.actors.bakery.table import SHELVES_MIN, RequestKey, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
     LEASE_MS_MAX,
-    End,
+    EndedRequests,
     Record,
     Ticket,
     Turn,
@@ -90,7 +90,7 @@ def test_no_fence_is_granted_below_one_of_whose_end_a_full_table_has_no_room_to_
     drop_many(busy, ENDED_MAX)
     newcomer = newcomer_after(stale, busy)
     (entry,) = newcomer.entries()
-    assert (entry.phase, entry.fence) == (Phase.HOLDING, FENCE)
+    assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
     assert newcomer.is_outdone("x", FENCE)
 
 
@@ -107,7 +107,7 @@ def test_a_hold_that_no_full_table_may_have_outdone_is_taken_over(*, both: bool)
 def test_what_ended_last_is_still_last_after_two_hand_overs() -> None:
     busy = TicketTable()
     drop_many(busy, 2 * PART)
-    last = newcomer_after(busy, TicketTable()).past.newest(PART)
+    last = newcomer_after(busy, TicketTable()).tombstones.newest(PART)
     assert [end.lock for end in last] == [f"y{n}" for n in range(2 * PART - 1, PART - 1, -1)]
 
 
@@ -121,7 +121,7 @@ def test_a_drop_with_names_beyond_all_limits_is_not_remembered(
     trio = LeaderTrio()
     word = DropTicket(epoch=1, lock=lock, who=who, request=1, fence=fence, number=1, mine=False)
     trio.say(leader_of("n1"), "n2", word)
-    assert trio.leaders["n2"].tickets.past.newest(1) == []
+    assert trio.leaders["n2"].tickets.tombstones.newest(1) == []
 
 
 def test_a_renewal_that_is_refused_leaves_nobody_in_the_way_of_others() -> None:
@@ -140,7 +140,7 @@ def test_whoever_asks_again_for_a_table_is_told_the_same_parts() -> None:
     tickets = trio.leaders["n2"].tickets
     for number in range(2 * PART):
         hold(tickets, ticket(lock=f"x{number:03}"), FENCE)
-    entry = tickets.get("x000", Key(ANN, 1))
+    entry = tickets.get("x000", RequestKey(ANN, 1))
     assert entry is not None
     tickets.set_until(entry, later(NOW, 1))
     trio.say(leader_of("n3"), "n2", Export(epoch=2))
@@ -196,7 +196,9 @@ BEYOND = [pack_fence(2, 1), pack_fence(EPOCH_MAX + 1, 1), 1 << 80]
 """Fences that nobody can have been granted before epoch 2."""
 
 
-def handed_over(record: Record | None = None, end: End | None = None) -> tuple[TicketTable, Import]:
+def handed_over(
+    record: Record | None = None, end: EndedRequests | None = None
+) -> tuple[TicketTable, Import]:
     """Return what a newcomer to epoch 2 takes in of a table that says just this."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=False)
@@ -234,15 +236,15 @@ def test_a_record_with_more_left_than_the_longest_lease_is_dropped_and_counted(
 
 @pytest.mark.parametrize("highest", BEYOND)
 def test_an_end_under_a_fence_that_nobody_can_have_is_dropped_and_counted(highest: int) -> None:
-    newcomer, arriving = handed_over(end=End("x", ANN, 1, 0, highest))
+    newcomer, arriving = handed_over(end=EndedRequests("x", ANN, 1, 0, highest))
     assert (newcomer.counters_of("x").fence, arriving.malformed) == (0, 1)
-    assert newcomer.past.newest(1) == []
+    assert newcomer.tombstones.newest(1) == []
 
 
 def test_an_end_says_any_fence_that_its_client_named() -> None:
-    newcomer, arriving = handed_over(end=End("x", ANN, 1, BEYOND[1], FENCE))
+    newcomer, arriving = handed_over(end=EndedRequests("x", ANN, 1, BEYOND[1], FENCE))
     assert (newcomer.counters_of("x").fence, arriving.malformed) == (FENCE, 0)
-    assert newcomer.past.is_over(ticket())
+    assert newcomer.tombstones.is_over(ticket())
 
 
 def test_who_takes_over_a_table_with_what_cannot_be_says_so_and_leads_with_the_rest() -> None:
@@ -293,6 +295,10 @@ def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has
 
     arriving.merge(table, NOW)
 
-    entry = table.get("x", Key(ANN, 1))
+    entry = table.get("x", RequestKey(ANN, 1))
     assert entry is not None
-    assert (entry.phase, entry.fence, entry.ticket.turn) == (Phase.HOLDING, FENCE, ticket().turn)
+    assert (entry.phase, entry.fence, entry.ticket.turn) == (
+        TicketPhase.HOLDING,
+        FENCE,
+        ticket().turn,
+    )

@@ -15,7 +15,7 @@ from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.bakery.config import later
 from fencelock.actors.bakery.message import Chosen, Lead, Seating
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
-from fencelock.actors.bakery.table import Entry, Phase, TicketTable, Tombstones
+from fencelock.actors.bakery.table import Entry, TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
@@ -61,7 +61,7 @@ def merged(into: TicketTable, *tables: TicketTable, now: Instant = NOW) -> list[
     return arriving.merge(into, now)
 
 
-def phases(table: TicketTable) -> list[Phase]:
+def phases(table: TicketTable) -> list[TicketPhase]:
     return [entry.phase for entry in table.entries()]
 
 
@@ -69,7 +69,7 @@ def test_a_hold_that_was_over_here_is_taken_over_from_who_has_it_renewed() -> No
     table, at = lapsed(), later(NOW, LEASE_MS)
     merged(table, table_with_a_hold(at), now=at)
     (entry,) = table.entries()
-    assert (entry.phase, entry.fence) == (Phase.HOLDING, FENCE)
+    assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
     assert entry.until is not None
     assert entry.until >= later(at, LEASE_MS)
 
@@ -80,7 +80,7 @@ def test_of_a_request_that_was_over_here_only_a_later_rounds_hold_lives(
 ) -> None:
     table = lapsed()
     merged(table, table_with_a_hold(fence=fence))
-    assert phases(table) == ([Phase.HOLDING] if taken_up else [])
+    assert phases(table) == ([TicketPhase.HOLDING] if taken_up else [])
 
 
 def test_a_request_that_was_over_here_does_not_wait_again() -> None:
@@ -107,12 +107,12 @@ def test_a_drop_by_a_fence_that_nobody_here_knows_is_remembered() -> None:
 def test_a_fence_names_its_own_request_and_no_earlier_one() -> None:
     table = table_with_a_hold(request=5)
     table.drop("x", ANN, 5, 0)
-    assert table.past.request_of("x", ANN, FENCE) == 5
+    assert table.tombstones.request_of("x", ANN, FENCE) == 5
     table.drop("x", ANN, 0, FENCE + 2)
-    assert table.past.request_of("x", ANN, FENCE + 2) == 0
+    assert table.tombstones.request_of("x", ANN, FENCE + 2) == 0
     table.drop("x", ANN, 7, FENCE + 2)
     table.drop("x", ANN, 0, FENCE + 2)
-    assert table.past.request_of("x", ANN, FENCE + 2) == 7
+    assert table.tombstones.request_of("x", ANN, FENCE + 2) == 7
 
 
 def test_who_missed_a_drop_hears_of_it_with_the_tables_and_brings_it_to_nobody() -> None:
@@ -121,7 +121,7 @@ def test_who_missed_a_drop_hears_of_it_with_the_tables_and_brings_it_to_nobody()
     newcomer = TicketTable()
     merged(newcomer, stale, knows)
     assert phases(newcomer) == []
-    assert newcomer.past.is_over(ticket(), FENCE)
+    assert newcomer.tombstones.is_over(ticket(), FENCE)
     (dropped,) = merged(stale, knows)
     assert (dropped.ticket, phases(stale)) == (ticket(), [])
 
@@ -183,7 +183,7 @@ def five_members(seed: int = 1) -> ClusterHarness:
 def test_a_hold_renewed_without_its_owner_outlives_a_hand_over() -> None:
     harness = five_members()
     owner = over_at_its_owner(harness)
-    assert phases(harness.leader(owner).tickets) == [Phase.HOLDING]
+    assert phases(harness.leader(owner).tickets) == [TicketPhase.HOLDING]
 
 
 def test_what_was_over_by_one_clock_taken_for_dropped_is_seen_by_the_judge(
@@ -253,9 +253,9 @@ def test_the_tickets_of_a_session_are_found_by_its_name() -> None:
 def test_time_that_is_changed_moves_what_is_over_then() -> None:
     table = table_with_a_hold()
     (entry,) = table.entries()
-    table.prolong(entry, later(NOW, 5_000))
+    table.extend_until(entry, later(NOW, 5_000))
     assert table.forget_old(later(NOW, 4_999)) == 0
-    table.prolong(entry, later(NOW, 4_000))
+    table.extend_until(entry, later(NOW, 4_000))
     assert entry.until == later(NOW, 5_000)
     table.unvote(entry, later(NOW, 2_000))
     assert table.forget_old(later(NOW, 2_000)) == 1

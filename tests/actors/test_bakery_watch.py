@@ -124,12 +124,6 @@ def test_a_client_that_is_silent_is_forgotten_and_an_ask_of_this_process_is_not(
     assert [send.to for send in watchers.see(ready()) if isinstance(send, Send)] == [OWN]
 
 
-def test_an_ask_that_gave_up_is_forgotten(watchers: Watchers) -> None:
-    know(watchers, OWN)
-    watchers.leave(OWN)
-    assert watchers.see(ready()) == []
-
-
 def test_watchers_are_bounded_and_who_asked_longest_ago_makes_room(watchers: Watchers) -> None:
     number = know(watchers)
     effects: list[Effect] = []

@@ -10,9 +10,9 @@ from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.lamport.message import (
     Content,
     Delivered,
+    KnownRequest,
     Neighbors,
     PeerJoined,
-    Pending,
     Request,
     Welcome,
 )
@@ -59,7 +59,7 @@ def test_a_stamp_that_does_not_rise_is_dropped(process: LockProcess, stamp: int)
 def test_a_request_in_a_welcome_is_from_before_the_welcome(
     process: LockProcess, stamp: int
 ) -> None:
-    pending = (Pending("x", stamp),)
+    pending = (KnownRequest("x", stamp),)
     welcome = Welcome(boot=9, round=1, requests=pending, complete=True, stamp=9)
     effects = hear(process, "a", welcome)
 

@@ -109,7 +109,7 @@ class Members:
         return [(source, to, type(message)) for source, to, message in self.sent]
 
     def turn(self, node: str) -> Turn:
-        bid = self.processes[node].bids.out["a"]
+        bid = self.processes[node].pending.out["a"]
         assert bid.turn is not None
         return bid.turn
 

@@ -11,8 +11,8 @@ from fencelock.actors.effect import Observe
 from fencelock.actors.lamport.message import (
     Acknowledge,
     Greet,
+    KnownRequest,
     PeerJoined,
-    Pending,
     Release,
     Request,
     Welcome,
@@ -54,21 +54,21 @@ def test_a_welcome_for_a_former_life_does_not_make_it_ready(alone: LoneProcess) 
     alone.hear("a", welcome(2, stamp=5))
     alone.hear("c", welcome(2, stamp=5, boot=BOOT + 1))
 
-    assert not alone.process.joining.ready
+    assert not alone.process.rejoin.ready
 
 
 def test_the_requests_of_others_are_told_in_a_welcome_and_acknowledged_once(
     alone: LoneProcess,
 ) -> None:
     alone.say(PeerJoined(node="a", boot=1))
-    part = (Pending("x", 3), Pending("y", 4))
+    part = (KnownRequest("x", 3), KnownRequest("y", 4))
     effects = alone.hear("a", welcome(1, *part, stamp=9, complete=False))
 
     assert posts(effects) == [(("a",), Acknowledge(lock="y"))]
     assert alone.look().holder == Contender("a", "", "", pack_fence(3, 0), 0)
-    assert alone.process.evidence.heard["a"] == 0  # More from before stamp 9 is to come.
+    assert alone.process.evidence.received["a"] == 0  # More from before stamp 9 is to come.
     alone.hear("a", welcome(1, stamp=10))
-    assert alone.process.evidence.heard["a"] == 10
+    assert alone.process.evidence.received["a"] == 10
 
 
 def test_a_greeting_is_answered_with_the_own_requests_in_parts(joined: LoneProcess) -> None:
@@ -82,7 +82,7 @@ def test_a_greeting_is_answered_with_the_own_requests_in_parts(joined: LoneProce
     assert isinstance(first, Welcome)
     assert isinstance(last, Welcome)
     assert (first.boot, first.round, first.complete, len(first.requests)) == (7, 3, False, 100)
-    assert (last.complete, last.requests) == (True, (Pending("l101", 111),))
+    assert (last.complete, last.requests) == (True, (KnownRequest("l101", 111),))
 
 
 def test_a_former_lifes_requests_and_evidence_go_and_ours_stay(joined: LoneProcess) -> None:
@@ -113,7 +113,7 @@ def test_it_requests_once_and_never_stamps_itself(joined: LoneProcess) -> None:
     effects = joined.want(1)
     assert posts(effects) == [REQUEST]
     assert Observe("lamport.request", 2) in effects
-    assert joined.process.bids.out["x"].turn is None
+    assert joined.process.pending.out["x"].turn is None
 
 
 def test_local_tickets_queue_first_come_first_served_with_one_request_out(
@@ -174,7 +174,10 @@ def test_a_give_that_crosses_with_the_grant_releases(joined: LoneProcess) -> Non
 
 
 def test_after_all_is_released_nothing_is_left(joined: LoneProcess) -> None:
-    before = copy.deepcopy(joined.process.requests.queues), copy.deepcopy(joined.process.bids.out)
+    before = (
+        copy.deepcopy(joined.process.requests.queues),
+        copy.deepcopy(joined.process.pending.out),
+    )
     joined.hear("a", Request(lock="x", stamp=3))
     joined.requested(1, 5)
     joined.want(2)
@@ -184,8 +187,8 @@ def test_after_all_is_released_nothing_is_left(joined: LoneProcess) -> None:
     joined.give(1)
 
     process = joined.process
-    assert (process.requests.queues, process.bids.out) == before == ({}, {})
-    assert (process.bids.lines, process.bids.tickets) == ({}, 0)
+    assert (process.requests.queues, process.pending.out) == before == ({}, {})
+    assert (process.pending.lines, process.pending.tickets) == ({}, 0)
     assert process.uncovered.turns == {}
 
 
@@ -195,4 +198,4 @@ def test_its_state_can_be_copied(joined: LoneProcess) -> None:
     state = copy.deepcopy(dict(joined.process.state()))
     joined.acknowledged(6)
 
-    assert state["bids"].out["x"].granted_at is None
+    assert state["pending"].out["x"].granted_at is None

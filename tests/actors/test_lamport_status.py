@@ -9,8 +9,8 @@ from fencelock.actors.effect import Effects, Observe, Wake
 from fencelock.actors.lamport.message import (
     Acknowledge,
     Congested,
+    KnownRequest,
     PeerJoined,
-    Pending,
     Probe,
     ProbeDue,
     ProofDue,
@@ -64,7 +64,7 @@ def test_a_second_request_beside_the_first_is_dropped_unacknowledged(joined: Lon
 
 def test_the_same_request_told_twice_is_one(joined: LoneProcess) -> None:
     joined.hear("a", Request(lock="x", stamp=4))
-    effects = joined.hear("a", welcome(2, Pending("x", 4), stamp=5))
+    effects = joined.hear("a", welcome(2, KnownRequest("x", 4), stamp=5))
 
     assert posts(effects) == [(("a",), Acknowledge(lock="x"))]
     joined.hear("a", Release(lock="x", request=4, stamp=6))
@@ -252,7 +252,7 @@ def test_a_look_of_a_process_that_becomes_ready_is_answered(alone: LoneProcess) 
     for node in ("a", "c"):
         alone.say(PeerJoined(node=node, boot=1))
     alone.hear("a", welcome(2, stamp=1))
-    assert PROBE in posts(alone.hear("c", welcome(2, Pending("x", 1), stamp=3)))
+    assert PROBE in posts(alone.hear("c", welcome(2, KnownRequest("x", 1), stamp=3)))
     alone.hear("b", Probe(stamp=5))
     alone.hear("a", Acknowledge(lock="", stamp=6))
     holder = seen_of(alone.hear("c", Acknowledge(lock="", stamp=7))).holder

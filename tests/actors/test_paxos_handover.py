@@ -17,7 +17,7 @@ import fencelock
 from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.actors.paxos.config import ELECTION_MS, LEASE_MS, leader_of
 from fencelock.actors.paxos.event import Resign
-from fencelock.actors.paxos.handover import HANDOVER_MS, RESIGNED_MS
+from fencelock.actors.paxos.leader import HANDOVER_MS, RESIGNED_MS
 from fencelock.cluster.node import Node
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.world import World

@@ -11,15 +11,17 @@ from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import address_of
 from fencelock.actors.paxos.config import WINDOW, Config, View, leader_of, replica_of
 from fencelock.actors.paxos.event import (
+    BatchDelay,
     Decided,
+    Drain,
     Gather,
     LeaderChanged,
     Leadership,
     Order,
+    ProposalBatch,
     SlotOutcomes,
     SteppedDown,
 )
-from fencelock.actors.paxos.handover_event import Drain
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
@@ -31,13 +33,10 @@ from fencelock.actors.paxos.message import (
     Propose,
     Proposed,
 )
-from fencelock.actors.paxos.proposal_batch import ProposalBatch
-from fencelock.actors.paxos.proposals import QUEUE_MAX
+from fencelock.actors.paxos.ordering import QUEUE_MAX
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.timer import BatchDelay
-from fencelock.actors.table.outcome import Held
 from fencelock.transport.codec import encode
 
 DOOR, OTHER = address_of("a", "proxy"), address_of("b", "proxy")
@@ -77,9 +76,7 @@ def master(replica: Replica) -> Replica:
 @pytest.fixture
 def door() -> LogProxy:
     members = ("a", "b", "c")
-    door = LogProxy(
-        DOOR, HOST, node="a", members=members, replica=HERE, name="a/b00", encode=encode
-    )
+    door = LogProxy(DOOR, HOST, node="a", members=members, replica=HERE, encode=encode)
     door.begin(T0)
     return door
 
@@ -136,7 +133,8 @@ def test_each_of_a_bundle_is_answered_by_its_own_outcome(door: LogProxy) -> None
         door.handle(ANN, acquire(request), T0)
     door.handle(DOOR, Gather(), T0)
     outcomes = tuple(
-        Held(session="ann.7", owner="o", request=n, lock=f"l{n}", fence=n, count=1) for n in (3, 2)
+        Granted(session="ann.7", owner="o", request=n, lock=f"l{n}", fence=n, count=1)
+        for n in (3, 2)
     )
 
     effects = door.handle(HERE, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)

@@ -11,19 +11,25 @@ from support.log_workload import HowMany, LogCounter, SoMany
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.config import leader_of, monitor_of, replica_of
-from fencelock.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
-from fencelock.actors.paxos.freshness import StalenessBound
-from fencelock.actors.paxos.message import Ballot, Heartbeat
-from fencelock.actors.paxos.read_message import ReadIndex, ReadIndexReached
-from fencelock.actors.paxos.reading import (
+from fencelock.actors.paxos.event import (
+    AgeCheck,
+    Confirm,
+    Consult,
+    Consulted,
+    Fresh,
+    Leased,
+    ReadAgain,
+)
+from fencelock.actors.paxos.message import Ballot, Heartbeat, ReadIndex, ReadIndexReached
+from fencelock.actors.paxos.reads import (
     AGAIN_MS,
     AGE_WAIT_MS,
     NOTHING_PROVEN,
     READ_MS_MAX,
     READS_MAX,
     Reads,
+    StalenessBound,
 )
-from fencelock.actors.paxos.timer import AgeCheck, ReadAgain
 
 BALLOT = Ballot(3, leader_of("a"))
 REPLICAS = tuple(replica_of(node) for node in "abc")
@@ -148,7 +154,7 @@ def test_reads_beyond_the_limit_are_dropped(reads: Reads) -> None:
 
 def test_a_master_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
     barrier = ReadIndex(number=9)
-    assert reads.handle(B, barrier, at(1)) == (Observe("paxos.barrier_elsewhere"),)
+    assert reads.handle(B, barrier, at(1)) == (Observe("paxos.read_index_elsewhere"),)
     lead(reads)
     assert sends(reads.handle(B, barrier, at(300))) == [Send(monitor_of("a"), Confirm())]
 
@@ -206,8 +212,8 @@ def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> 
         ballot=BALLOT,
         number=number,
         committed=committed,
-        everywhere=0,
-        heard=() if heard is None else (9, heard, 9),
+        min_applied=0,
+        answered=() if heard is None else (9, heard, 9),
         confirmed=confirmed,
     )
 

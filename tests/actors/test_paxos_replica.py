@@ -22,7 +22,10 @@ from fencelock.actors.paxos.event import (
     Consult,
     Consulted,
     Decided,
+    Drain,
+    Drained,
     Fresh,
+    GapCheck,
     Gather,
     Lacking,
     LeaderChanged,
@@ -33,8 +36,8 @@ from fencelock.actors.paxos.event import (
     ReportApplied,
     SlotOutcomes,
     SteppedDown,
+    Tick,
 )
-from fencelock.actors.paxos.handover_event import Drain, Drained
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import (
     BATCH_COMMANDS_MAX,
@@ -47,7 +50,6 @@ from fencelock.actors.paxos.message import (
     Proposed,
 )
 from fencelock.actors.paxos.replica import GAP_MS, REPORT_SLOTS, Replica
-from fencelock.actors.paxos.timer import GapCheck, Tick
 
 CONFIG = Config(View(0, ("a", "b", "c")))
 BALLOT = Ballot(3, leader_of("a"))

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.effects import T0, at, sent
-from support.proxy_scene import ANN, ASK, BACKEND, BOB, PROXY, acquire, hold, waits
+from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, hold, waits
 
 from fencelock.actors.api.message import (
-    Abandon,
     Absence,
     Acquire,
     Alive,
@@ -155,18 +156,32 @@ def test_a_cancelled_acquire_stays_cancelled_while_an_older_one_waits(proxy: Pro
     assert (len(sent(effects, Cancelled)), sent(effects, Want)) == (1, [])
 
 
-def test_a_caller_inside_the_node_holds_by_its_fence(proxy: Proxy) -> None:
-    proxy.handle(ASK, Acquire(lock="a"), T0)
+def test_the_session_of_callers_inside_is_a_client_like_others(proxy: Proxy) -> None:
+    mine: dict[str, Any] = {"lock": "a", "session": "n1/b00", "owner": "ask-1", "request": 1}
+    for caller in (ANN, LOCAL):
+        effects = proxy.handle(caller, Acquire(**mine), T0)
+        assert len(sent(effects, Refused)) == (caller == ANN)
     effects = proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0)
-    assert Send(ASK, Granted(lock="a", fence=7)) in effects
-    effects = proxy.handle(Address("n1/ask-2"), Release(lock="a", fence=7), T0)
-    assert sent(effects, Give) == [Give(lock="a", ticket=1)]
-
-
-def test_an_ask_that_gave_up_leaves_no_wait_and_no_hold(proxy: Proxy) -> None:
-    proxy.handle(ASK, Acquire(lock="a"), T0)
-    assert sent(proxy.handle(ASK, Abandon(), T0), Give) == [Give(lock="a", ticket=1)]
+    assert Send(LOCAL, Granted(fence=7, **mine)) in effects
+    proxy.handle(LOCAL, Cancel(**mine), T0)
     assert proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0) == ()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Acquire(lock="a", owner="o"),
+        Release(lock="a", fence=7),
+        Cancel(lock="a", session="", owner="o", request=1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_who_names_no_session_is_sent_to_the_role_that_has_one(
+    proxy: Proxy, request_: Acquire | Release | Cancel
+) -> None:
+    (refused,) = sent(proxy.handle(Address("n1/ask-1"), request_, T0), Refused)
+    assert refused.reason is Reason.INVALID
+    assert "session is empty; the role 'session' of n1 has one" in refused.detail
 
 
 def test_a_full_backend_is_an_overload_for_the_asker(proxy: Proxy) -> None:

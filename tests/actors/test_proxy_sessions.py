@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import session_harness as client
 from support.effects import T0, sent
-from support.proxy_scene import ANN, ASK, BACKEND, BOB, acquire
+from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, acquire
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
@@ -81,8 +81,8 @@ def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(prox
 
 
 def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -> None:
-    proxy.handle(ASK, Acquire(lock="a"), T0)
-    for asker, session in ((BOB, "ann"), (BOB, ""), (ASK, "")):
+    proxy.handle(LOCAL, acquire("a", session="n1/b00"), T0)
+    for asker, session in ((BOB, "ann"), (BOB, ""), (BOB, "n1/b00"), (LOCAL, "")):
         effects = proxy.handle(asker, End(session=session, request=3), T0)
         assert [refused.reason for refused in sent(effects, Refused)] == [Reason.INVALID]
         assert sent(effects, Give) == []

@@ -21,7 +21,7 @@ from fencelock.actors.bakery.proxy_message import Locked
 from fencelock.actors.bakery.state_transfer import Import, StateTransfer
 from fencelock.actors.bakery.table import NOTHING_DRAWN, Entry, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, pack_fence
-from fencelock.actors.bakery.ticket_attempt import Step, TicketAttempt, TicketAttempts, locked
+from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep, locked
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Instant
 from fencelock.cluster.simulation.bakery_nemesis import Blow
@@ -94,9 +94,9 @@ def of_any_request() -> Patch:
 
     def count(attempts: TicketAttempts, leader: str, said: Any, now: Instant) -> Any:
         effects = list(sound(attempts, leader, said, now))
-        for other in list(attempts.agenda.by_key.values()):
+        for other in list(attempts.timers.by_key.values()):
             ticket = other.entry.ticket
-            if ticket.lock == said.lock and other.step is Step.ENTERING:
+            if ticket.lock == said.lock and other.step is TicketStep.ENTERING:
                 instead = replace(said, who=ticket.who, request=ticket.request)
                 effects += sound(attempts, leader, instead, now)
         return effects
@@ -149,7 +149,7 @@ def half_of_the_duration(ticket: Ticket) -> int:
 
 
 def wins_alone() -> Patch:
-    sound: Callable[..., Any] = TicketAttempts.win
+    sound: Callable[..., Any] = TicketAttempts.grant
 
     def win(attempts: TicketAttempts, one: TicketAttempt, now: Instant) -> Any:
         quorum, attempts.epoch_state.quorum = attempts.epoch_state.quorum, 1
@@ -157,7 +157,7 @@ def wins_alone() -> Patch:
         attempts.epoch_state.quorum = quorum
         return effects
 
-    return Patch(TicketAttempts, "win", win)
+    return Patch(TicketAttempts, "grant", win)
 
 
 SAME_NODE = (

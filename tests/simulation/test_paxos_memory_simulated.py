@@ -13,7 +13,7 @@ import fencelock
 from fencelock.actors.api.message import Describe
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, address_of
-from fencelock.actors.paxos.seating import SLOTS
+from fencelock.actors.paxos.member import SLOTS
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.simulation.faults import CALM, Faults, Kind, draw_misfortune

@@ -156,7 +156,7 @@ def closes_gaps(replica: Replica, event: Event) -> Event:
     """Take what is decided behind a gap for what comes next."""
     if not isinstance(event, Learned) or not event.slots:
         return event
-    gap = max(0, event.slots[0][0] - replica.ledger.next)
+    gap = max(0, event.slots[0][0] - replica.decided.next)
     return replace(event, slots=tuple((slot - gap, batch) for slot, batch in event.slots))
 
 

@@ -8,15 +8,15 @@ from fencelock.actors.lamport.message import (
     Acknowledge,
     Content,
     Delivered,
+    KnownRequest,
     Neighbors,
     PeerJoined,
-    Pending,
     Release,
     Request,
     Welcome,
 )
 from fencelock.actors.lamport.order import pack_fence
-from fencelock.actors.lamport.process import Heard, LockProcess
+from fencelock.actors.lamport.process import LockProcess, Received
 from fencelock.actors.message import Address, Event
 from fencelock.actors.proxy.backend import Give, Got, Look, Seen, Want
 from support.effects import HOST, at, only_sent
@@ -36,7 +36,7 @@ class LoneProcess:
         self.now = 0
         self.say(Neighbors(nodes=nodes or ("a", "b", "c")))
 
-    def say(self, event: Heard) -> Effects:
+    def say(self, event: Received) -> Effects:
         """Deliver ``event`` from a role of its node."""
         return self.process.handle(Address("b/anyone"), event, at(self.now))
 
@@ -82,7 +82,7 @@ class LoneProcess:
 
 
 def welcome(
-    round_: int, *pending: Pending, stamp: int, boot: int = BOOT, complete: bool = True
+    round_: int, *pending: KnownRequest, stamp: int, boot: int = BOOT, complete: bool = True
 ) -> Welcome:
     """Return an answer to the greeting of that round."""
     return Welcome(boot=boot, round=round_, requests=pending, complete=complete, stamp=stamp)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from fencelock.actors.bakery.config import Terms, door_of, later, leader_of
+from fencelock.actors.bakery.config import Terms, later, leader_of, proxy_of
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import Chosen
 from fencelock.actors.bakery.proxy_message import Lock
-from fencelock.actors.bakery.table import Phase
+from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Instant, Message, node_of
@@ -72,14 +72,14 @@ class LeaderTrio:
 
     def ask(self, to: str, word: Message) -> None:
         """Deliver a message from a leader's own proxy."""
-        self.say(door_of(to), to, word)
+        self.say(proxy_of(to), to, word)
 
     def pass_time(self, ms: int) -> None:
         """Let time pass and the leaders handle what is due; they are trusted meanwhile."""
         self.now = later(self.now, ms)
         for name, leader in self.leaders.items():
             leader.epoch_state.trusted_at = self.now
-            self.perform(name, leader.deadlines.tick(self.now))
+            self.perform(name, leader.attempts.tick(self.now))
         self.settle()
 
     def settle(self) -> int:
@@ -106,13 +106,13 @@ class LeaderTrio:
         )
         self.ask(to, word)
 
-    def entries(self, name: str) -> list[tuple[Phase, str]]:
+    def entries(self, name: str) -> list[tuple[TicketPhase, str]]:
         """Return the entries of a leader's table, and their owners there."""
         return [(entry.phase, entry.owner) for entry in self.leaders[name].tickets.entries()]
 
     def owners(self) -> list[str]:
         """Return the leaders that have attempts."""
-        return [name for name in NAMES if self.leaders[name].attempts.agenda.by_key]
+        return [name for name in NAMES if self.leaders[name].attempts.timers.by_key]
 
     def heard(self, kind: type[Any]) -> list[Any]:
         """Return the messages of that kind that proxies received."""
@@ -125,7 +125,7 @@ class LeaderTrio:
     def hold(self, *voters: str, owner: str = "n1") -> None:
         """Have ``voters`` hold ann's request 1 under `FENCE`, without any leader's attempt."""
         turn = Turn(7, owner, 1)
-        ticket = Ticket("x", ANN, 1, turn, door_of(owner), HOLD_MS, GRACE_MS, "")
+        ticket = Ticket("x", ANN, 1, turn, proxy_of(owner), HOLD_MS, GRACE_MS, "")
         for name in voters:
             table = self.leaders[name].tickets
             entry = table.put(ticket, owner, self.now, None)

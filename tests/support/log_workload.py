@@ -26,11 +26,10 @@ from fencelock.actors.message import (
     timer,
 )
 from fencelock.actors.paxos.config import replica_of
-from fencelock.actors.paxos.digest import Fingerprint, state_of
-from fencelock.actors.paxos.digest_message import Figure
 from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged, Skipped, SlotOutcomes
-from fencelock.actors.paxos.message import Declined, Propose, Proposed
-from fencelock.actors.paxos.seating import LogOptions, seat_log
+from fencelock.actors.paxos.machine import Fingerprint, state_of
+from fencelock.actors.paxos.member import LogOptions, log_roles
+from fencelock.actors.paxos.message import Declined, Figure, Propose, Proposed
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
@@ -99,14 +98,14 @@ class LogCounter:
         assert isinstance(question, HowMany)
         return SoMany(count=self.count)
 
-    def photograph(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[bytes | None]:
         """Return hash and count in small parts, after some work."""
         content = self.hash.ljust(16, b"-") + b"%d" % self.count
         parts = [content[at : at + PART_BYTES] for at in range(0, len(content), PART_BYTES)]
         return iter((None, *parts))
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Take over what `photograph` returned."""
+        """Take over what `snapshot` returned."""
         content = b"".join(chunks)
         if not content[16:].isdigit():
             raise ValueError(f"{content!r} is no tally")
@@ -255,7 +254,7 @@ def logbook(
     def recipe(seat: NodeContext) -> RoleSet:
         scribe = address_of(seat.node, SCRIBE)
         opening = (b"reign of " + seat.node.encode(),)
-        log = seat_log(
+        log = log_roles(
             seat.node,
             seat.nodes,
             seat.random,

@@ -15,7 +15,7 @@ from support.effects import HOST, T0
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")
 ANN, BOB = Address("ann/session"), Address("bob/session")
-ASK = Address("n1/ask-1")
+ASK, LOCAL = Address("n1/ask-1"), Address("n1/session")
 
 
 def proxy_of_n1() -> Proxy:

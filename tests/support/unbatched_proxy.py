@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.paxos.event import Gather
-from fencelock.actors.paxos.proposal_batch import ProposalBatch
+from fencelock.actors.paxos.event import Gather, ProposalBatch
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_event import Heard
 

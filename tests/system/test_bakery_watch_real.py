@@ -169,14 +169,14 @@ def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path
         news: fencelock.ClusterUp | fencelock.ClusterDown
         ends = time.monotonic() + PATIENCE_S
         while True:
-            news = node.proxy.ask(fencelock.Watch(known=number), timeout=PATIENCE_S)
+            news = node.ref("proxy").ask(fencelock.Watch(known=number), timeout=PATIENCE_S)
             assert news.number != number
             number = news.number
             if isinstance(news, fencelock.ClusterUp) and news.ready:
                 break
             assert time.monotonic() < ends
         assert (news.complete, news.leaders) == (True, ("n1",))
-        waits = node.proxy.ask(fencelock.Watch(known=number), block=False)
+        waits = node.ref("proxy").ask(fencelock.Watch(known=number), block=False)
         assert not waits.done
 
 
@@ -192,4 +192,4 @@ def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
             with pytest.raises(fencelock.UnsupportedError, match="bakery has it"):
                 watch()
         with pytest.raises(TypeError, match="does not accept Watch"):
-            node.proxy.ask(fencelock.Watch(), timeout=PATIENCE_S)
+            node.ref("proxy").ask(fencelock.Watch(), timeout=PATIENCE_S)

@@ -23,7 +23,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.error import LockTimeoutError, NotHeldError, StaleError, UnavailableError
 from fencelock.actors.message import Message
-from fencelock.actors.paxos.proxy_session_lease import TTL_MS
+from fencelock.actors.session.session import TTL_MS
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 

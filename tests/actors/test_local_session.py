@@ -1,4 +1,4 @@
-"""Callers inside a node of the log: its door over a table of locks, with a log in between.
+"""Callers inside the process of a node: its session and proxy over a table, a log in between.
 
 The log here loses nothing and takes no time, unless it is silent.
 """
@@ -19,16 +19,17 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS
-from fencelock.actors.paxos.proxy_session_lease import TTL_MS
+from fencelock.actors.session.session import TTL_MS
+from fencelock.actors.session.session_lease import LINGER_MS
 
 
 def test_the_first_ask_opens_the_nodes_session_and_all_share_it(inside: Inside) -> None:
     inside.silent = True
     inside.do(ONE, A)
     inside.do(TWO, Acquire(lock="b"))
-    assert [type(command).__name__ for command in inside.commands] == ["OpenSession"]
+    assert [type(command).__name__ for command in inside.commands] == ["Open"]
     inside.silent = False
-    inside.pass_time(ASK_AGAIN_MS)
+    inside.pass_time(2 * ASK_AGAIN_MS)
     assert inside.fence(ONE) < inside.fence(TWO)
     assert list(inside.table.sessions.by_id) == ["n1/b00.1"]
 
@@ -39,7 +40,9 @@ def test_an_ask_is_an_owner_of_its_own_and_the_fence_its_proof(inside: Inside) -
     fence = inside.fence(ONE)
     assert inside.heard(TWO, Granted) == []
     inside.do(THREE, Release(lock="a", fence=fence))
-    assert inside.heard(THREE, Released) == [Released(lock="a")]
+    (released,) = inside.heard(THREE, Released)
+    assert (released.lock, released.owner, released.count) == ("a", "", 0)
+    assert [granted.owner for granted in inside.heard(ONE, Granted)] == [""]
     assert inside.fence(TWO) > fence
 
 
@@ -54,9 +57,7 @@ def test_an_owner_that_is_named_may_hold_more_than_once(inside: Inside) -> None:
         inside.do(Address(f"n1/ask-{9 - left}"), release)
         assert inside.heard(Address(f"n1/ask-{9 - left}"), Released)[0].count == left
     assert inside.table.locks == {}
-    assert inside.door.own.holding.holds == {}
-    assert inside.door.own.holding.granted == {}
-    assert inside.door.own.holding.acquires == {}
+    assert inside.is_idle()
 
 
 def test_a_release_of_what_is_not_held_is_refused_without_the_log(inside: Inside) -> None:
@@ -94,7 +95,7 @@ def test_an_ask_that_gave_up_leaves_no_wait_and_no_hold(inside: Inside) -> None:
     assert inside.table.status("a").waiting == 0
     inside.do(ONE, Abandon())
     assert inside.table.locks == {}
-    assert inside.door.own.is_active() is False
+    assert inside.is_idle()
     assert inside.heard(TWO, Message) == []
 
 
@@ -125,9 +126,9 @@ def test_the_session_lives_while_anything_is_held_and_then_ends_by_itself(inside
     assert "a" in inside.table.locks
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
     assert len(inside.heard(TWO, Released)) == 1
-    inside.pass_time(2 * TTL_MS)
+    inside.pass_time(LINGER_MS + 2 * TTL_MS)
     assert inside.table.sessions.by_id == {}
-    assert inside.door.ticking is False
+    assert inside.node.proxy.ticking is False
     inside.do(THREE, A)
     assert inside.fence(THREE) > inside.fence(ONE)
 
@@ -148,4 +149,4 @@ def test_a_bad_ask_is_told_its_field_value_and_limit(
     inside.do(ONE, request_)
     (refused,) = inside.heard(ONE, Refused)
     assert (refused.reason, words in refused.detail) == (Reason.INVALID, True)
-    assert inside.commands == []
+    assert not any(isinstance(command, Acquire) for command in inside.commands)

@@ -11,20 +11,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.effects import HOST
-from support.unbatched_proxy import UnbatchedProxy
+from support.local_callers import LocalNode
 
 from fencelock.actors.api.message import Abandon, Acquire, Granted, Refused, Release, Released
-from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.actors.paxos.event import SlotOutcomes
-from fencelock.actors.paxos.message import Propose
-from fencelock.actors.paxos.proxy import ROUND_MS
-from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.paxos.proxy_session_lease import TTL_MS
-from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.session.session import TTL_MS
+from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.codec import decode, encode
 
 SEEDS = range(60)
 STEPS = 400
@@ -36,48 +29,32 @@ DRIFT_PPM = 900
 
 
 class Inside:
-    """A node: its door, its clock, its callers, and the outcomes it has not heard yet."""
+    """A node: its session and proxy, its clock, its callers, and the outcomes it has not heard."""
 
     def __init__(self, world: World, node: str, rate: float) -> None:
         self.world = world
-        self.node = node
+        self.name = node
         self.rate = rate
         self.asks = 0
         self.waiting: dict[Address, str] = {}
         self.holds: list[tuple[str, int]] = []
         self.releasing: dict[Address, tuple[str, int]] = {}
-        self.late: deque[tuple[Outcome, ...]] = deque()
+        self.late: deque[tuple[Result, ...]] = deque()
         self.cut_off = False
         self.stubborn = False
         """Whether its callers keep what they hold."""
-        self.rings_at: int | None = None
-        self.door = UnbatchedProxy(
-            Address(f"{node}/proxy"),
-            HOST,
-            node=node,
-            members=("n1", "n2", "n3"),
-            replica=Address(f"{node}/replica"),
-            name=f"{node}/b00",
-            encode=encode,
-        )
-        self.door.begin(self.now)
+        self.node = LocalNode(node, lambda: self.now, self._propose, self._reply)
 
     @property
     def now(self) -> Instant:
         return Instant(int(self.world.ms * self.rate * NS_PER_MS))
 
-    def do(self, sender: Address, event: Any) -> None:
-        for effect in self.door.handle(sender, event, self.now):
-            if isinstance(effect, Send):
-                self._sent(effect.to, effect.message)
-            elif self.door.ticking and self.rings_at is None:
-                self.rings_at = self.world.ms + ROUND_MS
+    def _propose(self, command: Any) -> None:
+        if not self.cut_off:
+            self.world.propose(command)
 
-    def _sent(self, to: Address, message: Any) -> None:
+    def _reply(self, to: Address, message: Any) -> None:
         match message:
-            case Propose():
-                if not self.cut_off:
-                    self.world.propose(decode(message.command))
             case Granted():
                 del self.waiting[to]
                 self.holds.append((message.lock, message.fence))
@@ -91,43 +68,38 @@ class Inside:
 
     def act(self, random: Random) -> None:
         """Ask for something, as callers do."""
-        ask = Address(f"{self.node}/ask-{self.asks}")
+        ask = Address(f"{self.name}/ask-{self.asks}")
         choice = random.choices((0, 1, 2), (6, 0 if self.stubborn else 4, 1))[0]
         if choice == 0 and len(self.waiting) < 4:
             self.asks += 1
             wait_ms = random.choice((None, 0, 300, 2_000))
             lock = random.choice(LOCKS)
             self.waiting[ask] = lock
-            self.do(ask, Acquire(lock=lock, wait_ms=wait_ms))
+            self.node.ask(ask, Acquire(lock=lock, wait_ms=wait_ms))
         elif choice == 1 and self.holds:
             self.asks += 1
             hold = self.holds.pop(random.randrange(len(self.holds)))
             self.releasing[ask] = hold
-            self.do(ask, Release(lock=hold[0], fence=hold[1]))
+            self.node.ask(ask, Release(lock=hold[0], fence=hold[1]))
         elif choice == 2 and self.waiting:
             gone = random.choice(sorted(self.waiting))
             del self.waiting[gone]
-            self.do(gone, Abandon())
+            self.node.ask(gone, Abandon())
 
     def pass_time(self) -> None:
         """Hear some of what happened, and ring."""
         random, punctual = self.world.random, 0.0 if self.cut_off else self.world.punctual
         while self.late and random.random() < punctual:
-            outcomes = self.late.popleft()
-            replica = Address(f"{self.node}/replica")
-            self.do(replica, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes))
-        if self.rings_at is not None and self.world.ms >= self.rings_at:
-            self.rings_at = None
-            self.do(self.door.address, Round())
-            if self.door.ticking:
-                self.rings_at = self.world.ms + ROUND_MS
+            self.node.learn(self.late.popleft())
+        self.node.ring()
 
     def believed(self) -> list[str]:
         """Return the locks that callers hold through this node, as far as it believes."""
-        own = self.door.own
-        if own.session_lease.is_over(self.now):
+        ledger = self.node.session.ledger
+        if ledger.session_lease.passed(self.now):
             return []
-        return [hold[0] for hold in self.holds if hold in own.holding.holds]
+        held = {(claim.lock, hold.fence) for claim, hold in ledger.holds.items()}
+        return [hold[0] for hold in self.holds if hold in held]
 
 
 class World:
@@ -146,7 +118,7 @@ class World:
         if self.random.random() >= self.loss:
             self.happens(self.table.apply(self.ms, command))
 
-    def happens(self, outcomes: list[Outcome]) -> None:
+    def happens(self, outcomes: list[Result]) -> None:
         for node in self.nodes:
             node.late.append(tuple(outcomes))
 
@@ -178,15 +150,18 @@ class World:
             for node in self.nodes:
                 for gone in list(node.waiting):
                     del node.waiting[gone]
-                    node.do(gone, Abandon())
+                    node.node.ask(gone, Abandon())
                 while node.holds:
                     node.asks += 1
                     lock, fence = node.holds.pop()
-                    ask = Address(f"{node.node}/ask-{node.asks}")
+                    ask = Address(f"{node.name}/ask-{node.asks}")
                     node.releasing[ask] = (lock, fence)
-                    node.do(ask, Release(lock=lock, fence=fence))
+                    node.node.ask(ask, Release(lock=lock, fence=fence))
                 node.pass_time()
             self.judge()
+        for node in self.nodes:
+            while node.late:
+                node.node.learn(node.late.popleft())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -199,7 +174,8 @@ def test_one_node_at_a_time_believes_in_a_hold_and_nothing_is_left(seed: int) ->
     assert world.table.locks == {}
     assert world.table.fence > 2, "hardly anything was granted: nothing was shown"
     for node in world.nodes:
-        own = node.door.own
-        assert (node.releasing, len(node.door.in_flight_requests)) == ({}, 0)
-        assert (own.holding.holds, own.holding.granted, own.holding.acquires) == ({}, {}, {})
-        assert (own.mine, own.parked) == ({}, {})
+        ledger = node.node.session.ledger
+        outstanding = ledger.outstanding
+        assert (node.releasing, len(node.node.proxy.in_flight_requests)) == ({}, 0)
+        assert (ledger.holds, ledger.anonymous) == ({}, {})
+        assert (outstanding.pending, outstanding.withdrawals) == ({}, {})

@@ -1,18 +1,21 @@
-"""Creates a member's roles of the log, once it is known which journals vote."""
+"""Creates a member's roles of the log, once it is known which journals vote.
+
+On a node without a disk the roles that would write records are replaced by `MemoryAcceptor` and
+its like; `Bootstrap` decides which of them vote.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, vote_id
 from fencelock.actors.bootstrap_message import GroupConfig
-from fencelock.actors.effect import Spawn
+from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
 from fencelock.actors.lease import DRIFT_PPM
-from fencelock.actors.message import Address, Message
+from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.paxos.acceptor import Acceptor
-from fencelock.actors.paxos.catchup import CatchUp
 from fencelock.actors.paxos.config import (
     ELECTION_MS,
     LEASE_MS,
@@ -25,19 +28,16 @@ from fencelock.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
-from fencelock.actors.paxos.digest import AGREED_SLOTS
-from fencelock.actors.paxos.divergence import Quarantined
+from fencelock.actors.paxos.divergence import AGREED_SLOTS, Quarantined
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.memory import MemoryAcceptor, MemoryCatchUp, MemoryLeader
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.paxos.snapshots import JOURNAL_BYTES, CatchUp
 
 if TYPE_CHECKING:
     from random import Random
-
 
 SLOTS = 1 << 20
 """Slots and rounds that a group without disks may use for each millisecond since the last one."""
@@ -67,7 +67,7 @@ class LogOptions:
     """Number of slots between comparisons of the members' states; the same everywhere."""
 
 
-def seat_log(
+def log_roles(
     node: str,
     members: tuple[str, ...],
     random: Random,
@@ -108,7 +108,7 @@ def seat_log(
         if known is None:  # Far above all slots and rounds of earlier groups.
             first = 1 + group.founded_ms * SLOTS
             known = Recovered(led=first, base=Base(first, 0, ()))
-        seats = _Seats(node, config, known, random, machine, options, first_number)
+        seats = _MemberRoles(node, config, known, random, machine, options, first_number)
         voter = vote_id(group, node)
         return seats.all(durable=records is not None, voter=voter, votes=votes)
 
@@ -130,7 +130,7 @@ def seat_log(
 
 
 @dataclass(frozen=True, slots=True)
-class _Seats:
+class _MemberRoles:
     """Arguments for the roles of the log on one node."""
 
     node: str
@@ -176,3 +176,32 @@ class _Seats:
             Spawn(catchup_of(node), catchup, seat),
             Spawn(replica_of(node), Replica, {**known, **replica}),
         )
+
+
+class MemoryAcceptor(Acceptor):
+    """An acceptor whose promises end with the process, under a journal id of its own."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        """Handle a message of a leader, or news from the replica."""
+        return without_records(super().handle(sender, event, now))
+
+
+class MemoryLeader(Leader):
+    """A leader whose rounds end with the process: each generation of the group has its own."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        """Stand, lead, or give way."""
+        return without_records(super().handle(sender, event, now))
+
+
+class MemoryCatchUp(CatchUp):
+    """A catch-up that fetches everything again after a restart."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        """Send a fetch, or answer one."""
+        return without_records(super().handle(sender, event, now))
+
+
+def without_records(effects: Effects) -> Effects:
+    """Return ``effects`` without those for a journal: nothing outlives the process."""
+    return [effect for effect in effects if not isinstance(effect, Persist | Checkpoint)]
