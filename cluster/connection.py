@@ -93,7 +93,7 @@ class Connection:
             self._dispatcher = Dispatcher(self.session, hub, counters=counters)
             self.hold_registry = HoldRegistry(READ_CLOCK, executor)
             cast = self._cast(settings, tuple(links))
-            self._dispatcher.start(cast if marks is None else marks.cast(cast))
+            self._dispatcher.start(cast if marks is None else marks.role_set(cast))
         except BaseException:
             hub.close()
             raise
