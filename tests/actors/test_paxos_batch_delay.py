@@ -38,8 +38,8 @@ class Master:
         )
         self.number = 0
         ballot = Ballot(3, leader_of("a"))
-        reign = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)
-        self.decide(self.replica.handle(leader_of("a"), reign, T0))
+        leadership = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)
+        self.decide(self.replica.handle(leader_of("a"), leadership, T0))
         self.put(Open(session="s", request=1, ttl_ms=60_000))
         self.session = next(iter(self.machine.table.sessions.by_id))
 
@@ -142,7 +142,7 @@ def test_who_holds_the_lock_already_is_answered_at_once(master: Master) -> None:
     assert master.propose(master.acquire("1", request=2)) == [GATHER]
 
 
-def test_when_a_reign_ends_who_lingers_is_told_so_and_the_timer_does_nothing(
+def test_delayed_commands_are_declined_when_a_leadership_ends(
     master: Master,
 ) -> None:
     master.propose(master.acquire("2"))
