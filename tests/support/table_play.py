@@ -10,8 +10,7 @@ from fencelock.actors.table import command as commands
 from fencelock.actors.table.holding import Hold
 from fencelock.actors.table.outcome import Denial, Denied, Held, Outcome, SessionClosed
 from fencelock.actors.table.table import LockTable
-from support.table_model import Model
-from support.table_word import Word, word_of
+from support.table_model import Model, Word, word_of
 
 Dice = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
