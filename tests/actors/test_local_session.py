@@ -21,14 +21,13 @@ from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS
 from fencelock.actors.session.session import TTL_MS
 from fencelock.actors.session.session_lease import LINGER_MS
-from fencelock.actors.table.command import AcquireLock
 
 
 def test_the_first_ask_opens_the_nodes_session_and_all_share_it(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, A)
     inside.do(TWO, Acquire(lock="b"))
-    assert [type(command).__name__ for command in inside.commands] == ["OpenSession"]
+    assert [type(command).__name__ for command in inside.commands] == ["Open"]
     inside.silent = False
     inside.pass_time(2 * ASK_AGAIN_MS)
     assert inside.fence(ONE) < inside.fence(TWO)
@@ -152,4 +151,4 @@ def test_a_bad_ask_is_told_its_field_value_and_limit(
     inside.do(ONE, request_)
     (refused,) = inside.heard(ONE, Refused)
     assert (refused.reason, words in refused.detail) == (Reason.INVALID, True)
-    assert not any(isinstance(command, AcquireLock) for command in inside.commands)
+    assert not any(isinstance(command, Acquire) for command in inside.commands)

@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from support.local_callers import ONE, THREE, TWO, A, LocalCallers
 
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
-from fencelock.actors.api.session_message import Evict, Evicted
+from fencelock.actors.api.message import (
+    Acquire,
+    Granted,
+    Reason,
+    Refused,
+    Release,
+    Released,
+    refused,
+)
+from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Divergence, Skipped
 from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS
@@ -21,14 +29,6 @@ from fencelock.actors.session.backoff import (
 from fencelock.actors.session.message import Close, Closed
 from fencelock.actors.session.session import TICK_MS, TTL_MS
 from fencelock.actors.session.session_lease import KEEPS_PER_TTL
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CloseReason,
-    CloseSession,
-    ForceRelease,
-    OpenSession,
-)
-from fencelock.actors.table.outcome import Denial, Held, denied
 
 
 def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
@@ -85,7 +85,7 @@ def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: LocalCa
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.do(THREE, Acquire(lock="a", wait_ms=1_000))
-    closed = CloseSession(session="n1/b00.1", reason=CloseReason.FORCED)
+    closed = End(session="n1/b00.1", reason=CloseReason.FORCED)
     inside.happens(inside.table.apply(inside.ms, closed))
     assert inside.fence(TWO) > inside.fence(ONE)
     assert list(inside.table.sessions.by_id) == ["n1/b00~2.2"]
@@ -126,9 +126,9 @@ def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) ->
     inside.silent = True
     inside.do(THREE, A)
     acquire = inside.commands[-1]
-    assert isinstance(acquire, AcquireLock)
+    assert isinstance(acquire, Acquire)
     session, owner, request = acquire.session, acquire.owner, acquire.request
-    late = Held(session=session, owner=owner, request=request, lock="a", fence=9, count=1)
+    late = Granted(session=session, owner=owner, request=request, lock="a", fence=9, count=1)
     inside.ms += TTL_MS
     inside.happens([late])
     assert inside.heard(THREE, Granted) == []
@@ -141,7 +141,7 @@ def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) ->
 def test_a_hold_that_an_operator_took_is_lost_alone(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, Acquire(lock="b"))
-    force = ForceRelease(operator="eve", request=1, lock="a", fence=inside.fence(ONE))
+    force = Evict(operator="eve", request=1, lock="a", fence=inside.fence(ONE))
     inside.happens(inside.table.apply(inside.ms, force))
     inside.do(THREE, Release(lock="a", fence=inside.fence(ONE)))
     (refused,) = inside.heard(THREE, Refused)
@@ -167,7 +167,7 @@ def test_a_caller_inside_evicts_as_an_operator(inside: LocalCallers) -> None:
 
 def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCallers) -> None:
     inside.do(ONE, A)
-    closed = CloseSession(session="n1/b00.1", reason=CloseReason.FORCED)
+    closed = End(session="n1/b00.1", reason=CloseReason.FORCED)
     inside.table.apply(inside.ms, closed)
     inside.node.hear(Skipped(slot=9))
     inside.pass_time(TTL_MS // KEEPS_PER_TTL + TICK_MS)
@@ -178,11 +178,11 @@ def test_a_table_without_room_for_a_session_is_an_overload(inside: LocalCallers)
     inside.silent = True
     inside.do(ONE, A)
     (opening,) = inside.commands
-    assert isinstance(opening, OpenSession)
-    inside.happens([denied(opening, Denial.OVERLOADED, "9 sessions are open")])
-    (refused,) = inside.heard(ONE, Refused)
-    assert refused.reason is Reason.OVERLOADED
-    assert refused.detail == "no session: 9 sessions are open"
+    assert isinstance(opening, Open)
+    inside.happens([refused(opening, Reason.OVERLOADED, "9 sessions are open")])
+    (answer,) = inside.heard(ONE, Refused)
+    assert answer.reason is Reason.OVERLOADED
+    assert answer.detail == "no session: 9 sessions are open"
     inside.silent = False
     inside.do(TWO, A)
     assert inside.fence(TWO) == 1

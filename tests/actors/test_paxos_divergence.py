@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from fencelock.actors.api.message import Acquire
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import node_of
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.table.command import AcquireLock, Command
-from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.paxos_judge import INVARIANTS
@@ -105,8 +105,8 @@ def test_nobody_is_quarantined_in_a_group_without_a_bug() -> None:
 class CountsTwice(LockTable):
     """Counts one sign of life twice, now and then; no client can see that."""
 
-    def apply(self, batch_time_ms: int, command: Command) -> list[Outcome]:
-        if isinstance(command, AcquireLock) and command.request % 4 == 0:
+    def apply(self, batch_time_ms: int, command: LogCommand) -> list[Result]:
+        if isinstance(command, Acquire) and command.request % 4 == 0:
             self.sessions.signs += 1
         return super().apply(batch_time_ms, command)
 

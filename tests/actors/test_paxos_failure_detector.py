@@ -208,9 +208,8 @@ def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetecto
 
 def test_the_masters_lease_ends_before_the_promise_under_any_drift_within_bounds() -> None:
     lease, promise = MasterLease(1, LEASE_MS, 1_000), LeasePromise()
-    lease.acknowledge("b", at(0))
+    until = lease.acknowledge("b", at(0))
     promise.give(LEADER, at(0), LEASE_MS)
-    until = lease.until()
     assert until is not None
 
     true_end_of_belief = until * PPM // (PPM - 1_000)  # By a master's clock that is slow.

@@ -31,8 +31,16 @@ from fencelock.actors.paxos.proxy_status import (
     READY_AGE_MS,
 )
 from fencelock.actors.proxy.backend import Report, Reported
-from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
-from fencelock.actors.table.report import HolderSeen, LockLine, LockReport, WaiterSeen
+from fencelock.actors.table.report import (
+    Browse,
+    Browsed,
+    HolderSeen,
+    LockLine,
+    LockReport,
+    Looked,
+    LookUp,
+    WaiterSeen,
+)
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.codec import encode
 

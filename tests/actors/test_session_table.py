@@ -13,82 +13,41 @@ from typing import Any
 import pytest
 from support.session_harness import ME, WATCHER, A, B, SessionHarness
 
-from fencelock.actors.api import message as api
+from fencelock.actors.api.message import (
+    Abandon,
+    Acquire,
+    Alive,
+    Cancel,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
 from fencelock.actors.api.probe_message import Probe, ProbeReply
-from fencelock.actors.api.session_message import HoldLost, Open, Opened
+from fencelock.actors.api.request import Command
+from fencelock.actors.api.session_message import Evict, Evicted
 from fencelock.actors.effect import Send
 from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address, Event, Message, address_of, role_of
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.message import HoldsLost
-from fencelock.actors.table import command as commands
-from fencelock.actors.table import outcome as outcomes
+from fencelock.actors.table.message import Queued, Result
 from fencelock.actors.table.table import LockTable
 
 SEEDS = 60
-REASONS = {
-    outcomes.Denial.TIMED_OUT: api.Reason.TIMED_OUT,
-    outcomes.Denial.NOT_HELD: api.Reason.NOT_HELD,
-    outcomes.Denial.OWNERSHIP_LOST: api.Reason.OWNERSHIP_LOST,
-    outcomes.Denial.LIMIT_REACHED: api.Reason.LIMIT_REACHED,
-    outcomes.Denial.CANCELLED: api.Reason.CANCELLED,
-    outcomes.Denial.SUPERSEDED: api.Reason.CANCELLED,
-    outcomes.Denial.FORGOTTEN: api.Reason.CANCELLED,
-    outcomes.Denial.SESSION_EXPIRED: api.Reason.SESSION_EXPIRED,
-}
 ANCHOR = address_of("c", "anchor")
 """Holds a lock of its own all along, so that the session goes on."""
 
 
-def command_of(asked: Message) -> commands.Command:
-    match asked:
-        case Open():
-            return commands.OpenSession(
-                session=asked.session, ttl_ms=asked.ttl_ms, request=asked.request
-            )
-        case api.KeepAlive():
-            return commands.KeepSession(session=asked.session, request=asked.request)
-        case api.Acquire():
-            return commands.AcquireLock(**about(asked), wait_ms=asked.wait_ms, limit=asked.limit)
-        case api.Release():
-            return commands.ReleaseLock(**about(asked), fence=asked.fence)
-        case api.Cancel():
-            return commands.CancelWait(**about(asked))
-        case _:
-            raise NotImplementedError(asked)
-
-
-def answer_to(out: outcomes.Outcome) -> Message | None:
-    match out:
-        case outcomes.SessionOpened():
-            return Opened(
-                session=out.session,
-                assigned=out.assigned,
-                ttl_ms=out.ttl_ms,
-                node="",
-                request=out.request,
-            )
-        case outcomes.SessionKept():
-            return api.Alive(session=out.session, node="", request=out.request)
-        case outcomes.Held():
-            return api.Granted(**about(out), fence=out.fence, count=out.count)
-        case outcomes.Freed():
-            return api.Released(**about(out), count=out.count)
-        case outcomes.WaitCancelled():
-            return api.Cancelled(**about(out))
-        case outcomes.Denied() if out.session:
-            return api.Refused(**about(out), reason=REASONS[out.reason], detail="")
-        case outcomes.Lost():
-            return HoldLost(
-                lock=out.lock, fence=out.fence, session=out.session, owner=out.owner, detail=""
-            )
-        case _:
-            return None
-
-
-def about(word: Any) -> dict[str, Any]:
-    """Return what words of either kind say alike."""
-    return {name: getattr(word, name) for name in ("lock", "session", "owner", "request")}
+def answer_to(out: Result) -> Message | None:
+    """Return an outcome as a proxy sends it, None if it sends none."""
+    if isinstance(out, Queued | Evicted) or (isinstance(out, Refused) and not out.session):
+        return None
+    if isinstance(out, Refused) and out.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
+        return replace(out, reason=Reason.CANCELLED)
+    return out
 
 
 class TableUser:
@@ -108,32 +67,32 @@ class TableUser:
         owner = role_of(self.address)
         if self.asking:
             if self.token and chance.random() < 0.1:
-                cancel = api.Cancel(lock=self.lock, session="", owner=owner, request=self.token)
+                cancel = Cancel(lock=self.lock, session="", owner=owner, request=self.token)
                 self.asking, self.token = False, 0
-                return chance.choice((cancel, api.Abandon()))
+                return chance.choice((cancel, Abandon()))
             return None
         if self.levels and (leaving or chance.random() < 0.5):
-            return self.ask(api.Release(lock=self.lock, fence=self.fence, owner=owner))
+            return self.ask(Release(lock=self.lock, fence=self.fence, owner=owner))
         if leaving or chance.random() < 0.5:
             return None
         self.token = chance.getrandbits(40)
         wait_ms = chance.choice((None, 0, 500, 3_000))
         return self.ask(
-            api.Acquire(lock=self.lock, owner=owner, request=self.token, wait_ms=wait_ms, limit=2)
+            Acquire(lock=self.lock, owner=owner, request=self.token, wait_ms=wait_ms, limit=2)
         )
 
     def hear(self, message: Message) -> None:
         """Take an answer; what was cancelled before it came was no answer to anything."""
         match message:
-            case api.Granted(request=token) if token == self.token != 0:
+            case Granted(request=token) if token == self.token != 0:
                 self.levels, self.fence, self.token = message.count, message.fence, 0
                 self.asking = False
-            case api.Refused(reason=reason) if self.asking:
-                assert reason is not api.Reason.INVALID
-                if not self.token and reason in {api.Reason.OWNERSHIP_LOST, api.Reason.NOT_HELD}:
+            case Refused(reason=reason) if self.asking:
+                assert reason is not Reason.INVALID
+                if not self.token and reason in {Reason.OWNERSHIP_LOST, Reason.NOT_HELD}:
                     self.levels = 0
                 self.asking, self.token = False, 0
-            case api.Released(count=count) if self.asking:
+            case Released(count=count) if self.asking:
                 self.levels, self.asking = count, False
             case _:
                 pass
@@ -153,7 +112,7 @@ class Trial:
         self.forced = 0
 
     def run(self) -> None:
-        self.spread(self.parley.hear(ANCHOR, api.Acquire(lock="anchor", owner="anchor")))
+        self.spread(self.parley.hear(ANCHOR, Acquire(lock="anchor", owner="anchor")))
         for step in range(300):
             self.step(leaving=step >= 150)
         assert self.parley.assigned == "c.1", "the session was lost"
@@ -187,9 +146,7 @@ class Trial:
             self.forced += 1
             lock = self.chance.choice(locks)
             fence = self.table.locks[lock].fence
-            force = commands.ForceRelease(
-                operator="op", request=self.forced, lock=lock, fence=fence
-            )
+            force = Evict(operator="op", request=self.forced, lock=lock, fence=fence)
             self.spread(list(self.outcomes(force)))
 
     def spread(self, sends: list[Send]) -> None:
@@ -221,11 +178,12 @@ class Trial:
         assert isinstance(asked, Message)
         if isinstance(asked, Probe):
             return self.hear(send.to, ProbeReply(session="c", node="", serving=True))
-        if isinstance(asked, api.KeepAlive) and "." not in asked.session:
-            return self.hear(send.to, api.Alive(session="c", node="", request=asked.request))
-        return list(self.outcomes(command_of(asked)))
+        if isinstance(asked, KeepAlive) and "." not in asked.session:
+            return self.hear(send.to, Alive(session="c", node="", request=asked.request))
+        assert isinstance(asked, Command)
+        return list(self.outcomes(asked))
 
-    def outcomes(self, command: commands.Command) -> Iterator[Send]:
+    def outcomes(self, command: Command) -> Iterator[Send]:
         for outcome in self.table.apply(self.parley.now_ms, command):
             answer = answer_to(outcome)
             if answer is not None and self.chance.random() < 0.75:

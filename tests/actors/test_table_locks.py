@@ -9,19 +9,20 @@ from collections.abc import Callable
 
 import pytest
 
-from fencelock.actors.table.command import AcquireLock, CancelWait, OpenSession, ReleaseLock
-from fencelock.actors.table.outcome import Denied, Freed, Held, Outcome, Queued
+from fencelock.actors.api.message import Acquire, Cancel, Granted, Refused, Release, Released
+from fencelock.actors.api.session_message import Open
+from fencelock.actors.table.message import Queued, Result
 from fencelock.actors.table.report import HolderSeen
 from fencelock.actors.table.table import LockTable
 
 
-def word(outcome: Outcome) -> str:
+def word(outcome: Result) -> str:
     match outcome:
-        case Held():
+        case Granted():
             text = f"held {outcome.fence} x{outcome.count}"
-        case Freed():
+        case Released():
             text = f"freed x{outcome.count}"
-        case Denied():
+        case Refused():
             text = outcome.reason.name
         case Queued():
             text = "queued"
@@ -37,7 +38,7 @@ class TableLog:
         self.table = LockTable()
         self.now = 1_000
         self.request = 0
-        self.table.apply(self.now, OpenSession(session="s", ttl_ms=1_000_000, label="host:7"))
+        self.table.apply(self.now, Open(session="s", ttl_ms=1_000_000, label="host:7"))
 
     def number(self, again: int | None) -> int:
         self.request += again is None
@@ -52,7 +53,7 @@ class TableLog:
         again: int | None = None,
         lock: str = "L",
     ) -> list[str]:
-        command = AcquireLock(
+        command = Acquire(
             session="s.1",
             owner=owner,
             request=self.number(again),
@@ -67,11 +68,11 @@ class TableLog:
         self, owner: str, fence: int, *, again: int | None = None, lock: str = "L"
     ) -> list[str]:
         request = self.number(again)
-        command = ReleaseLock(session="s.1", owner=owner, request=request, lock=lock, fence=fence)
+        command = Release(session="s.1", owner=owner, request=request, lock=lock, fence=fence)
         return [word(outcome) for outcome in self.table.apply(self.now, command)]
 
     def cancel(self, owner: str, request: int) -> list[str]:
-        command = CancelWait(session="s.1", owner=owner, request=request, lock="L")
+        command = Cancel(session="s.1", owner=owner, request=request, lock="L")
         return [word(outcome) for outcome in self.table.apply(self.now, command)]
 
     def sleep(self, ms: int) -> list[str]:
@@ -271,7 +272,9 @@ def test_beyond_the_limit_an_acquire_fails_at_once(
     """Rules 33, 34, 35, 37: it does not wait, for it would wait for itself."""
     for _ in range(limit):
         log.acquire("a", limit=limit)
-    assert log.acquire("a", wait_ms, limit=limit) == [f"a#{limit + 1} LIMIT_REACHED"]
+    assert log.acquire("a", wait_ms, limit=limit) == [
+        f"a#{limit + 1} {'ALREADY_HELD' if limit == 1 else 'LIMIT_REACHED'}"
+    ]
     assert (log.holder, log.queue) == (("a", limit, 1), [])
 
 

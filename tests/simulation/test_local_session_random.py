@@ -16,7 +16,7 @@ from support.local_callers import LocalNode
 from fencelock.actors.api.message import Abandon, Acquire, Granted, Refused, Release, Released
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.session.session import TTL_MS
-from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
 
 SEEDS = range(60)
@@ -39,7 +39,7 @@ class CallersOfNode:
         self.waiting: dict[Address, str] = {}
         self.holds: list[tuple[str, int]] = []
         self.releasing: dict[Address, tuple[str, int]] = {}
-        self.late: deque[tuple[Outcome, ...]] = deque()
+        self.late: deque[tuple[Result, ...]] = deque()
         self.cut_off = False
         self.stubborn = False
         """Whether its callers keep what they hold."""
@@ -118,7 +118,7 @@ class TwoNodes:
         if self.random.random() >= self.loss:
             self.happens(self.table.apply(self.ms, command))
 
-    def happens(self, outcomes: list[Outcome]) -> None:
+    def happens(self, outcomes: list[Result]) -> None:
         for node in self.nodes:
             node.late.append(tuple(outcomes))
 

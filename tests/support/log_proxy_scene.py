@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from fencelock.actors.api.message import Acquire, Cancel, Release
+from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import LogProxy
-from fencelock.actors.table.command import Command
-from fencelock.actors.table.outcome import Denial, Denied, Outcome
+from fencelock.actors.table.message import LogCommand, Result
 from fencelock.transport.codec import decode, encode
 from support.effects import HOST, T0, sent
 from support.unbatched_proxy import UnbatchedProxy
@@ -57,7 +56,7 @@ def acquire(request: int = 2, lock: str = "a") -> Acquire:
     return Acquire(lock=lock, session=ME, owner="o", request=request)
 
 
-def happens(door: LogProxy, *outcomes: Outcome, now: Instant = T0) -> Effects:
+def happens(door: LogProxy, *outcomes: Result, now: Instant = T0) -> Effects:
     """Let the log apply commands with these outcomes."""
     return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
 
@@ -67,7 +66,7 @@ def proposals(effects: Effects) -> list[Propose]:
     return sent(effects, Propose, REPLICA)
 
 
-def proposed(effects: Effects) -> list[Command]:
+def proposed(effects: Effects) -> list[LogCommand]:
     """Return the proposed commands."""
     commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
     return commands
@@ -78,7 +77,9 @@ def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
     return sent(effects, kind, to)
 
 
-def denied(reason: Denial, detail: str = "", request: int = 2, lock: str = "a") -> Denied:
-    """Return the denial of a request of Ann's."""
+def denied(reason: Reason, detail: str = "", request: int = 2, lock: str = "a") -> Refused:
+    """Return the refusal of a request of Ann's."""
     owner = "o" if lock else ""
-    return Denied(session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail)
+    return Refused(
+        session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail
+    )

@@ -6,9 +6,18 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fencelock.actors.table import command as commands
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+)
+from fencelock.actors.api.session_message import CloseReason, End, Ended, Evict, Open
 from fencelock.actors.table.holding import Hold
-from fencelock.actors.table.outcome import Denial, Denied, Held, Outcome, SessionClosed
+from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from support.table_model import Model, Word, word_of
 
@@ -23,9 +32,9 @@ class LogComposer:
     """Turns numbers into a log that stays interesting: it repeats, overtakes and gives up."""
 
     def __init__(self) -> None:
-        self.said: list[commands.Command] = [commands.ExtendSessions(master="m")]
+        self.said: list[LogCommand] = [ExtendSessions(master="m")]
 
-    def command(self, step: Dice, model: Model) -> commands.Command:
+    def command(self, step: Dice, model: Model) -> LogCommand:
         """Return the next command, which mostly concerns something that ``model`` knows."""
         kind, _, who, which, what, chance = step
         session = f"{'ab'[who % 2]}.{max(1, model.opened - chance % 4)}"
@@ -33,7 +42,7 @@ class LogComposer:
         session = live[who % len(live)] if live and chance % 8 else session
         owner, lock, request = "pq"[which % 2], "LMN"[what % 3], len(self.said)
         hold = model.holder(lock)
-        acquire = commands.AcquireLock(
+        acquire = Acquire(
             session=session,
             owner=owner,
             request=request,
@@ -44,35 +53,31 @@ class LogComposer:
         match kind:
             case 0 | 1:
                 ttl = (150, 400, 5_000)[chance % 3]
-                made: commands.Command = commands.OpenSession(session="ab"[who % 2], ttl_ms=ttl)
+                made: LogCommand = Open(session="ab"[who % 2], ttl_ms=ttl)
             case 2:
-                made = commands.KeepSession(session=session)
+                made = KeepAlive(session=session)
             case 3:
-                close = commands.CloseSession(session=session, reason=commands.CloseReason.FORCED)
+                close = End(session=session, reason=CloseReason.FORCED)
                 floor = model.fences + chance % 3
-                made = (
-                    close if chance % 2 else commands.ExtendSessions(master="m", fence_floor=floor)
-                )
+                made = close if chance % 2 else ExtendSessions(master="m", fence_floor=floor)
             case 4 if chance % 3:
                 seen = hold.fence if hold else 1
-                made = commands.ForceRelease(
-                    operator="root", request=request, lock=lock, fence=seen
-                )
+                made = Evict(operator="root", request=request, lock=lock, fence=seen)
             case 5 | 6 | 7 | 8:
                 fence = hold.fence if hold and chance % 5 else chance
                 if hold and chance % 7:
                     session, owner = hold.session, hold.owner
-                made = commands.ReleaseLock(
+                made = Release(
                     session=session, owner=owner, request=request, lock=lock, fence=fence
                 )
             case 9 | 10 | 11:
                 return self.said[-1 - chance % min(len(self.said), 12)]
             case 12:
                 past = self.said[-1 - chance % min(len(self.said), 12)]
-                old = past if isinstance(past, commands.AcquireLock) else acquire
+                old = past if isinstance(past, Acquire) else acquire
                 self.said.append(acquire)  # It may come after its own cancel.
                 who_was = {"session": old.session, "owner": old.owner}
-                return commands.CancelWait(**who_was, request=old.request, lock=old.lock)
+                return Cancel(**who_was, request=old.request, lock=old.lock)
             case _:
                 made = acquire
         self.said.append(made)
@@ -100,7 +105,7 @@ class TableJudge:
     settled: dict[Word, Word] = field(default_factory=dict[Word, Word])
     closed: list[str] = field(default_factory=list[str])
 
-    def on_held(self, table: LockTable, before: dict[str, Queue], held: Held) -> None:
+    def on_held(self, table: LockTable, before: dict[str, Queue], held: Granted) -> None:
         """Judge a grant, or the repetition of one."""
         who = (held.session, held.owner, held.lock)
         assert held.fence in self.grants or held.fence > max(self.grants, default=0)  # L2
@@ -111,15 +116,15 @@ class TableJudge:
         now = queue_of(table.locks[held.lock]).values() if held.lock in table.locks else ()
         assert not [t for t in queue.values() if t < ticket and t in now]  # L3
 
-    def judge(self, table: LockTable, before: dict[str, Queue], out: list[Outcome]) -> None:
+    def judge(self, table: LockTable, before: dict[str, Queue], out: list[Result]) -> None:
         """Judge the outcomes of one command, and ``table`` after it."""
-        lasting = (Denial.TIMED_OUT, Denial.NOT_HELD, Denial.LIMIT_REACHED)
+        lasting = (Reason.TIMED_OUT, Reason.NOT_HELD, Reason.ALREADY_HELD, Reason.LIMIT_REACHED)
         for one in out:
-            if isinstance(one, SessionClosed):
+            if isinstance(one, Ended):
                 self.closed.append(one.session)
-            if isinstance(one, Held):
+            if isinstance(one, Granted):
                 self.on_held(table, before, one)
-            if isinstance(one, Held) or (isinstance(one, Denied) and one.reason in lasting):
+            if isinstance(one, Granted) or (isinstance(one, Refused) and one.reason in lasting):
                 key = (one.session, one.owner, one.request, one.lock)
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
@@ -143,7 +148,7 @@ def play(steps: Iterable[Dice]) -> None:
 
     """
     table, model, writer, judge = LockTable(), Model(), LogComposer(), TableJudge()
-    for opening in (commands.OpenSession(session=name, ttl_ms=5_000) for name in "ab"):
+    for opening in (Open(session=name, ttl_ms=5_000) for name in "ab"):
         assert [word_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
         at = table.time_ms + (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]
