@@ -8,6 +8,7 @@ from fencelock.actors.api.message import Reason, Release, Released
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session.backoff import later
+from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.keep_alive import end_sessions
 from fencelock.actors.session.message import Closed
 from fencelock.actors.session.rejection import Rejection
@@ -84,6 +85,10 @@ class Closing:
             ledger.outstanding.drop(pending)
             released = Released(lock=claim.lock, session=self.session, owner=claim.owner)
             effects += ledger.reply(pending, released)
+        for hold in ledger.holds.values():
+            if hold.state is not HoldState.RELEASING:
+                hold.move(HoldState.RELEASING)
+            hold.move(HoldState.RELEASED)
         ledger.holds.clear()
         ledger.outstanding.withdrawals.clear()
         ledger.session_lease.drop()
@@ -106,6 +111,8 @@ class Closing:
         closers, self.closers, self.due_at = self.closers, (), None
         if ledger.session_lease.kept:  # Without keep-alives it ends by its TTL.
             ledger.session_lease.drop()
+            for hold in ledger.holds.values():
+                hold.lose("the client was closed, and no node confirmed that it was released")
             ledger.holds.clear()
         return [Send(user, Closed(unanswered=len(left))) for user in closers]
 

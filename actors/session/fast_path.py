@@ -21,7 +21,13 @@ from fencelock.actors.message import Address, Instant
 from fencelock.actors.session.admission import PENDING_MAX
 from fencelock.actors.session.backoff import ANSWER_MS, later
 from fencelock.actors.session.endpoint import Endpoint
-from fencelock.actors.session.holding import HOLDS_MAX, Acquisition, Hold, new_level
+from fencelock.actors.session.holding import (
+    HOLDS_MAX,
+    Acquisition,
+    Hold,
+    HoldState,
+    new_level,
+)
 from fencelock.actors.session.pending import Claim, Pending, acquire_said, release_said
 from fencelock.actors.session.rejection import claim_checked, granted_as_asked, released_as_asked
 from fencelock.actors.session.session_state import SessionState
@@ -74,6 +80,7 @@ def on_release(
     if (
         hold is None
         or hold.fence != release.fence
+        or hold.state is not HoldState.HELD
         or not hold.levels
         or claim in outstanding.waits
         or claim in outstanding.releases
@@ -92,6 +99,7 @@ def on_release(
     pending.said, pending.said_at = 1, now
     outstanding.pending[number] = pending
     outstanding.releases[claim] = [number]
+    hold.move(HoldState.RELEASING)
     if gate.owing_since is None:
         gate.owing_since = now
     return [Send(gate.address, release_said(release, session_lease.assigned, number))]
@@ -118,7 +126,8 @@ def on_granted(
     del outstanding.pending[granted.request], outstanding.waits[claim]
     effects = ledger.tell_watcher(now) if session_lease.confirm(said_at, now) else []
     token = pending.asked.request
-    ledger.holds[claim] = Hold(pending.gate, granted.fence, [new_level(Acquisition, (user, token))])
+    levels = [new_level(Acquisition, (user, token))]
+    ledger.holds[claim] = Hold(pending.gate, granted.fence, levels, session_lease.trust)
     effects.append(Send(user, granted_as_asked(granted, token)))
     return effects
 
@@ -140,7 +149,8 @@ def on_released(
     ):
         return None
     gate.heard_at, gate.owing_since = now, None
-    del outstanding.pending[released.request], outstanding.releases[claim], ledger.holds[claim]
+    del outstanding.pending[released.request], outstanding.releases[claim]
+    ledger.holds.pop(claim).move(HoldState.RELEASED)
     effects = ledger.tell_watcher(now) if session_lease.confirm(said_at, now) else []
     effects.append(Send(user, released_as_asked(released, pending.asked.request)))
     return effects

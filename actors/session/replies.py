@@ -20,7 +20,7 @@ from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import lease
 from fencelock.actors.session.cluster_watch import keep_watching
 from fencelock.actors.session.endpoint_selection import hear, note_node, prefer_master
-from fencelock.actors.session.holding import Acquisition, Hold
+from fencelock.actors.session.holding import Acquisition, Hold, HoldState
 from fencelock.actors.session.pending import ANY_GATE, CancelKey, Claim, Pending, settle
 from fencelock.actors.session.rejection import Answer, Rejection, answers, lost
 from fencelock.actors.session.session_loss import GONE, let_go, lose
@@ -180,7 +180,9 @@ def _on_granted(
         effects += ledger.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")
         hold = None
     if hold is None:
-        hold = ledger.holds[claim] = Hold(pending.gate, granted.fence, [])
+        hold = ledger.holds[claim] = Hold(
+            pending.gate, granted.fence, [], ledger.session_lease.trust
+        )
     hold.levels.append(Acquisition(pending.user, pending.asked.request))
     if granted.hold_ms:
         effects += lease.begin(ledger, claim, pending, granted, now)
@@ -210,9 +212,10 @@ def _on_released(
     if hold is not None:
         hold.freed(released.count, owed=pending.owed)
         if released.count <= 0:
-            del ledger.holds[claim]
+            ledger.holds.pop(claim).move(HoldState.RELEASED)
     effects = [*ledger.confirm(pending.said_at, now), *ledger.reply(pending, released)]
     if hold is not None and released.count > 0:
+        ledger.match_state(claim)
         effects += ledger.release_owed(claim, now)
     return effects + ledger.outstanding.go_on(claim, now)
 
@@ -239,7 +242,9 @@ def _on_refused(
     effects = ledger.reply(pending, answer)
     if claim is None:
         return effects
-    return [*let_go(ledger, claim, pending, answer), *effects, *_rest_of(ledger, claim, now)]
+    effects = [*let_go(ledger, claim, pending, answer), *effects, *_rest_of(ledger, claim, now)]
+    ledger.match_state(claim)
+    return effects
 
 
 def _rest_of(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:

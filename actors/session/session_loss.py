@@ -1,4 +1,16 @@
-"""Consequences of the end of a session, or of the end of trust in it."""
+"""The loss of holds: when a client decides that its locks are lost, and what follows.
+
+The session decides it in four cases, and every one ends in `Hold.lose`:
+
+- its session may have ended, by the client's clock (`judge_belief`), or the cluster ended it
+  (`lose`): all holds are lost;
+- the deadline of a hold is over, by the client's clock (`fencelock.actors.session.lease`);
+- the cluster took one hold away (`fencelock.actors.session.notifications`), or no longer knows
+  it (`let_go`).
+
+A thread of the client may read a hold before the session has handled the time that passed. It then
+decides by the same clock and the same times, in `Hold.state_at`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +20,7 @@ from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.message import Instant, ms_between
 from fencelock.actors.session import lease
 from fencelock.actors.session.backoff import later
-from fencelock.actors.session.holding import Hold
+from fencelock.actors.session.holding import Hold, HoldState
 from fencelock.actors.session.keep_alive import end_sessions, open_session
 from fencelock.actors.session.message import Loss
 from fencelock.actors.session.pending import Claim, Pending
@@ -52,6 +64,8 @@ def lose(ledger: SessionState, detail: str, now: Instant, *, ended: bool) -> lis
     questions, holds = ledger.claims_pending(), dict(ledger.holds)
     needed = bool(questions or holds or ledger.outstanding.withdrawals)
     session = ledger.session_lease.drop()
+    for hold in holds.values():
+        hold.lose(detail)
     ledger.holds.clear()
     ledger.outstanding.withdrawals.clear()
     effects: list[Effect] = [Observe("client.session_lost")]
@@ -112,5 +126,5 @@ def let_go(ledger: SessionState, claim: Claim, pending: Pending, answer: Refused
             return []
     if others or answer.reason is Reason.OWNERSHIP_LOST:  # A user believes that it is held.
         return ledger.lose_hold(claim, answer.detail, told=int(told))
-    del ledger.holds[claim]
+    ledger.holds.pop(claim).move(HoldState.RELEASED)
     return []
