@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from fencelock.actors.api.self_report import Counted, Elected
 from fencelock.actors.error import (
+    AcquireCancelledError,
     AlreadyHeldError,
-    CancelledError,
     InvalidRequestError,
     LimitReachedError,
     LockOwnershipLostError,
@@ -67,7 +67,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.TIMED_OUT: LockTimeoutError,
     Reason.NOT_HELD: NotHeldError,
     Reason.ALREADY_HELD: AlreadyHeldError,
-    Reason.CANCELLED: CancelledError,
+    Reason.CANCELLED: AcquireCancelledError,
     Reason.INVALID: InvalidRequestError,
     Reason.UNSUPPORTED: UnsupportedError,
     Reason.OVERLOADED: OverloadedError,

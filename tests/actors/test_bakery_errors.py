@@ -151,5 +151,5 @@ def test_failed_is_told_to_who_repeats_what_it_gave_up(tmp_path: Path) -> None:
         asked = fencelock.Acquire(**mine, wait_ms=60_000)
         assert node.proxy.ask(asked, timeout=PATIENCE_S).fence > 0
         node.proxy.ask(fencelock.Cancel(**mine), timeout=PATIENCE_S)
-        with pytest.raises(fencelock.CancelledError, match="ended before"):
+        with pytest.raises(fencelock.AcquireCancelledError, match="ended before"):
             node.proxy.ask(asked, timeout=PATIENCE_S)

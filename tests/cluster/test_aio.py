@@ -16,7 +16,7 @@ from support.paths import EXAMPLES
 import fencelock
 from fencelock import aio
 from fencelock.actors.error import (
-    CancelledError,
+    AcquireCancelledError,
     ConfigError,
     LockOwnershipLostError,
     NotHeldError,
@@ -146,7 +146,7 @@ def test_closing_ends_what_waits_and_leaves_no_thread(addresses: str) -> None:
         while not (await holder.status("closed")).waiters:
             pass
         await asyncio.gather(client.close(), client.close())
-        with pytest.raises(CancelledError):
+        with pytest.raises(AcquireCancelledError):
             await waiting
         await holder.close()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fencelock.actors.error import (
-    CancelledError,
+    AcquireCancelledError,
     ClosedError,
 )
 from fencelock.cluster.client import Client, connect
@@ -145,7 +145,7 @@ def test_closing_releases_what_is_held_and_ends_what_waits(
     waiter: Future[int | None] = pool.submit(first.lock("y").acquire)
     wait_for(waits)
     first.close()
-    with pytest.raises(CancelledError):
+    with pytest.raises(AcquireCancelledError):
         waiter.result(PATIENCE_S)
     assert second.lock("x").acquire(timeout=PATIENCE_S)
 
