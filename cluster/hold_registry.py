@@ -63,8 +63,9 @@ class Ownership:
     """The tokens of its acquires whose release has not begun, oldest first."""
     hold: Hold | None = field(init=False, default=None)
     """The session's hold, once the lock was granted."""
-    acquiring: AcquireCall | None = field(init=False, default=None)
-    """The acquire that has begun and has no answer; one at a time."""
+    acquiring: int = field(init=False, default=0)
+    """The token of the acquire that has begun and has no answer, one at a time; 0 for none. Not
+    the call: it would keep the task that waits alive when its loop is closed and gone."""
     leaving: ReleaseCall | None = field(init=False, default=None)
     """The release that has begun and is not confirmed; one at a time."""
     changed: Reply | None = field(init=False, default=None)
@@ -178,7 +179,7 @@ class HoldRegistry:
             if (lock, owner) in self._owners:
                 owner, number = self._another(lock)
             call.own = own = Ownership(lock, owner, number, [listeners])
-            own.levels, own.acquiring = [], call
+            own.levels, own.acquiring = [], call.token
             self._owners[lock, owner] = own
         return own
 
@@ -196,13 +197,13 @@ class HoldRegistry:
                 own.levels = []
             elif own.leaving is not None:
                 return own.leaving
-            elif own.acquiring is not None or (once and own.levels):
+            elif own.acquiring or (once and own.levels):
                 if own.changed is None:
                     own.changed = Reply()
                 return own.changed
             elif listeners not in own.listeners:
                 own.listeners.append(listeners)
-            own.acquiring, call.own = call, own
+            own.acquiring, call.own = call.token, own
         return None
 
     def forget(self, own: Ownership) -> None:
@@ -215,8 +216,8 @@ class HoldRegistry:
         own = call.own
         assert own is not None
         with self._guard:
-            if own.acquiring is call:
-                own.acquiring = None
+            if own.acquiring == call.token:
+                own.acquiring = 0
             if call.given_up or error is not None:
                 self._drop_if_done(own)
                 return
@@ -244,8 +245,8 @@ class HoldRegistry:
             call.given_up = True
             own, token = call.own, call.token
             assert own is not None
-            if own.acquiring is call:
-                own.acquiring = None
+            if own.acquiring == call.token:
+                own.acquiring = 0
             elif own.levels:
                 token = token if token in own.levels else own.levels[-1]
                 own.levels.remove(token)
@@ -319,7 +320,7 @@ class HoldRegistry:
                     own.levels.append(leaving.token)  # It was never sent, or it was refused.
             if own.leaving is leaving:
                 own.leaving = None
-            if own.levels or own.number or own.changed is not None or own.acquiring is not None:
+            if own.levels or own.number or own.changed is not None or own.acquiring:
                 self._drop_if_done(own)
             elif self._owners.get(key := (own.lock, own.owner)) is own:
                 del self._owners[key]  # As nearly always.
@@ -433,7 +434,7 @@ class HoldRegistry:
     def _drop_if_done(self, own: Ownership) -> None:
         if own.changed is not None:
             self._wake(own)
-        if not own.levels and own.leaving is None and own.acquiring is None:
+        if not own.levels and own.leaving is None and not own.acquiring:
             self._remove(own)
 
     def _remove(self, own: Ownership) -> None:
