@@ -49,7 +49,7 @@ def test_a_client_may_be_entered_or_awaited(addresses: str) -> None:
             async with one.lock("entered") as lock:
                 assert lock.fence
                 assert (await two.status("entered")).holder is not None
-                assert "held under fence" in repr(lock)
+                assert "under fence" in repr(lock)
             assert len(await one.describe()) == 3
 
     asyncio.run(run())

@@ -142,7 +142,9 @@ def test_rules_59_65_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
     fence = user(acquire)
     cut(cables)
     began = time.monotonic()
-    got = fence_of(near.lock(name).acquire(timeout=PATIENCE_S))
+    next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
+    assert next_hold is not None
+    got = next_hold.fence
     assert not user(lambda lock: lock.held)  # By its own clock, whatever it was told (P6, P10).
     assert got is not None
     assert got > fence
@@ -158,7 +160,7 @@ def test_rules_59_65_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
     assert user(state) is HoldState.FREE
     with pytest.raises(NotHeldError):
         user(release)
-    near.lock(name).release()
+    next_hold.release()
     mend(cables)
     again = user(acquire)  # P8: the same object.
     assert again > got
@@ -250,13 +252,14 @@ def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
     for wrong in (0, -1, 1 << 63):
         with pytest.raises(InvalidRequestError, match="fence"):
             near.evict(name, wrong)
-    got = fence_of(near.lock(name).acquire())
-    assert got is not None
+    next_hold = near.lock(name).acquire()
+    assert next_hold is not None
+    got = next_hold.fence
     assert got > fence
     with pytest.raises(LockOwnershipLostError, match="root@ops"):
         user(release)
     assert near.status(name).holder is not None
-    near.lock(name).release()
+    next_hold.release()
 
 
 def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
@@ -285,7 +288,9 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
         assert child.stdout is not None
         fence = int(child.stdout.readline())
         child.send_signal(signal.SIGSTOP)
-        got = fence_of(near.lock(name).acquire(timeout=PATIENCE_S))
+        next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
+        assert next_hold is not None
+    got = next_hold.fence
         child.stdin.write("\n")
         child.stdin.flush()
         child.send_signal(signal.SIGCONT)
@@ -293,4 +298,4 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
     assert got is not None
     assert got > fence
     assert said == ["False LOST", "LockOwnershipLostError"]
-    near.lock(name).release()
+    next_hold.release()

@@ -73,11 +73,8 @@ def test_whichever_member_is_killed_the_others_grant_and_fences_rise(members: Me
                     assert lock.fence is not None
                     fences.append(lock.fence)
                 members.kill(node)
-                fence = fence_of(
-                    client.lock(f"after-{node}-{round_number}").acquire(timeout=LONG_S)
-                )
-                assert fence is not None
-                fences.append(fence)
+                after = client.lock(f"after-{node}-{round_number}")
+                fences.append(fence_of(after.acquire(timeout=LONG_S)))
                 members.start(node)
     assert fences == sorted(set(fences))
 
