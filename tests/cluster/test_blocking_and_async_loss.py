@@ -146,7 +146,6 @@ def test_rules_59_65_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
     assert next_hold is not None
     got = next_hold.fence
     assert not user(lambda lock: lock.held)  # By its own clock, whatever it was told (P6, P10).
-    assert got is not None
     assert got > fence
     suspected_at, suspicion = log.wait_for(HoldState.SUSPECT)
     lost_at, loss = log.wait_for(HoldState.LOST)
@@ -290,12 +289,11 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
         child.send_signal(signal.SIGSTOP)
         next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
         assert next_hold is not None
-    got = next_hold.fence
+        got = next_hold.fence
         child.stdin.write("\n")
         child.stdin.flush()
         child.send_signal(signal.SIGCONT)
         said = child.communicate(timeout=PATIENCE_S)[0].splitlines()
-    assert got is not None
     assert got > fence
     assert said == ["False LOST", "LockOwnershipLostError"]
     next_hold.release()
