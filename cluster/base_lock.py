@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -40,7 +41,7 @@ from fencelock.cluster.session_channel import SessionChannel, closed_meanwhile
 H = TypeVar("H", bound=BaseHold)
 
 RETRY_S = 1.0
-"""An unconfirmed release that fails sooner than this (s) ends an acquire that waits for it."""
+"""The shortest time between two repetitions of a release (s) for which an acquire waits."""
 
 UNREPORTED_MAX = 64
 """Limit of lost holds that one lock object remembers until an error reports them."""
@@ -266,8 +267,11 @@ class BaseLock(Generic[H]):
         except LockOwnershipLostError:
             pass  # It is reported to whoever releases the lock.
         except UnavailableError:
-            if time.monotonic() - began < RETRY_S:
-                raise
+            passed_s = time.monotonic() - began
+            pause_s = min(RETRY_S, math.inf if left_s is None else left_s) - passed_s
+            if pause_s > 0:
+                with suppress(TimeoutError):
+                    yield Wait(Reply(), pause_s)
         except TimeoutError:
             pass  # The caller looks at the clock.
 
